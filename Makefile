@@ -1,0 +1,63 @@
+# Everything starts from python3 and make; the first call of a target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+
+.PHONY: all run test lint types imports format rows bench docs catalog lock clean
+
+all: test lint types imports
+
+run: $(VENV)/.ready
+	@$(BIN)/metis tour
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/basedpyright
+
+imports: $(VENV)/.ready
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+rows: $(VENV)/.ready
+	@$(BIN)/python tests/house/rows.py
+
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/canonical.py
+
+docs: $(VENV)/.ready
+	$(BIN)/python scripts/build_docs.py
+
+# Rebuilds the model and price tables from public data; needs packages that nothing else needs.
+catalog: $(VENV)/.ready
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-data.lock
+	$(BIN)/python scripts/build_catalog.py
+
+lock: $(VENV)/.ready
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --python-version 3.11 --group dev --group bench pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --python-version 3.11 --group data -c requirements.lock -o requirements-data.lock
+
+clean:
+	rm -rf $(VENV) build dist .coverage .hypothesis .ruff_cache .import_linter_cache
+
+# pip installs uv from its hashed lines of the lock, uv installs the rest.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "metis needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@

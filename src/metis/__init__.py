@@ -1,0 +1,113 @@
+"""One canonical form for conversations with language models, and every wire format from it.
+
+Names are loaded when they are first used, so that `import metis` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from metis.version import SPEC_VERSION, __version__
+
+if TYPE_CHECKING:
+    from metis import canonical, catalog
+    from metis.canonical import (
+        ArtifactBlock,
+        AudioBlock,
+        ContentBlock,
+        DocumentBlock,
+        Extra,
+        ImageBlock,
+        ImageSource,
+        MediaSource,
+        Message,
+        MessageMetadata,
+        MessageStatus,
+        MetisError,
+        OpaqueBlock,
+        Problem,
+        RedactedThinkingBlock,
+        Role,
+        RoutingDecisionRecord,
+        RoutingMode,
+        SideEffects,
+        StopReason,
+        TextBlock,
+        ThinkingBlock,
+        ToolDefinition,
+        ToolResultBlock,
+        ToolSet,
+        ToolUseBlock,
+        UnknownBlock,
+        Usage,
+        VideoBlock,
+        decode,
+        encode,
+        new_session_id,
+        new_tool_use_id,
+        new_ulid,
+        validate,
+        validate_session,
+    )
+    from metis.catalog import cost, price, reprice
+
+_HOME = dict.fromkeys(("cost", "price", "reprice"), "metis.catalog")
+
+__all__ = [
+    "SPEC_VERSION",
+    "ArtifactBlock",
+    "AudioBlock",
+    "ContentBlock",
+    "DocumentBlock",
+    "Extra",
+    "ImageBlock",
+    "ImageSource",
+    "MediaSource",
+    "Message",
+    "MessageMetadata",
+    "MessageStatus",
+    "MetisError",
+    "OpaqueBlock",
+    "Problem",
+    "RedactedThinkingBlock",
+    "Role",
+    "RoutingDecisionRecord",
+    "RoutingMode",
+    "SideEffects",
+    "StopReason",
+    "TextBlock",
+    "ThinkingBlock",
+    "ToolDefinition",
+    "ToolResultBlock",
+    "ToolSet",
+    "ToolUseBlock",
+    "UnknownBlock",
+    "Usage",
+    "VideoBlock",
+    "__version__",
+    "canonical",
+    "catalog",
+    "cost",
+    "decode",
+    "encode",
+    "new_session_id",
+    "new_tool_use_id",
+    "new_ulid",
+    "price",
+    "reprice",
+    "validate",
+    "validate_session",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'metis' has no attribute {name!r}")
+    if name in ("canonical", "catalog"):
+        return import_module(f"metis.{name}")
+    value = getattr(import_module(_HOME.get(name, "metis.canonical")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

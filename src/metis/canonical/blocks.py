@@ -1,0 +1,202 @@
+"""The content blocks: a closed set of tags, and a place for those that we do not know."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Raw
+
+from metis.canonical.metadata import Count
+from metis.canonical.value import SettlingMeta, Value, settle_extra, settle_json, settle_tuple
+
+
+class Block(Value, frozen=True, kw_only=True, tag_field="type"):
+    """What all blocks share."""
+
+    critical: bool = False
+    """If a target cannot carry the block: fail instead of leaving it out."""
+
+
+class Citation(Value, frozen=True):
+    """A source that a piece of text rests on; `raw` is the provider's own object."""
+
+    kind: str
+    cited_text: str | None = None
+    url: str | None = None
+    title: str | None = None
+    start: Count | None = None
+    end: Count | None = None
+    raw: Mapping[str, Any] | None = None
+
+
+class TextBlock(Block, frozen=True, tag="text"):
+    """Plain text."""
+
+    type: ClassVar[Literal["text"]] = "text"
+    text: str
+    citations: tuple[Citation, ...] = ()
+
+
+class InvalidInput(Value, frozen=True):
+    """Arguments that were no JSON object: what came, and what is wrong with it."""
+
+    raw: str
+    error: str
+
+
+class ToolUseBlock(Block, frozen=True, tag="tool_use", metaclass=SettlingMeta):
+    """A call of a tool by the model; `input` is `{}` when `invalid` is set."""
+
+    type: ClassVar[Literal["tool_use"]] = "tool_use"
+    id: str
+    name: str
+    input: Mapping[str, Any]
+    invalid: InvalidInput | None = None
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_json(self, "input")
+
+
+class ToolResultBlock(Block, frozen=True, tag="tool_result", metaclass=SettlingMeta):
+    """The answer to one tool call."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+    tool_use_id: str
+    content: "tuple[ContentBlock, ...]"
+    is_error: bool = False
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        settle_tuple(self, "content")
+
+
+class ImageSource(Value, frozen=True):
+    """Where the bytes of an image are: inline, at a URL, or in a file of the workspace."""
+
+    kind: Literal["base64", "url", "file_ref"]
+    data: str
+
+
+class ImageBlock(Block, frozen=True, tag="image"):
+    """A picture that the model is shown."""
+
+    type: ClassVar[Literal["image"]] = "image"
+    source: ImageSource
+    media_type: str
+
+
+class ThinkingBlock(Block, frozen=True, tag="thinking"):
+    """What a model thought; `signature` is for its issuer only."""
+
+    type: ClassVar[Literal["thinking"]] = "thinking"
+    text: str
+    signature: str | None = None
+    id: str | None = None
+    format: str | None = None
+    issuer: str | None = None
+
+
+class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
+    """Thoughts that only their issuer can read."""
+
+    type: ClassVar[Literal["redacted_thinking"]] = "redacted_thinking"
+    data: str
+    id: str | None = None
+    format: str | None = None
+    issuer: str | None = None
+
+
+class MediaSource(Value, frozen=True):
+    """Where a document, a recording or an artifact is.
+
+    Beside the three places of an image: `text` holds it as plain text, and `file_id` names a file
+    that was uploaded to `issuer`.
+    """
+
+    kind: Literal["base64", "url", "file_ref", "text", "file_id"]
+    data: str
+    issuer: str | None = None
+
+
+class DocumentBlock(Block, frozen=True, tag="document"):
+    """A document that the model is shown: a PDF, a text file, a table."""
+
+    type: ClassVar[Literal["document"]] = "document"
+    source: MediaSource
+    media_type: str
+    name: str | None = None
+    context: str | None = None
+
+
+class AudioBlock(Block, frozen=True, tag="audio"):
+    """A sound that the model hears."""
+
+    type: ClassVar[Literal["audio"]] = "audio"
+    source: MediaSource
+    media_type: str
+    transcript: str | None = None
+
+
+class VideoBlock(Block, frozen=True, tag="video"):
+    """A film that the model watches."""
+
+    type: ClassVar[Literal["video"]] = "video"
+    source: MediaSource
+    media_type: str
+
+
+class ArtifactBlock(Block, frozen=True, tag="artifact"):
+    """A file that the model or a tool made: a picture, a recording, a table."""
+
+    type: ClassVar[Literal["artifact"]] = "artifact"
+    source: MediaSource
+    media_type: str
+    name: str | None = None
+    id: str | None = None
+    transcript: str | None = None
+
+
+class OpaqueBlock(Block, frozen=True, tag="opaque"):
+    """A part that only its issuer understands, kept as the JSON that came."""
+
+    type: ClassVar[Literal["opaque"]] = "opaque"
+    issuer: str
+    raw: Raw
+    kind: str | None = None
+    """The issuer's own name for this kind of part."""
+
+    @property
+    def data(self) -> Any:
+        """The part as plain values."""
+        return msgspec.json.decode(self.raw)
+
+
+KnownBlock = (
+    TextBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ImageBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | DocumentBlock
+    | AudioBlock
+    | VideoBlock
+    | ArtifactBlock
+    | OpaqueBlock
+)
+
+# msgspec decodes the known tags; unknown ones take the careful path of the codec.
+if TYPE_CHECKING:
+    from metis.canonical.unknown import UnknownBlock
+
+    ContentBlock = KnownBlock | UnknownBlock
+else:
+    ContentBlock = KnownBlock
+
+BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__args__}
+"""Every tag of the canonical form with its type."""
+
+SPEC_TAGS = frozenset({"text", "tool_use", "tool_result", "image", "thinking", "redacted_thinking"})
+"""The tags of the source text; the others are additions."""

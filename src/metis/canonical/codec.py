@@ -1,0 +1,160 @@
+"""The codec: one representation of a message, in memory, on disk and in tests.
+
+`encode` gives the same bytes for the same message in every process. `decode` takes two roads:
+
+- The fast one: msgspec decodes straight into the frozen types and the result is written again. If
+  the bytes are the same, they were canonical: nothing unknown, nothing doubled, nothing lost.
+- The careful one, for everything else: limits, duplicate keys, older and newer versions, unknown
+  parts. It either keeps what it finds byte for byte or raises an error that names the place.
+"""
+
+import logging
+from datetime import UTC
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
+from metis.canonical.errors import DecodeError, NewerVersionError
+from metis.canonical.message import Message
+from metis.canonical.migrations import MIGRATIONS, Migrations
+from metis.canonical.reader import read_fields, split_reason
+from metis.canonical.value import Sealed, write, write_fast
+
+log = logging.getLogger("metis.canonical")
+
+
+_read_fast = msgspec.json.Decoder(Message).decode
+_split_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
+    """The canonical JSON of a message: sorted keys, no blanks, always the same bytes.
+
+    Raises:
+        EncodeError: the message holds something that JSON has no place for.
+        NewerVersionError: the message is of a version that we do not know and was changed.
+    """
+    if message.schema_version != migrations.current and message.sealed is UNSET:
+        raise NewerVersionError(
+            f"version {message.schema_version} cannot be written; "
+            f"this metis writes version {migrations.current}",
+            path="$.schema_version",
+        )
+    return write(message)
+
+
+def decode(
+    data: bytes | str, *, limits: Limits = LIMITS, migrations: Migrations = MIGRATIONS
+) -> Message:
+    """A message from its JSON; unknown parts are kept, and an unknown newer version stays exact.
+
+    Raises:
+        DecodeError: the bytes are no message; `path` names the place.
+        LimitError: the bytes are too many or nested too deeply.
+        MigrationError: an older version could not be brought up to date.
+    """
+    if type(data) is not bytes:
+        data = to_bytes(data)
+    try:
+        message = _read_fast(data)
+        if write_fast(message) == data and _is_plain(message, data, limits, migrations):
+            return message
+    except (ValueError, RecursionError):
+        pass
+    return _decode_carefully(data, limits, migrations)
+
+
+def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Message:
+    """The same for bytes that `encode` wrote, such as the rows of a store; a good deal faster.
+
+    What it leaves out is the proof that no key stands twice and that the limits hold. Versions and
+    unknown parts are handled as by `decode`.
+    """
+    try:
+        message = _read_fast(data)
+        if message.schema_version == migrations.current and message.created_at.tzinfo is UTC:
+            return message
+    except (ValueError, RecursionError):
+        pass
+    return _decode_carefully(data, LIMITS, migrations)
+
+
+def _is_plain(message: Message, data: bytes, limits: Limits, migrations: Migrations) -> bool:
+    """What canonical bytes alone do not show: version, zone, limits, and money that is a number."""
+    usage = message.metadata.usage
+    return (
+        message.schema_version == migrations.current
+        and message.created_at.tzinfo is UTC
+        and len(data) <= limits.max_bytes
+        and (usage is None or usage.cost_usd.is_finite())
+    )
+
+
+def reread(message: Message) -> Message:
+    """What a reader of this message would see; a check that it is what its own bytes say."""
+    data = write(message)
+    try:
+        again = _read_fast(data)
+        if write_fast(again) == data and _is_plain(again, data, LIMITS, MIGRATIONS):
+            return again
+    except (ValueError, RecursionError):
+        pass
+    return _read_carefully(data, LIMITS, MIGRATIONS)[0]
+
+
+def _read_carefully(
+    data: bytes, limits: Limits, migrations: Migrations
+) -> tuple[Message, list[str]]:
+    """A message and the paths of its unknown parts, without a word to the log."""
+    check_json(data, limits)
+    try:
+        row = _split_object(data)
+    except msgspec.ValidationError:
+        raise DecodeError("a message is a JSON object") from None
+    version = _version(row)
+    if version < migrations.current:
+        row = migrations.upgrade(row, version)
+    unknown: list[str] = []
+    try:
+        message: Message = read_fields(Message, row, "$", unknown)
+    except DecodeError as error:
+        if version <= migrations.current:
+            raise
+        known = f"written by version {version}, this metis knows {migrations.current}"
+        raise DecodeError(f"{error.reason} ({known})", path=error.path) from None
+    if version > migrations.current:
+        message = replace(message, sealed=Sealed(data, write(message)))
+    return message, unknown
+
+
+def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Message:
+    message, unknown = _read_carefully(data, limits, migrations)
+    facts = {"session_id": message.session_id, "message_id": message.id, "paths": unknown}
+    if unknown:
+        log.warning(
+            "message %s: unknown parts are kept: %s", message.id, ", ".join(unknown), extra=facts
+        )
+    if message.sealed is not UNSET:
+        log.warning(
+            "message %s is of version %d; this metis knows %d",
+            message.id,
+            message.schema_version,
+            migrations.current,
+            extra=facts,
+        )
+    return message
+
+
+def _version(row: dict[str, Raw]) -> int:
+    raw = row.get("schema_version")
+    if raw is None:
+        return 1
+    try:
+        version = msgspec.json.decode(raw, type=int)
+    except msgspec.ValidationError as error:
+        raise DecodeError(split_reason(error)[0], path="$.schema_version") from None
+    if version < 1:
+        raise DecodeError(f"there is no version {version}", path="$.schema_version")
+    return version

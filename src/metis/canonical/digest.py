@@ -1,0 +1,37 @@
+"""Digests: names for what a message means, the same in every process and after every save."""
+
+import hashlib
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.value import Value, meaning
+
+
+def digest(value: Value) -> str:
+    """SHA-256, in hex, of everything that equality goes by."""
+    return hashlib.sha256(meaning(value)).hexdigest()
+
+
+def content_digest(role: str, content: Iterable[ContentBlock]) -> str:
+    """SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
+    ordinals: dict[str, str] = {}
+    blocks = tuple(_with_ordinals(block, ordinals) for block in content)
+    return hashlib.sha256(meaning({"content": blocks, "role": role})).hexdigest()
+
+
+def _with_ordinals(block: ContentBlock, ordinals: dict[str, str]) -> ContentBlock:
+    match block:
+        case ToolUseBlock():
+            return replace(block, id=_ordinal(block.id, ordinals))
+        case ToolResultBlock():
+            answered = _ordinal(block.tool_use_id, ordinals)
+            content = tuple(_with_ordinals(inner, ordinals) for inner in block.content)
+            return replace(block, tool_use_id=answered, content=content)
+        case _:
+            return block
+
+
+def _ordinal(tool_use_id: str, ordinals: dict[str, str]) -> str:
+    return ordinals.setdefault(tool_use_id, f"#{len(ordinals)}")

@@ -1,0 +1,119 @@
+"""Identifiers: monotonic ULIDs, and the ids of tool calls.
+
+A ULID is 26 characters of Crockford's base 32: 48 bits of milliseconds, then 80 random bits. Ids
+from one source always increase: within one millisecond, and after the clock was set back, the last
+id is counted up instead of drawing anew. This is the one file of a pure room with a clock and
+randomness; both can be passed in.
+"""
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
+_RANDOM_BITS = 80
+_LENGTH = 26
+_END = 1 << 128
+
+ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+"""What a ULID looks like."""
+
+TOOL_USE_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}")
+"""What a minted tool id looks like."""
+
+CANONICAL_TOOL_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]+")
+"""What tells our tool ids from those of providers; short ones stand in examples and imports."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _random_bits() -> int:
+    return secrets.randbits(_RANDOM_BITS)
+
+
+class UlidSource:
+    """Mints ULIDs that always increase, whatever the clock does and however many threads ask.
+
+    `after` continues behind an id of an earlier run: the ids of a session increase over restarts.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_ms: Callable[[], int] = _now_ms,
+        random_bits: Callable[[], int] = _random_bits,
+        after: str | None = None,
+    ) -> None:
+        self._now_ms = now_ms
+        self._random_bits = random_bits
+        self._last = -1 if after is None else ulid_to_int(after)
+        self._lock = threading.Lock()
+
+    def mint(self) -> str:
+        """A new ULID, greater than every one that this source gave before."""
+        with self._lock:
+            fresh = (self._now_ms() << _RANDOM_BITS) | self._random_bits()
+            later = fresh >> _RANDOM_BITS > self._last >> _RANDOM_BITS
+            self._last = fresh if later else self._last + 1
+            return int_to_ulid(self._last)
+
+    def follow(self, ulid: str) -> None:
+        """From now on mint behind this id, too."""
+        with self._lock:
+            self._last = max(self._last, ulid_to_int(ulid))
+
+
+_source = UlidSource()
+
+
+def new_ulid() -> str:
+    """A new ULID, greater than every one that this process minted before."""
+    return _source.mint()
+
+
+def new_tool_use_id() -> str:
+    """A new id for a tool call: `tu_` and a ULID."""
+    return f"tu_{_source.mint()}"
+
+
+def new_session_id() -> str:
+    """A new id for a session: `sess_` and a ULID."""
+    return f"sess_{_source.mint()}"
+
+
+def is_ulid(text: str) -> bool:
+    """Whether a text is a well-formed ULID."""
+    return ULID_PATTERN.fullmatch(text) is not None
+
+
+def is_tool_use_id(text: str) -> bool:
+    """Whether a text is a tool id as we mint them."""
+    return TOOL_USE_ID_PATTERN.fullmatch(text) is not None
+
+
+def ulid_to_int(ulid: str) -> int:
+    """The 128-bit number that a ULID spells."""
+    if not is_ulid(ulid):
+        raise ValueError(f"{ulid!r} is not a ULID")
+    number = 0
+    for letter in ulid:
+        number = (number << 5) | _VALUE[letter]
+    return number
+
+
+def int_to_ulid(number: int) -> str:
+    """The ULID that spells a 128-bit number."""
+    if not 0 <= number < _END:
+        raise ValueError(f"{number} does not fit into a ULID")
+    letters = [_ALPHABET[(number >> (5 * place)) & 31] for place in range(_LENGTH)]
+    return "".join(reversed(letters))
+
+
+def ulid_time_ms(ulid: str) -> int:
+    """The milliseconds since 1970 that a ULID was minted at."""
+    return ulid_to_int(ulid) >> _RANDOM_BITS

@@ -1,0 +1,80 @@
+"""Message: a role, an ordered list of blocks, and what is known about them."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from metis.canonical import digest
+from metis.canonical.blocks import ContentBlock
+from metis.canonical.errors import InvalidValueError
+from metis.canonical.metadata import MessageMetadata
+from metis.canonical.open_enum import OpenEnum
+from metis.canonical.value import Sealed, SettlingMeta, Value, set_field, settle_extra, settle_tuple
+
+SCHEMA_VERSION = 1
+"""The version of the canonical form that this package writes."""
+
+NO_METADATA = MessageMetadata()
+
+
+class Role(OpenEnum):
+    """Who speaks."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+    TOOL = "tool"
+    DEVELOPER = "developer"
+
+
+def _no_metadata() -> MessageMetadata:
+    return NO_METADATA
+
+
+def _schema_version() -> int:
+    return SCHEMA_VERSION
+
+
+class Message(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+    """One message of a conversation, immutable and hashable."""
+
+    content: tuple[ContentBlock, ...]
+    created_at: Annotated[datetime, Meta(tz=True)]
+    id: str
+    metadata: MessageMetadata = msgspec.field(default_factory=_no_metadata)
+    role: Role
+    schema_version: Annotated[int, Meta(ge=1, le=2**31)] = msgspec.field(
+        default_factory=_schema_version
+    )
+    sealed: Sealed | UnsetType = UNSET
+    """The exact bytes of a message that a newer version wrote."""
+    session_id: str
+
+    def digest(self) -> str:
+        """SHA-256 of what this message means: the same in every process and after every save."""
+        return digest.digest(self)
+
+    def content_digest(self) -> str:
+        """SHA-256 of role and blocks only, with tool ids replaced by their ordinals."""
+        return digest.content_digest(self.role, self.content)
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        settle_tuple(self, "content")
+        set_field(self, "role", Role(self.role))
+        set_field(self, "created_at", _utc(self.created_at))
+
+    def meaningful(self) -> Self:
+        """The same without what only one adapter reads."""
+        metadata = self.metadata.meaningful()
+        return self if metadata is self.metadata else replace(self, metadata=metadata)
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise InvalidValueError("a time without a zone; give UTC", path="$.created_at")
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)

@@ -1,0 +1,236 @@
+"""MessageMetadata: what is known about a message beside what it says."""
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Self
+
+from msgspec import UNSET, Meta
+from msgspec.structs import replace
+
+from metis.canonical.errors import InvalidValueError
+from metis.canonical.open_enum import OpenEnum
+from metis.canonical.value import (
+    SettlingMeta,
+    Value,
+    set_field,
+    settle_extra,
+    settle_json,
+    settle_tuple,
+)
+
+Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number that every store and every provider can hold."""
+
+
+class MessageStatus(OpenEnum):
+    """How far a message has come."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class StopReason(OpenEnum):
+    """Why a model stopped."""
+
+    END_TURN = "end_turn"
+    STOP_SEQUENCE = "stop_sequence"
+    MAX_TOKENS = "max_tokens"
+    TOOL_USE = "tool_use"
+    REFUSAL = "refusal"
+    CONTENT_FILTER = "content_filter"
+    PAUSE = "pause"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+class RoutingMode(OpenEnum):
+    """Why this model was picked, in the six classes that people ask about."""
+
+    OVERRIDE = "override"
+    MANUAL = "manual"
+    RULE = "rule"
+    PATTERN = "pattern"
+    DELEGATE = "delegate"
+    DEFAULT = "default"
+
+
+class ChainPolicy(OpenEnum):
+    """The seven slots of the routing chain, in the order in which they are asked."""
+
+    PER_MESSAGE_OVERRIDE = "per_message_override"
+    MANUAL_STICKY = "manual_sticky"
+    RULE = "rule"
+    PATTERN = "pattern"
+    DELEGATE_REQUEST = "delegate_request"
+    WORKSPACE_DEFAULT = "workspace_default"
+    GLOBAL_DEFAULT = "global_default"
+
+    @property
+    def mode(self) -> RoutingMode:
+        """The class under which a message records this slot."""
+        return MODE_OF_POLICY[self]
+
+
+MODE_OF_POLICY: Mapping[ChainPolicy, RoutingMode] = {
+    ChainPolicy.PER_MESSAGE_OVERRIDE: RoutingMode.OVERRIDE,
+    ChainPolicy.MANUAL_STICKY: RoutingMode.MANUAL,
+    ChainPolicy.RULE: RoutingMode.RULE,
+    ChainPolicy.PATTERN: RoutingMode.PATTERN,
+    ChainPolicy.DELEGATE_REQUEST: RoutingMode.DELEGATE,
+    ChainPolicy.WORKSPACE_DEFAULT: RoutingMode.DEFAULT,
+    ChainPolicy.GLOBAL_DEFAULT: RoutingMode.DEFAULT,
+}
+
+
+class OutcomeStatus(OpenEnum):
+    """How a tool call ended."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    ABORTED = "aborted"
+
+
+class RoutingDecisionRecord(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+    """Which model was chosen for an assistant message, and why."""
+
+    alternatives_considered: tuple[str, ...] = ()
+    chosen_model: str
+    confidence: float | None = None
+    mode: RoutingMode
+    reason: str
+    rule_name: str | None = None
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        settle_tuple(self, "alternatives_considered")
+        settle_json(self, "confidence")
+        set_field(self, "mode", RoutingMode(self.mode))
+
+
+class Usage(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+    """Tokens, cost and time of one model call.
+
+    The three input buckets `input_tokens`, `cached_input_tokens` and `cache_creation_input_tokens`
+    are disjoint; their sum is the prompt. The fields that end in `of which` below are parts of
+    another bucket and are never added to it.
+    """
+
+    cache_creation_1h_input_tokens: Count = 0
+    """Of `cache_creation_input_tokens`, those written for one hour."""
+    cache_creation_input_tokens: Count = 0
+    cached_input_tokens: Count = 0
+    cost_usd: Decimal
+    estimated: bool = False
+    """Whether the counts are our estimate because the provider sent none."""
+    input_tokens: Count
+    latency_ms: Count
+    output_tokens: Count
+    pricing_version: str
+    reasoning_output_tokens: Count = 0
+    """Of `output_tokens`, those spent on reasoning."""
+    reported_cost_usd: Decimal | None = None
+    """What the provider says it charged; a cross-check, never our figure."""
+    server_tool_requests: Mapping[str, int] | None = None
+    """Uses of server-side tools that are charged by the piece, by tool name."""
+    service_tier: str | None = None
+    """The tier that the provider reports: standard, batch, flex, priority."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All input tokens: fresh, read from a cache and written to one."""
+        return self.input_tokens + self.cached_input_tokens + self.cache_creation_input_tokens
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        set_field(self, "cost_usd", exact_usd(self.cost_usd, path="$.cost_usd"))
+        if self.reported_cost_usd is not None:
+            reported = exact_usd(self.reported_cost_usd, path="$.reported_cost_usd")
+            set_field(self, "reported_cost_usd", reported)
+
+
+def exact_usd(amount: Decimal | int | str, *, path: str = "$") -> Decimal:
+    """An amount of money as a plain, finite Decimal; floats are refused."""
+    if isinstance(amount, float):
+        raise InvalidValueError("money is a Decimal, never a float", path=path)
+    try:
+        exact = amount if type(amount) is Decimal else Decimal(str(amount))
+    except InvalidOperation:
+        raise InvalidValueError(f"{amount!r} is not a decimal number", path=path) from None
+    if not exact.is_finite():
+        raise InvalidValueError(f"{exact} is not an amount of money", path=path)
+    return exact
+
+
+class Outcome(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+    """How a tool call ended, for TOOL messages."""
+
+    side_effects: tuple[Any, ...] = ()
+    status: OutcomeStatus
+    tool_name: str | None = None
+    ui: Any = UNSET
+    """What a screen needs to show the result; models never see it."""
+    value: Any = UNSET
+    """The result as a structured value, where the tool gives one."""
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        settle_tuple(self, "side_effects")
+        settle_json(self, "side_effects", "ui", "value")
+        set_field(self, "status", OutcomeStatus(self.status))
+
+
+class CacheHint(Value, frozen=True, kw_only=True):
+    """A place where a reusable prefix ends: after block number `after` of this message."""
+
+    after: Count
+    ttl: str | None = None
+
+
+class MessageMetadata(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+    """Provenance, accounting, linkage and status of a message."""
+
+    external: Mapping[str, Any] | None = None
+    """Ids that other systems gave to this message."""
+    hints: tuple[CacheHint, ...] = ()
+    """Where reusable prefixes end; no part of equality, hashes or digests."""
+    model: str | None = None
+    options: Mapping[str, Any] | None = None
+    """Changes of options that hold from this turn on."""
+    origin: str | None = None
+    """Where the message came from, if it was not produced by a turn here."""
+    outcome: Outcome | None = None
+    parent_tool_use_id: str | None = None
+    parents: tuple[str, ...] = ()
+    """Ids of the messages that this one follows, if not simply the one before it."""
+    provider: str | None = None
+    provider_raw: Mapping[str, Any] | None = None
+    """For the adapter that wrote it only; no part of equality, hashes or digests."""
+    response_id: str | None = None
+    routing: RoutingDecisionRecord | None = None
+    status: MessageStatus = MessageStatus.COMPLETE
+    stop_reason: StopReason | None = None
+    team_id: str | None = None
+    usage: Usage | None = None
+    user_id: str | None = None
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        settle_extra(self)
+        settle_tuple(self, "hints")
+        settle_tuple(self, "parents")
+        settle_json(self, "external", "options")
+        set_field(self, "status", MessageStatus(self.status))
+        if self.stop_reason is not None:
+            set_field(self, "stop_reason", StopReason(self.stop_reason))
+
+    def meaningful(self) -> Self:
+        """The same without what only one adapter reads."""
+        if self.provider_raw is None and not self.hints:
+            return self
+        return replace(self, provider_raw=None, hints=())

@@ -1,0 +1,253 @@
+"""The rules of the canonical form, as one table, under two profiles.
+
+`strict` is the source text to the letter (rows M-123 to M-149) and refuses everything that was
+added to it; `full`, the default, knows the additions and holds the fields to what they promise.
+Rules run when a message is complete. A partial message may break all of them; of a cancelled or
+failed one only the rules marked `always` are asked.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from metis.canonical.additions import additions
+from metis.canonical.blocks import (
+    ArtifactBlock,
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+from metis.canonical.codec import reread
+from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError
+from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus, RoutingMode
+from metis.canonical.placement import Profile, misplaced_blocks
+from metis.canonical.problem import Problem
+from metis.canonical.tools import ToolSet
+
+Found = Iterator[tuple[str, str, str]]
+"""What a check finds: row, path and text."""
+
+
+class Rule(NamedTuple):
+    """One row of the table: under which profiles it holds, and what finds its breaches."""
+
+    profiles: frozenset[Profile]
+    check: Callable[[Message, Profile], Found]
+    always: bool = False
+
+
+BOTH = frozenset[Profile]({"strict", "full"})
+STRICT = frozenset[Profile]({"strict"})
+FULL = frozenset[Profile]({"full"})
+
+
+def validate(
+    message: Message, profile: Profile = "full", *, tools: ToolSet | None = None
+) -> list[Problem]:
+    """Every rule that a message breaks, each with the path of the offending part.
+
+    With `tools`, the input of each call is checked against the schema of its tool as well.
+    """
+    status = message.metadata.status
+    if status is MessageStatus.PARTIAL:
+        return []
+    problems = [
+        Problem(path=path, rule=row, text=text)
+        for rule in RULES
+        if profile in rule.profiles and (rule.always or status is MessageStatus.COMPLETE)
+        for row, path, text in rule.check(message, profile)
+    ]
+    if tools is not None and status is MessageStatus.COMPLETE:
+        problems += _input_problems(message, tools)
+    return problems
+
+
+def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None = None) -> Message:
+    """The message itself, if it breaks no rule; else an InvalidMessageError with every problem."""
+    problems = validate(message, profile, tools=tools)
+    if problems:
+        raise InvalidMessageError(f"message {message.id} breaks {len(problems)} rules", problems)
+    return message
+
+
+def _is_canonical(message: Message, _: Profile) -> Found:
+    try:
+        again = reread(message)
+    except (DecodeError, EncodeError) as error:
+        yield "M-010", error.path, error.reason
+        return
+    if again != message:
+        yield "M-010", "$", "the message is not what its own bytes say"
+
+
+def _has_content(message: Message, _: Profile) -> Found:
+    if not message.content and message.role is not Role.SYSTEM:
+        yield "M-123", "$.content", f"a {message.role} message needs at least one block"
+
+
+def _has_one_result(message: Message, _: Profile) -> Found:
+    if message.role is Role.TOOL and len(message.content) != 1:
+        yield "M-132", "$.content", f"a tool message holds one block, not {len(message.content)}"
+
+
+def _has_canonical_tool_ids(message: Message, _: Profile) -> Found:
+    text = "a tool id is `tu_` and a ULID, not the id of a provider"
+    for index, block in enumerate(message.content):
+        match block:
+            case ToolUseBlock() if not CANONICAL_TOOL_ID_PATTERN.fullmatch(block.id):
+                yield "M-137", f"$.content[{index}].id", f"{text}: {block.id!r}"
+            case ToolResultBlock() if not CANONICAL_TOOL_ID_PATTERN.fullmatch(block.tool_use_id):
+                yield "M-137", f"$.content[{index}].tool_use_id", f"{text}: {block.tool_use_id!r}"
+            case _:
+                pass
+
+
+def _has_provenance(message: Message, profile: Profile) -> Found:
+    if message.role is not Role.ASSISTANT:
+        return
+    metadata = message.metadata
+    if profile == "full" and metadata.origin is not None:
+        return  # what came from elsewhere has no decision and perhaps no usage of ours
+    needed = {
+        "model": ("M-146", metadata.model),
+        "provider": ("M-146", metadata.provider),
+        "routing": ("M-147", metadata.routing),
+        "usage": ("M-148", metadata.usage),
+    }
+    for name, (row, value) in needed.items():
+        if value is None:
+            yield row, f"$.metadata.{name}", "a complete assistant message needs it"
+
+
+def _has_parent(message: Message, _: Profile) -> Found:
+    if message.role is Role.TOOL and message.metadata.parent_tool_use_id is None:
+        yield "M-149", "$.metadata.parent_tool_use_id", "a tool message names the call it answers"
+
+
+def _names_its_parent_twice_alike(message: Message, _: Profile) -> Found:
+    parent = message.metadata.parent_tool_use_id
+    for block in message.content:
+        if isinstance(block, ToolResultBlock) and parent not in (None, block.tool_use_id):
+            text = f"{parent!r} is not the id in the block, {block.tool_use_id!r}"
+            yield "M-070", "$.metadata.parent_tool_use_id", text
+
+
+def _names_its_model(message: Message, _: Profile) -> Found:
+    model, provider = message.metadata.model, message.metadata.provider
+    if model is None:
+        return
+    key, colon, name = model.partition(":")
+    if not (key and colon and name):
+        yield "M-066", "$.metadata.model", f"{model!r} is not of the form provider:name"
+    elif provider not in (None, key):
+        yield "M-067", "$.metadata.provider", f"{provider!r} is not the provider of {model!r}"
+
+
+def _explains_its_route(message: Message, _: Profile) -> Found:
+    routing = message.metadata.routing
+    if routing is None:
+        return
+    at = "$.metadata.routing"
+    if message.metadata.model not in (None, routing.chosen_model):
+        yield "M-081", f"{at}.chosen_model", "it differs from metadata.model"
+    if not routing.reason:
+        yield "M-082", f"{at}.reason", "it is empty"
+    if (routing.mode is RoutingMode.RULE) != (routing.rule_name is not None):
+        yield "M-083", f"{at}.rule_name", "it is set if and only if the mode is rule"
+    if (routing.mode is RoutingMode.PATTERN) != (routing.confidence is not None):
+        yield "M-084", f"{at}.confidence", "it is set if and only if the mode is pattern"
+    if routing.confidence is not None and not 0 <= routing.confidence <= 1:
+        yield "M-084", f"{at}.confidence", f"{routing.confidence} is not within 0 and 1"
+
+
+_COUNTS = (
+    ("M-099", "input_tokens"),
+    ("M-100", "output_tokens"),
+    ("M-101", "cached_input_tokens"),
+    ("M-102", "cache_creation_input_tokens"),
+    ("M-103", "cost_usd"),
+    ("M-105", "latency_ms"),
+    ("M-102", "cache_creation_1h_input_tokens"),
+    ("M-100", "reasoning_output_tokens"),
+)
+_PARTS = (
+    ("cache_creation_1h_input_tokens", "cache_creation_input_tokens"),
+    ("reasoning_output_tokens", "output_tokens"),
+)
+
+
+def _counts_right(message: Message, _: Profile) -> Found:
+    usage = message.metadata.usage
+    if usage is None:
+        return
+    for row, name in _COUNTS:
+        if getattr(usage, name) < 0:
+            yield row, f"$.metadata.usage.{name}", "it is negative"
+    for part, whole in _PARTS:
+        if getattr(usage, part) > getattr(usage, whole):
+            yield "M-106", f"$.metadata.usage.{part}", f"a part is larger than {whole}"
+    if not usage.pricing_version:
+        yield "M-104", "$.metadata.usage.pricing_version", "it is empty"
+
+
+def _has_media_types(message: Message, _: Profile) -> Found:
+    for index, block in enumerate(message.content):
+        path = f"$.content[{index}]"
+        inner = block.content if isinstance(block, ToolResultBlock) else ()
+        parts = [(path, block), *((f"{path}.content[{i}]", part) for i, part in enumerate(inner))]
+        for place, part in parts:
+            if isinstance(part, _WITH_MEDIA) and not _is_media_type(part.media_type):
+                yield "M-047", f"{place}.media_type", f"{part.media_type!r} is not a media type"
+
+
+_WITH_MEDIA = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
+
+
+def _is_media_type(text: str) -> bool:
+    kind, slash, subtype = text.partition(";")[0].strip().partition("/")
+    return bool(kind and slash and subtype) and not (set(kind + subtype) & set(' /\\"()<>@,:;[]?='))
+
+
+def _holds_invalid_input_apart(message: Message, _: Profile) -> Found:
+    for index, block in enumerate(message.content):
+        if isinstance(block, ToolUseBlock) and block.invalid is not None and block.input:
+            text = "a call whose arguments were invalid has no input"
+            yield "M-042", f"$.content[{index}].input", text
+
+
+RULES = (
+    Rule(BOTH, _is_canonical, always=True),
+    Rule(STRICT, additions),
+    Rule(BOTH, _has_content),
+    Rule(BOTH, misplaced_blocks),
+    Rule(BOTH, _has_one_result),
+    Rule(BOTH, _has_canonical_tool_ids),
+    Rule(BOTH, _has_provenance),
+    Rule(BOTH, _has_parent, always=True),
+    Rule(FULL, _names_its_parent_twice_alike),
+    Rule(FULL, _names_its_model),
+    Rule(FULL, _explains_its_route),
+    Rule(FULL, _counts_right),
+    Rule(FULL, _has_media_types),
+    Rule(FULL, _holds_invalid_input_apart),
+)
+"""The rule table."""
+
+
+def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
+    for index, block in enumerate(message.content):
+        if not isinstance(block, ToolUseBlock) or block.invalid is not None:
+            continue
+        path = f"$.content[{index}]"
+        if block.name not in tools:
+            yield Problem(
+                path=f"{path}.name", rule="M-142", text=f"no tool is named {block.name!r}"
+            )
+            continue
+        for problem in tools.check_input(block.name, block.input):
+            place = f"{path}.input{problem.path.removeprefix('$')}"
+            yield Problem(path=place, rule="M-142", text=problem.text)

@@ -1,0 +1,199 @@
+"""Tool definitions, and sets of them in which names are unique and schemas are in the subset."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Never, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from metis.canonical.document import check_json, to_bytes
+from metis.canonical.errors import (
+    DecodeError,
+    DuplicateToolError,
+    EncodeError,
+    InvalidValueError,
+    ToolDefinitionError,
+    UnknownToolError,
+)
+from metis.canonical.json_value import json_fault
+from metis.canonical.place import join
+from metis.canonical.problem import Problem
+from metis.canonical.reader import read_fields
+from metis.canonical.tool_input import InputCheck, compile_input
+from metis.canonical.tool_schema import check_schema, describe, is_json_scalar, is_object
+from metis.canonical.value import SettlingMeta, Value, fields_of, set_field, write
+
+MAX_NAME_LENGTH = 64
+"""The longest tool name that every provider takes."""
+
+_NAME = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")
+_split_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+T = TypeVar("T")
+
+
+class SideEffects(StrEnum):
+    """The strongest effect that a tool can have."""
+
+    NONE = "none"
+    """Pure reading or computation."""
+    READ = "read"
+    """Reads files or the network."""
+    WRITE = "write"
+    """Writes files."""
+    EXECUTE = "execute"
+    """Runs a shell or any code."""
+    NETWORK = "network"
+    """Changes something over the network."""
+
+
+class ToolDefinition(Value, frozen=True, metaclass=SettlingMeta):
+    """A tool that a model may call; `ToolUseBlock.name` refers to it."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    side_effects: SideEffects
+    requires_workspace: bool = True
+
+    def settle(self) -> None:
+        """Refuse fields that no definition has, and turn a plain string into its SideEffects."""
+        if self.extra is not UNSET:
+            raise TypeError("a tool definition has no fields beside its own")
+        try:
+            set_field(self, "side_effects", SideEffects(self.side_effects))
+        except ValueError as error:
+            raise InvalidValueError(str(error), path="$.side_effects") from None
+
+
+_FIELDS = frozenset(field.name for field in fields_of(ToolDefinition))
+
+
+class ToolSet(Mapping[str, ToolDefinition]):
+    """Tools by name; each is checked when the set is made, and none is added later."""
+
+    __slots__ = ("_checks", "_tools")
+    _tools: dict[str, ToolDefinition]
+    _checks: dict[str, InputCheck]
+
+    def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
+        tools: dict[str, ToolDefinition] = {}
+        for definition in definitions:
+            _require_valid(definition)
+            if definition.name in tools:
+                raise DuplicateToolError(definition.name)
+            tools[definition.name] = definition
+        checks = {name: compile_input(tool.input_schema) for name, tool in tools.items()}
+        object.__setattr__(self, "_tools", tools)
+        object.__setattr__(self, "_checks", checks)
+
+    def check_input(self, name: str, value: object, path: str = "$") -> list[Problem]:
+        """Every place where the input of a call does not match the schema of the tool."""
+        check = self._checks.get(name)
+        if check is None:
+            raise UnknownToolError(name)
+        return check(value, path)
+
+    def __getitem__(self, name: str) -> ToolDefinition:
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UnknownToolError(name) from None
+
+    @overload
+    def get(self, key: str, default: None = None, /) -> ToolDefinition | None: ...
+    @overload
+    def get(self, key: str, default: ToolDefinition | T, /) -> ToolDefinition | T: ...
+    def get(self, key: str, default: object = None, /) -> object:
+        """The tool of that name, or the default."""
+        return self._tools.get(key, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"ToolSet({list(self._tools.values())!r})"
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"immutable type: {type(self).__name__!r}")
+
+    def __reduce__(self) -> tuple[type["ToolSet"], tuple[tuple[ToolDefinition, ...]]]:
+        return ToolSet, (tuple(self._tools.values()),)
+
+
+def check_tool(definition: ToolDefinition) -> list[Problem]:
+    """Every reason to refuse a tool definition, each with its path; empty if there is none."""
+    return [
+        *_check_name(definition.name),
+        *_check_description(definition.description),
+        *check_schema(definition.input_schema, "$.input_schema"),
+        *_check_root(definition.input_schema),
+        *_check_requires_workspace(definition.requires_workspace),
+    ]
+
+
+def encode_tool(definition: ToolDefinition) -> bytes:
+    """The canonical bytes of a tool definition."""
+    fault = json_fault(definition.input_schema, "$.input_schema")
+    if fault:
+        path, reason = fault
+        raise EncodeError(reason, path=path)
+    return write(definition)
+
+
+def decode_tool(data: bytes | str) -> ToolDefinition:
+    """A tool definition from its JSON; a field that it does not have is refused."""
+    data = to_bytes(data)
+    check_json(data)
+    try:
+        fields = _split_object(data)
+    except msgspec.ValidationError:
+        raise DecodeError("a tool definition is a JSON object") from None
+    for name in fields:
+        if name not in _FIELDS:
+            raise DecodeError("a tool definition has no such field", path=join("$", name))
+    return read_fields(ToolDefinition, fields, "$", [])
+
+
+def _require_valid(definition: ToolDefinition) -> None:
+    problems = check_tool(definition)
+    if problems:
+        raise ToolDefinitionError(f"the tool {describe(definition.name)} is refused", problems)
+
+
+def _check_name(name: object) -> Iterator[Problem]:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        text = (
+            "a tool name must be snake_case: a to z, 0 to 9 and underscores, a letter first "
+            f"and no underscore last; got {describe(name)}"
+        )
+        yield Problem("$.name", "M-108", text)
+    if isinstance(name, str) and len(name) > MAX_NAME_LENGTH:
+        text = f"a tool name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}"
+        yield Problem("$.name", "M-108", text)
+
+
+def _check_description(description: object) -> Iterator[Problem]:
+    if not isinstance(description, str) or not is_json_scalar(description):
+        text = f"a description must be a string, got {describe(description)}"
+        yield Problem("$.description", "M-109", text)
+
+
+def _check_root(schema: object) -> Iterator[Problem]:
+    if is_object(schema) and schema.get("type") != "object":
+        text = 'the schema of a tool input must have `"type": "object"`'
+        yield Problem("$.input_schema", "M-110", text)
+
+
+def _check_requires_workspace(requires_workspace: object) -> Iterator[Problem]:
+    if not isinstance(requires_workspace, bool):
+        text = f"expected true or false, got {describe(requires_workspace)}"
+        yield Problem("$.requires_workspace", "M-112", text)

@@ -1,0 +1,232 @@
+"""Value: the base of everything that the canonical form is made of, and how it becomes bytes.
+
+Three rules hold for every value:
+
+1. It never changes after it was made.
+2. Its bytes are always the same: keys sorted, no blanks, defaults left out.
+3. Two values are equal if and only if their bytes are, not counting what carries no meaning
+   (`provider_raw` and the hints). `1`, `1.0` and `true` are three different inputs.
+
+msgspec writes Structs fast, but it has no place for fields that a newer writer added. Such fields
+live in `extra`; its type is foreign to msgspec, so that the fast encoder stops there and the
+careful one, which merges them in, takes over. Values without unknown fields pay nothing for this.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, Raw, Struct, StructMeta, UnsetType
+from msgspec.structs import FieldInfo, fields, force_setattr
+
+from metis.canonical.errors import EncodeError, InvalidValueError, NewerVersionError
+from metis.canonical.json_value import is_json, json_fault
+from metis.canonical.place import join
+from metis.canonical.unknown import Extra, UnknownBlock, normal_json
+
+_FIELDS: dict[type, tuple[FieldInfo, ...]] = {}
+_NAMELESS = frozenset({"extra", "sealed"})
+
+
+class _UnknownFieldsFound(Exception):  # noqa: N818 - a signal, no error: it never leaves this module
+    """The fast encoder met unknown fields."""
+
+
+class Sealed:
+    """The exact bytes of a value of a newer version, and what we understood of them.
+
+    As long as the value still says what was understood, the exact bytes are written; once it was
+    changed, writing it would lose what we did not understand, and is refused.
+    """
+
+    __slots__ = ("_data", "_understood")
+
+    def __init__(self, data: bytes, understood: bytes) -> None:
+        self._data = data
+        self._understood = hashlib.sha256(understood).digest()
+
+    def open(self, understood: bytes) -> bytes:
+        """The exact bytes, if what is understood has not changed."""
+        if hashlib.sha256(understood).digest() != self._understood:
+            reason = "written by a newer version and changed since; update metis to save it"
+            raise NewerVersionError(reason, path="$.schema_version")
+        return self._data
+
+
+class SettlingMeta(StructMeta):
+    """Lets a class tidy what its constructor was given; decoding does not come this way."""
+
+    if not TYPE_CHECKING:  # a typed `__call__` would hide the constructors' signatures
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
+            """Make a value and let it tidy itself."""
+            value = super().__call__(*args, **kwargs)
+            value.settle()
+            return value
+
+
+class Value(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,
+):
+    """A frozen, hashable part of the canonical form."""
+
+    extra: Extra | UnsetType = UNSET
+    """Fields that a newer writer added."""
+
+    def settle(self) -> None:
+        """Bring what the constructor was given into the one form that it has in memory."""
+
+    def meaningful(self) -> Self:
+        """This value without the parts that carry no meaning."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return meaning(self) == meaning(other)
+
+    def __hash__(self) -> int:
+        return int.from_bytes(hashlib.sha256(meaning(self)).digest()[:8], "big")
+
+
+def write(value: object) -> bytes:
+    """The canonical bytes of a value; unknown parts appear exactly as they were read."""
+    return _write(value, write_fast, normal=False)
+
+
+def meaning(value: object) -> bytes:
+    """The bytes that equality, hashes and digests go by."""
+    bare = value.meaningful() if isinstance(value, Value) else value
+    return _write(bare, _write_normal, normal=True)
+
+
+def set_field(value: Value, name: str, content: object) -> None:
+    """Set a field of a value that is still being made; only `settle` may do this."""
+    force_setattr(value, name, content)
+
+
+def settle_tuple(value: Value, name: str) -> None:
+    """Turn a list that the constructor was given into a tuple."""
+    content = getattr(value, name)
+    if type(content) is not tuple:
+        set_field(value, name, tuple(content))
+
+
+def settle_extra(value: Value) -> None:
+    """Turn a plain mapping of unknown fields into an Extra."""
+    if value.extra is UNSET or type(value.extra) is Extra:
+        return
+    set_field(value, "extra", Extra(value.extra) if value.extra else UNSET)
+
+
+def settle_json(value: Value, *names: str) -> None:
+    """Refuse in free fields what JSON has no place for, before writing could lose it."""
+    for name in names:
+        content = getattr(value, name)
+        if content is not UNSET and not is_json(content):
+            fault = json_fault(content, f"$.{name}")
+            if fault:
+                raise InvalidValueError(fault[1], path=fault[0])
+
+
+def fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of a canonical type that have a name in JSON."""
+    known = _FIELDS.get(kind)
+    if known is None:
+        known = tuple(field for field in fields(kind) if field.name not in _NAMELESS)
+        _FIELDS[kind] = known
+    return known
+
+
+def _hook(value: object) -> Raw:
+    if isinstance(value, UnknownBlock):
+        return Raw(value.raw)
+    if isinstance(value, Extra | Sealed):
+        raise _UnknownFieldsFound
+    raise TypeError(f"{type(value).__name__} is no part of the canonical form")
+
+
+def _hook_normal(value: object) -> Raw:
+    if isinstance(value, UnknownBlock):
+        return Raw(normal_json(value.raw))
+    return _hook(value)
+
+
+write_fast = msgspec.json.Encoder(order="sorted", enc_hook=_hook).encode
+_write_normal = msgspec.json.Encoder(order="sorted", enc_hook=_hook_normal).encode
+
+
+def _write(value: object, encoder: Callable[[object], bytes], *, normal: bool) -> bytes:
+    try:
+        return encoder(value)
+    except _UnknownFieldsFound:
+        return _write(_tree(value, normal=normal), encoder, normal=normal)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        path, reason = _fault(value, "$") or ("$", str(error))
+        raise EncodeError(reason, path=path) from None
+
+
+def _tree(value: object, *, normal: bool) -> object:
+    """The value as plain objects, with unknown fields merged in."""
+    if isinstance(value, Value):
+        return _tree_of_value(value, normal=normal)
+    if isinstance(value, tuple | list):
+        items = cast("Sequence[object]", value)
+        return [_tree(item, normal=normal) for item in items]
+    if isinstance(value, dict):
+        entries = cast("dict[str, object]", value)
+        return {key: _tree(item, normal=normal) for key, item in entries.items()}
+    return value
+
+
+def _tree_of_value(value: Value, *, normal: bool) -> object:
+    tree = _tree_of_fields(value, normal=normal)
+    sealed = getattr(value, "sealed", UNSET)
+    if normal or sealed is UNSET:
+        return tree
+    return Raw(sealed.open(write_fast(tree)))
+
+
+def _tree_of_fields(value: Value, *, normal: bool) -> dict[str, object]:
+    tree: dict[str, object] = {}
+    for field in fields_of(type(value)):
+        content = getattr(value, field.name)
+        if content is not UNSET and (field.default is NODEFAULT or content is not field.default):
+            tree[field.encode_name] = _tree(content, normal=normal)
+    config = value.__struct_config__
+    if config.tag_field is not None:
+        tree[config.tag_field] = config.tag
+    if value.extra is not UNSET:
+        extra = value.extra.normal() if normal else value.extra.raw()
+        for name, raw in extra.items():
+            if name in tree or name in {field.encode_name for field in fields_of(type(value))}:
+                raise EncodeError(
+                    "an unknown field bears the name of a known one", path=f"$.{name}"
+                )
+            tree[name] = Raw(raw)
+    return tree
+
+
+def _fault(value: object, path: str) -> tuple[str, str] | None:
+    """The path and the nature of the first thing in a value that cannot be written."""
+    if isinstance(value, Value):
+        parts = [
+            (join(path, f.encode_name), getattr(value, f.name)) for f in fields_of(type(value))
+        ]
+    elif isinstance(value, tuple):
+        items = cast("tuple[object, ...]", value)
+        parts = [(join(path, index), item) for index, item in enumerate(items)]
+    elif isinstance(value, str | Mapping | list | float):
+        return json_fault(value, path)  # pyright: ignore[reportUnknownArgumentType] - any JSON
+    else:
+        return None
+    return next((fault for place, part in parts if (fault := _fault(part, place))), None)

@@ -1,0 +1,303 @@
+"""Cost: tokens times rates, exactly; and what the past would cost under another table.
+
+The amount is always ours: what a provider says it charged is never looked at (M-181).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, localcontext
+from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.canonical.errors import InvalidValueError, MetisError
+from metis.canonical.message import Message
+from metis.canonical.metadata import Usage
+from metis.catalog.load import catalog, price_table, pricing_versions
+from metis.catalog.model_id import is_model_id
+from metis.catalog.prices import EXACT, Period, PriceTable, Tariff
+
+_STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
+
+
+class Cost(Decimal):
+    """An amount of US dollars that knows how it came about; it compares and adds as a Decimal."""
+
+    model: str
+    pricing_version: str
+    parts: Mapping[str, Decimal]
+    """The amount by bucket: `input`, `cached_read`, `cache_write`, `cache_write_1h`, `output`, and
+    `server_tool.<name>` for charges by the piece; their sum is the amount."""
+    notes: tuple[str, ...]
+    """What the table could not say, such as a service tier that it does not hold."""
+
+    def __new__(
+        cls,
+        amount: Decimal,
+        *,
+        model: str,
+        pricing_version: str,
+        parts: Mapping[str, Decimal],
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """Make a cost of an amount, its parts and where the rates were found."""
+        self = super().__new__(cls, amount)
+        self.model = model
+        self.pricing_version = pricing_version
+        self.parts = parts
+        self.notes = notes
+        return self
+
+    def __str__(self) -> str:
+        return format(Decimal(self), "f")
+
+    def __repr__(self) -> str:
+        return f"Cost('{self}', model={self.model!r}, pricing_version={self.pricing_version!r})"
+
+    def __reduce__(self) -> Any:
+        return _restore, (Decimal(self), self.model, self.pricing_version, self.parts, self.notes)
+
+
+def _restore(
+    amount: Decimal,
+    model: str,
+    pricing_version: str,
+    parts: Mapping[str, Decimal],
+    notes: tuple[str, ...],
+) -> Cost:
+    return Cost(amount, model=model, pricing_version=pricing_version, parts=parts, notes=notes)
+
+
+def cost(
+    usage: Usage, model: str, at: datetime | None = None, *, table: PriceTable | None = None
+) -> Cost:
+    """What a model call costs, exactly.
+
+    Without a table, the newest one dated up to `at` that knows the model is taken, else the oldest
+    later one. Without `at`, the rates are those in force on the date of the table.
+    """
+    _refuse_negative(usage)
+    if at is not None and at.utcoffset() is None:
+        raise InvalidValueError("a time needs a zone", path="$.at")
+    chosen, model_id = _choose(model, at, table)
+    period = chosen.prices(model_id).on(chosen.dated_on if at is None else _day(at))
+    tariff, notes = _tariff(period, usage.service_tier, at)
+    with localcontext(EXACT):
+        token_parts = _token_parts(usage, tariff)
+        tool_parts, tool_notes = _tool_parts(usage, period)
+        parts = {name: _plain(amount) for name, amount in {**token_parts, **tool_parts}.items()}
+        return Cost(
+            _plain(sum(parts.values(), Decimal(0))),
+            model=model_id,
+            pricing_version=chosen.pricing_version,
+            parts=parts,
+            notes=(*notes, *tool_notes),
+        )
+
+
+def price(
+    usage: Usage, model: str, at: datetime | None = None, *, table: PriceTable | None = None
+) -> Usage:
+    """The same usage with its cost and the version of the table that gave it."""
+    amount = cost(usage, model, at, table=table)
+    return replace(usage, cost_usd=Decimal(amount), pricing_version=amount.pricing_version)
+
+
+class RepricedMessage(Struct, frozen=True, kw_only=True):
+    """A message's stored cost beside its cost under another table."""
+
+    message_id: str
+    model: str
+    old_cost_usd: Decimal
+    old_pricing_version: str
+    new_cost: Cost
+
+
+class UnpricedMessage(Struct, frozen=True, kw_only=True):
+    """A message that the table cannot price, and why; its cost is unknown, not zero."""
+
+    message_id: str
+    model: str | None
+    old_cost_usd: Decimal
+    reason: str
+
+
+class Repricing(Struct, frozen=True, kw_only=True):
+    """What stored messages would cost under another table."""
+
+    pricing_version: str
+    repriced: tuple[RepricedMessage, ...]
+    unpriced: tuple[UnpricedMessage, ...]
+    without_usage_count: int
+    """Messages that cost nothing because no model made them, such as those of the user."""
+
+    @property
+    def old_total_usd(self) -> Decimal:
+        """The stored cost of the messages that could be repriced."""
+        return _total(entry.old_cost_usd for entry in self.repriced)
+
+    @property
+    def new_total_usd(self) -> Decimal:
+        """The new cost of the messages that could be repriced."""
+        return _total(entry.new_cost for entry in self.repriced)
+
+    @property
+    def unpriced_models(self) -> tuple[str, ...]:
+        """The models that the table does not know, sorted."""
+        return tuple(sorted({entry.model for entry in self.unpriced if entry.model is not None}))
+
+
+def reprice(
+    messages: Iterable[Message], table: PriceTable | str, *, at_creation: bool = False
+) -> Repricing:
+    """What messages would cost under a table or version; the messages stay as they are.
+
+    The rates are those in force on the date of the table, or with `at_creation` those that the
+    table gives for the time of each message.
+    """
+    chosen = price_table(table) if isinstance(table, str) else table
+    repriced: list[RepricedMessage] = []
+    unpriced: list[UnpricedMessage] = []
+    without_usage_count = 0
+    for message in messages:
+        usage = message.metadata.usage
+        if usage is None:
+            without_usage_count += 1
+            continue
+        entry = _reprice(message, usage, chosen, message.created_at if at_creation else None)
+        if isinstance(entry, RepricedMessage):
+            repriced.append(entry)
+        else:
+            unpriced.append(entry)
+    return Repricing(
+        pricing_version=chosen.pricing_version,
+        repriced=tuple(repriced),
+        unpriced=tuple(unpriced),
+        without_usage_count=without_usage_count,
+    )
+
+
+def _reprice(
+    message: Message, usage: Usage, table: PriceTable, at: datetime | None
+) -> RepricedMessage | UnpricedMessage:
+    model = message.metadata.model
+    try:
+        if model is None:
+            raise InvalidValueError("the message names no model")
+        new_cost = cost(usage, model, at, table=table)
+    except MetisError as error:
+        return UnpricedMessage(
+            message_id=message.id, model=model, old_cost_usd=usage.cost_usd, reason=str(error)
+        )
+    return RepricedMessage(
+        message_id=message.id,
+        model=new_cost.model,
+        old_cost_usd=usage.cost_usd,
+        old_pricing_version=usage.pricing_version,
+        new_cost=new_cost,
+    )
+
+
+def _total(amounts: Iterable[Decimal]) -> Decimal:
+    with localcontext(EXACT):
+        return _plain(sum(amounts, Decimal(0)))
+
+
+def _refuse_negative(usage: Usage) -> None:
+    counts = {
+        "input_tokens": usage.input_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
+        "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        "output_tokens": usage.output_tokens,
+        **{f"server_tool_requests.{k}": n for k, n in (usage.server_tool_requests or {}).items()},
+    }
+    for name, count in counts.items():
+        if count < 0:
+            raise InvalidValueError(f"{count} is no count", path=f"$.{name}")
+
+
+def _choose(model: str, at: datetime | None, table: PriceTable | None) -> tuple[PriceTable, str]:
+    """The table to price by, and the model's canonical id in it."""
+    if table is not None:
+        return table, _canonical(model, table)
+    model_id = _canonical(model, price_table())
+    for version in _versions_by_fitness(at):
+        candidate = price_table(version)
+        if model_id in candidate.models:
+            return candidate, model_id
+    return price_table(), model_id
+
+
+def _canonical(model: str, table: PriceTable) -> str:
+    """The canonical id; a name of that form need not be in the catalogue to have a price."""
+    if model in table.models:
+        return model
+    known = catalog()
+    if is_model_id(model) and model.lower() not in known.aliases:
+        return model
+    return known.resolve(model)
+
+
+def _versions_by_fitness(at: datetime | None) -> Iterator[str]:
+    """The newest table up to a time first, back to the oldest; then the later ones in order."""
+    versions = pricing_versions()
+    day = versions[-1] if at is None else _day(at).isoformat()
+    yield from reversed([version for version in versions if version <= day])
+    yield from (version for version in versions if version > day)
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()
+
+
+def _tariff(
+    period: Period, service_tier: object, at: datetime | None
+) -> tuple[Tariff, tuple[str, ...]]:
+    """The tariff for a service tier and an hour, and what the table could not say about them."""
+    name = service_tier.lower() if isinstance(service_tier, str) else ""
+    if name in period.service_tiers:
+        return period.service_tiers[name], ()
+    notes: tuple[str, ...] = ()
+    if name not in _STANDARD_TIERS or not isinstance(service_tier, str | None):
+        notes = (f"no rates for service tier {service_tier!r}: standard rates used",)
+    if at is None:
+        unknown_hour = ("peak hours not looked at: no time given",) if period.peak_hours else ()
+        return period.standard, (*notes, *unknown_hour)
+    for peak in period.peak_hours:
+        if peak.holds_at(at):
+            return peak.tariff, notes
+    return period.standard, notes
+
+
+def _token_parts(usage: Usage, tariff: Tariff) -> dict[str, Decimal]:
+    written_1h = min(usage.cache_creation_1h_input_tokens, usage.cache_creation_input_tokens)
+    tokens = {
+        "input": usage.input_tokens,
+        "cached_read": usage.cached_input_tokens,
+        "cache_write": usage.cache_creation_input_tokens - written_1h,
+        "cache_write_1h": written_1h,
+        "output": usage.output_tokens,
+    }
+    rates = tariff.rates_for(usage.prompt_tokens).by_bucket()
+    return {bucket: count * rates[bucket].scaleb(-6) for bucket, count in tokens.items()}
+
+
+def _tool_parts(usage: Usage, period: Period) -> tuple[dict[str, Decimal], tuple[str, ...]]:
+    """The charges of server-side tools, and a note for each tool without a known charge."""
+    parts: dict[str, Decimal] = {}
+    notes: list[str] = []
+    for tool, count in sorted((usage.server_tool_requests or {}).items()):
+        charge = period.per_use_usd.get(tool)
+        if charge is None and count:
+            notes.append(f"no charge known for server tool {tool!r}: {count} uses not priced")
+        elif charge is not None:
+            parts[f"server_tool.{tool}"] = count * charge
+    return parts, tuple(notes)
+
+
+def _plain(amount: Decimal) -> Decimal:
+    """The amount without trailing zeros and without an exponent."""
+    shortest = amount.normalize()
+    return shortest.quantize(Decimal(1)) if shortest == shortest.to_integral_value() else shortest

@@ -1,0 +1,277 @@
+"""Catalog: which models there are, what each can do, and the short names people use.
+
+A catalogue is read from plain data, as a TOML file gives it::
+
+    [providers]
+    anthropic = { supports = ["streaming", "system_prompt"], accepted_image_media_types = [...] }
+
+    [models]
+    "anthropic:claude-haiku-4-5" = { max_context_tokens = 200000, max_output_tokens = 64000,
+                                     supports = ["images", "tools"] }
+
+    [aliases]
+    haiku = "anthropic:claude-haiku-4-5"
+
+What a provider supports holds for all of its models; a model adds to it with `supports` and takes
+from it with `lacks`. A file that is laid over another states its own providers, or all that its
+models support.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import date
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.errors import AmbiguousModelError, CatalogDataError, UnknownModelError
+from metis.canonical.problem import Problem
+from metis.catalog.model_id import ModelId, is_model_id
+
+_Row = TypeVar("_Row", bound=Struct)
+_SUFFIX_BOUNDARIES = (":", "/", "-")
+
+
+class AdapterCapabilities(Struct, frozen=True, kw_only=True):
+    """What a model can carry and how much of it; an honest `False` keeps a swap safe."""
+
+    supports_thinking: bool
+    supports_images: bool
+    supports_tools: bool
+    supports_system_prompt: bool
+    supports_structured_output: bool
+    supports_streaming: bool
+    supports_streaming_tool_calls: bool
+    supports_parallel_tool_calls: bool
+    supports_prompt_caching: bool
+    supports_system_messages_in_list: bool
+    max_context_tokens: int
+    max_output_tokens: int
+    accepted_image_media_types: tuple[str, ...]
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """One model: its canonical id, its short names and what it can do."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    capabilities: AdapterCapabilities
+    supports_documents: bool = False
+    supports_audio: bool = False
+    supports_video: bool = False
+    deprecated_on: date | None = None
+    """The day on which the provider stops or stopped serving it, where known."""
+    wire_name: str
+    """What the provider calls it; mostly the part of the id after the colon."""
+
+    @property
+    def provider(self) -> str:
+        """The part of the id before the first colon."""
+        return self.id.partition(":")[0]
+
+
+class Catalog(Struct, frozen=True, kw_only=True):
+    """All known models by canonical id, and the table of aliases beside them."""
+
+    entries: Mapping[str, ModelInfo]
+    aliases: Mapping[str, str]
+
+    def model(self, name: str) -> ModelInfo:
+        """The model that a canonical id, an alias or a unique suffix names."""
+        return self.entries[self.resolve(name)]
+
+    def capabilities(self, name: str) -> AdapterCapabilities:
+        """What the named model can do."""
+        return self.model(name).capabilities
+
+    def models(self, provider: str | None = None) -> tuple[ModelInfo, ...]:
+        """All models, or those of one provider, sorted by id."""
+        return tuple(
+            entry
+            for _, entry in sorted(self.entries.items())
+            if provider is None or entry.provider == provider
+        )
+
+    def resolve(self, name: str) -> str:
+        """The canonical id for an id, an alias or a suffix that fits one model only."""
+        if name in self.entries:
+            return name
+        alias = self.aliases.get(name.lower())
+        if alias is not None:
+            return alias
+        candidates = sorted(model for model in self.entries if _is_suffix(name, model))
+        if len(candidates) > 1:
+            raise AmbiguousModelError(name, candidates)
+        if not candidates:
+            raise UnknownModelError(name, self._hint(name))
+        return candidates[0]
+
+    def with_overlay(self, overlay: Mapping[str, object]) -> "Catalog":
+        """This catalogue with models and aliases of the user's own added or replaced."""
+        return read_catalog(overlay, base=self)
+
+    def _hint(self, name: str) -> str:
+        near = difflib.get_close_matches(name, [*self.aliases, *self.entries], n=3)
+        question = f"did you mean {' or '.join(near)}? Else " if near else ""
+        model = name if is_model_id(name) else f"<provider>:{name}"
+        return (
+            f"{question}add it to a TOML file and read that with catalog(overlay=path):\n"
+            "  [models]\n"
+            f'  "{model}" = {{ max_context_tokens = 128000, max_output_tokens = 8192, '
+            'supports = ["streaming", "system_prompt", "tools"] }'
+        )
+
+
+class _ProviderRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds for all models of a provider."""
+
+    supports: frozenset[str] = frozenset()
+    accepted_image_media_types: tuple[str, ...] = ()
+
+
+class _ModelRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the models table."""
+
+    max_context_tokens: int
+    max_output_tokens: int
+    supports: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    accepted_image_media_types: tuple[str, ...] | None = None
+    wire_name: str | None = None
+    deprecated_on: date | None = None
+
+
+_CAPABILITY_FLAGS = tuple(
+    field.removeprefix("supports_")
+    for field in AdapterCapabilities.__struct_fields__
+    if field.startswith("supports_")
+)
+_OTHER_FLAGS = ("documents", "audio", "video")
+_FLAGS = frozenset((*_CAPABILITY_FLAGS, *_OTHER_FLAGS))
+_SECTIONS = frozenset(("version", "source", "providers", "models", "aliases"))
+
+
+def read_catalog(data: Mapping[str, object], *, base: Catalog | None = None) -> Catalog:
+    """Read a catalogue from plain data, upon another one if given; every problem is reported."""
+    problems = [
+        Problem(f"$.{name}", "M-179", f"no section is called {name!r}")
+        for name in data
+        if name not in _SECTIONS
+    ]
+    providers = _read_providers(data, problems)
+    entries = dict(base.entries) if base else {}
+    for model, row in _rows(data, "models", _ModelRow, problems):
+        path = f'$.models."{model}"'
+        provider = providers.get(model.partition(":")[0], _ProviderRow())
+        row_problems = list(_model_problems(model, row, provider, path))
+        problems += row_problems
+        if not row_problems:
+            entries[model] = _model_info(model, row, provider)
+    aliases = {**(base.aliases if base else {}), **_read_aliases(data, entries, problems)}
+    if problems:
+        raise CatalogDataError("the models cannot be used", problems)
+    return Catalog(entries=_with_aliases(entries, aliases), aliases=aliases)
+
+
+def _read_providers(data: Mapping[str, object], problems: list[Problem]) -> dict[str, _ProviderRow]:
+    providers = dict(_rows(data, "providers", _ProviderRow, problems))
+    for name, row in providers.items():
+        problems += _flag_problems(row.supports, f"$.providers.{name}.supports")
+    return providers
+
+
+def _rows(
+    data: Mapping[str, object], section: str, kind: type[_Row], problems: list[Problem]
+) -> Iterator[tuple[str, _Row]]:
+    """The rows of a section as Structs; a row of another shape is a problem."""
+    content = data.get(section, {})
+    if not isinstance(content, dict):
+        problems.append(Problem(f"$.{section}", "M-179", "this is a table of tables"))
+        return
+    for name, row in cast("dict[str, Any]", content).items():
+        try:
+            yield name, msgspec.convert(row, kind)
+        except msgspec.ValidationError as error:
+            problems.append(Problem(f'$.{section}."{name}"', "M-179", str(error)))
+
+
+def _model_problems(
+    model: str, row: _ModelRow, provider: _ProviderRow, path: str
+) -> Iterator[Problem]:
+    if not is_model_id(model):
+        yield Problem(path, "M-174", "the key is not <provider>:<model_name>")
+    yield from _flag_problems(row.supports | row.lacks, path)
+    if min(row.max_context_tokens, row.max_output_tokens) < 1:
+        yield Problem(path, "M-214", "limits are counts of tokens above zero")
+    if row.supports & row.lacks:
+        yield Problem(path, "M-203", "a thing is both in `supports` and in `lacks`")
+    if "images" in row.supports and not _image_media_types(row, provider):
+        yield Problem(path, "M-216", "a model with images names the media types that it accepts")
+
+
+def _flag_problems(names: AbstractSet[str], path: str) -> Iterator[Problem]:
+    for name in sorted(names - _FLAGS):
+        known = ", ".join(sorted(_FLAGS))
+        yield Problem(path, "M-203", f"{name!r} is no capability; there are {known}")
+
+
+def _image_media_types(row: _ModelRow, provider: _ProviderRow) -> tuple[str, ...]:
+    own = row.accepted_image_media_types
+    return provider.accepted_image_media_types if own is None else own
+
+
+def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo:
+    supports = (provider.supports | row.supports) - row.lacks
+    flags = {f"supports_{flag}": flag in supports for flag in _CAPABILITY_FLAGS}
+    has_images = "images" in supports
+    return ModelInfo(
+        id=model,
+        capabilities=AdapterCapabilities(
+            **flags,
+            max_context_tokens=row.max_context_tokens,
+            max_output_tokens=row.max_output_tokens,
+            accepted_image_media_types=_image_media_types(row, provider) if has_images else (),
+        ),
+        supports_documents="documents" in supports,
+        supports_audio="audio" in supports,
+        supports_video="video" in supports,
+        deprecated_on=row.deprecated_on,
+        wire_name=row.wire_name or ModelId.parse(model).name,
+    )
+
+
+def _read_aliases(
+    data: Mapping[str, object], entries: Mapping[str, ModelInfo], problems: list[Problem]
+) -> dict[str, str]:
+    try:
+        aliases = msgspec.convert(data.get("aliases", {}), dict[str, str])
+    except msgspec.ValidationError as error:
+        problems.append(Problem("$.aliases", "M-180", str(error)))
+        return {}
+    for alias, target in aliases.items():
+        path = f'$.aliases."{alias}"'
+        if alias in entries or is_model_id(alias):
+            problems.append(Problem(path, "M-180", "a canonical id cannot be an alias"))
+        if alias != alias.lower():
+            problems.append(Problem(path, "M-180", "aliases are written in lower case"))
+        if target not in entries:
+            problems.append(Problem(path, "M-180", f"no model has the id {target!r}"))
+    return aliases
+
+
+def _with_aliases(
+    entries: Mapping[str, ModelInfo], aliases: Mapping[str, str]
+) -> dict[str, ModelInfo]:
+    names: dict[str, list[str]] = {}
+    for alias, target in sorted(aliases.items()):
+        names.setdefault(target, []).append(alias)
+    return {
+        model: msgspec.structs.replace(entry, aliases=tuple(names.get(model, ())))
+        for model, entry in entries.items()
+    }
+
+
+def _is_suffix(name: str, model: str) -> bool:
+    return bool(name) and model.endswith(tuple(boundary + name for boundary in _SUFFIX_BOUNDARIES))

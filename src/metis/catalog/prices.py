@@ -1,0 +1,395 @@
+"""PriceTable: what models cost, by version and date.
+
+A table is read from plain data, as a TOML file gives it::
+
+    pricing_version = "2026-05-08"
+    source = "where the rates come from"
+
+    [models]
+    "anthropic:claude-sonnet-4-6" = { input_per_mtok_usd = 3, output_per_mtok_usd = 15,
+        cached_read_per_mtok_usd = 0.3, cache_write_per_mtok_usd = 3.75 }
+
+Rates are US dollars per million tokens. A model has one set of rates, or a list of them with
+`starts_on` dates. Beside the rates a set may hold
+
+- `long_context`: rates with `above_tokens`, for prompts longer than that;
+- `service_tiers`: by name, own rates or a `multiplier` of the standard ones;
+- `peak_hours`: rates with `starts_at` and `ends_at`, for those hours of the day in UTC;
+- `per_use_usd`: charges per request of a server-side tool.
+
+Rates that are absent have a default (M-188): reading from a cache and writing to it cost as much as
+fresh input; writing for one hour costs twice the input rate where five-minute writes have a rate of
+their own, and as much as fresh input where they have not. The default follows the tier in force.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
+from itertools import pairwise
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.canonical.errors import CatalogDataError, InvalidValueError, UnpricedModelError
+from metis.canonical.problem import Problem
+from metis.catalog.model_id import is_model_id
+
+EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
+"""Money is never rounded: in this context a result that does not fit is an error."""
+
+_MAX_RATE = 1_000_000
+_FINEST_RATE = Decimal("1E-12")
+_ROUNDING = Context(prec=40, traps=[])
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens; an absent cache rate has a default."""
+
+    input_per_mtok_usd: Decimal
+    output_per_mtok_usd: Decimal
+    cached_read_per_mtok_usd: Decimal | None = None
+    cache_write_per_mtok_usd: Decimal | None = None
+    cache_write_1h_per_mtok_usd: Decimal | None = None
+
+    def by_bucket(self) -> dict[str, Decimal]:
+        """The rate of every bucket of tokens, with the defaults filled in."""
+        fresh, read, write, write_1h = (
+            self.input_per_mtok_usd,
+            self.cached_read_per_mtok_usd,
+            self.cache_write_per_mtok_usd,
+            self.cache_write_1h_per_mtok_usd,
+        )
+        if write_1h is None:
+            write_1h = fresh if write is None else _times(fresh, Decimal(2))
+        return {
+            "input": fresh,
+            "cached_read": fresh if read is None else read,
+            "cache_write": fresh if write is None else write,
+            "cache_write_1h": write_1h,
+            "output": self.output_per_mtok_usd,
+        }
+
+    def times(self, multiplier: Decimal) -> "Rates":
+        """These rates, each multiplied."""
+
+        def maybe(rate: Decimal | None) -> Decimal | None:
+            return None if rate is None else _times(rate, multiplier)
+
+        return Rates(
+            input_per_mtok_usd=_times(self.input_per_mtok_usd, multiplier),
+            output_per_mtok_usd=_times(self.output_per_mtok_usd, multiplier),
+            cached_read_per_mtok_usd=maybe(self.cached_read_per_mtok_usd),
+            cache_write_per_mtok_usd=maybe(self.cache_write_per_mtok_usd),
+            cache_write_1h_per_mtok_usd=maybe(self.cache_write_1h_per_mtok_usd),
+        )
+
+
+def _times(rate: Decimal, multiplier: Decimal) -> Decimal:
+    with localcontext(EXACT):
+        return rate * multiplier
+
+
+class LongContext(Struct, frozen=True):
+    """Rates that hold for prompts of more than `above_tokens` tokens."""
+
+    above_tokens: int
+    rates: Rates
+
+
+class Tariff(Struct, frozen=True):
+    """The rates of one service tier, for prompts of every length."""
+
+    rates: Rates
+    long_context: tuple[LongContext, ...] = ()
+
+    def rates_for(self, prompt_tokens: int) -> Rates:
+        """The one set of rates for a prompt; at a limit itself the lower set still holds (T151)."""
+        chosen = self.rates
+        for tier in self.long_context:
+            if prompt_tokens > tier.above_tokens:
+                chosen = tier.rates
+        return chosen
+
+    def times(self, multiplier: Decimal) -> "Tariff":
+        """This tariff with every rate multiplied."""
+        return Tariff(
+            rates=self.rates.times(multiplier),
+            long_context=tuple(
+                replace(tier, rates=tier.rates.times(multiplier)) for tier in self.long_context
+            ),
+        )
+
+
+class PeakHours(Struct, frozen=True):
+    """A tariff for some hours of every day, in UTC; the end itself is outside."""
+
+    starts_at: time
+    ends_at: time
+    tariff: Tariff
+
+    def holds_at(self, at: datetime) -> bool:
+        """Whether a moment lies within these hours."""
+        now = at.astimezone(UTC).time()
+        if self.starts_at <= self.ends_at:
+            return self.starts_at <= now < self.ends_at
+        return now >= self.starts_at or now < self.ends_at
+
+
+class Period(Struct, frozen=True, kw_only=True):
+    """What a model costs from a day on."""
+
+    starts_on: date | None = None
+    standard: Tariff
+    service_tiers: Mapping[str, Tariff]
+    peak_hours: tuple[PeakHours, ...] = ()
+    per_use_usd: Mapping[str, Decimal]
+    """Charges per request of a server-side tool, by tool name."""
+
+
+class ModelPrices(Struct, frozen=True):
+    """What a model costs, in periods from the oldest to the newest."""
+
+    periods: tuple[Period, ...]
+
+    def on(self, day: date | None) -> Period:
+        """The period with the latest start up to a day; without a day, the newest one."""
+        if day is None:
+            return self.periods[-1]
+        begun = [period for period in self.periods if (period.starts_on or date.min) <= day]
+        return begun[-1] if begun else self.periods[0]
+
+
+class PriceTable(Struct, frozen=True, kw_only=True):
+    """The prices of many models under one version."""
+
+    pricing_version: str
+    source: str
+    models: Mapping[str, ModelPrices]
+
+    @property
+    def dated_on(self) -> date | None:
+        """The day that the version starts with, if it does."""
+        try:
+            return date.fromisoformat(self.pricing_version[:10])
+        except ValueError:
+            return None
+
+    def prices(self, model: str) -> ModelPrices:
+        """The prices of a model by canonical id; a missing one is an error, never free."""
+        prices = self.models.get(model)
+        if prices is None:
+            raise UnpricedModelError(model, self.pricing_version, _hint(model))
+        return prices
+
+    def with_overlay(self, overlay: "PriceTable") -> "PriceTable":
+        """This table with the overlay's models added or replaced; the version names both."""
+        return PriceTable(
+            pricing_version=f"{self.pricing_version}+{overlay.pricing_version}",
+            source=f"{self.source}; {overlay.source}",
+            models={**self.models, **overlay.models},
+        )
+
+
+def _hint(model: str) -> str:
+    return (
+        "add it to a TOML file and read that with price_table(overlay=path):\n"
+        '  pricing_version = "mine-1"\n'
+        '  source = "where the rates come from"\n'
+        "  [models]\n"
+        f'  "{model}" = {{ input_per_mtok_usd = 0, output_per_mtok_usd = 0 }}'
+    )
+
+
+def read_price_table(data: Mapping[str, object]) -> PriceTable:
+    """Read a price table from plain data; every problem is reported with its path."""
+    problems = list(_unknown_keys(data, ("pricing_version", "source", "models"), "$"))
+    version = _text(data, "pricing_version", problems)
+    source = _text(data, "source", problems)
+    models = {
+        model: _read_model(model, row, f'$.models."{model}"', problems)
+        for model, row in _table(data.get("models"), "$.models", problems).items()
+    }
+    if problems:
+        raise CatalogDataError("the price table cannot be used", problems)
+    return PriceTable(pricing_version=version, source=source, models=models)
+
+
+def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value.strip():
+        problems.append(Problem(f"$.{name}", "M-186", f"a price table states its {name}"))
+        return ""
+    return value
+
+
+def _read_model(model: str, row: object, path: str, problems: list[Problem]) -> ModelPrices:
+    if not is_model_id(model):
+        problems.append(Problem(path, "M-178", "the key is not <provider>:<model_name>"))
+    if isinstance(row, list):
+        rows = cast("list[object]", row)
+        periods = [
+            _read_period(period, f"{path}[{index}]", problems) for index, period in enumerate(rows)
+        ]
+    else:
+        periods = [_read_period(row, path, problems)]
+    problems += _period_problems(periods, path)
+    return ModelPrices(tuple(periods))
+
+
+def _period_problems(periods: Sequence[Period], path: str) -> Iterator[Problem]:
+    if not periods:
+        yield Problem(path, "M-186", "a model has at least one set of rates")
+    starts = [period.starts_on or date.min for period in periods]
+    if any(later <= earlier for earlier, later in pairwise(starts)):
+        yield Problem(path, "M-183", "periods follow each other, each with a later starts_on")
+
+
+_PERIOD_KEYS = ("starts_on", "service_tiers", "peak_hours", "per_use_usd")
+_TARIFF_KEYS = (*Rates.__struct_fields__, "long_context")
+
+
+def _read_period(row: object, path: str, problems: list[Problem]) -> Period:
+    fields = _table(row, path, problems)
+    problems += _unknown_keys(fields, (*_PERIOD_KEYS, *_TARIFF_KEYS), path)
+    standard = _read_tariff(fields, path, problems)
+    return Period(
+        starts_on=_day(fields.get("starts_on"), f"{path}.starts_on", problems),
+        standard=standard,
+        service_tiers={
+            name: _read_service_tier(tier, standard, f"{path}.service_tiers.{name}", problems)
+            for name, tier in _optional_table(fields, "service_tiers", path, problems).items()
+        },
+        peak_hours=tuple(
+            _read_peak_hours(peak, f"{path}.peak_hours[{index}]", problems)
+            for index, peak in enumerate(_optional_list(fields, "peak_hours", path, problems))
+        ),
+        per_use_usd={
+            name: _amount(charge, f"{path}.per_use_usd.{name}", problems)
+            for name, charge in _optional_table(fields, "per_use_usd", path, problems).items()
+        },
+    )
+
+
+def _read_tariff(fields: Mapping[str, object], path: str, problems: list[Problem]) -> Tariff:
+    tiers = tuple(
+        _read_long_context(tier, f"{path}.long_context[{index}]", problems)
+        for index, tier in enumerate(_optional_list(fields, "long_context", path, problems))
+    )
+    limits = [tier.above_tokens for tier in tiers]
+    if limits != sorted(set(limits)):
+        problems.append(
+            Problem(f"{path}.long_context", "T151", "above_tokens rises from tier to tier")
+        )
+    return Tariff(_read_rates(fields, path, problems), tiers)
+
+
+def _read_rates(fields: Mapping[str, object], path: str, problems: list[Problem]) -> Rates:
+    def optional(name: str) -> Decimal | None:
+        return _amount(fields[name], f"{path}.{name}", problems) if name in fields else None
+
+    def required(name: str) -> Decimal:
+        return _amount(fields.get(name), f"{path}.{name}", problems)
+
+    return Rates(
+        input_per_mtok_usd=required("input_per_mtok_usd"),
+        output_per_mtok_usd=required("output_per_mtok_usd"),
+        cached_read_per_mtok_usd=optional("cached_read_per_mtok_usd"),
+        cache_write_per_mtok_usd=optional("cache_write_per_mtok_usd"),
+        cache_write_1h_per_mtok_usd=optional("cache_write_1h_per_mtok_usd"),
+    )
+
+
+def _read_long_context(row: object, path: str, problems: list[Problem]) -> LongContext:
+    fields = _table(row, path, problems)
+    problems += _unknown_keys(fields, ("above_tokens", *Rates.__struct_fields__), path)
+    above_tokens = fields.get("above_tokens")
+    if type(above_tokens) is not int or above_tokens < 1:
+        problems.append(Problem(f"{path}.above_tokens", "T151", "this is a count of tokens"))
+        above_tokens = 0
+    return LongContext(above_tokens, _read_rates(fields, path, problems))
+
+
+def _read_service_tier(row: object, standard: Tariff, path: str, problems: list[Problem]) -> Tariff:
+    fields = _table(row, path, problems)
+    if "multiplier" not in fields:
+        problems += _unknown_keys(fields, _TARIFF_KEYS, path)
+        return _read_tariff(fields, path, problems)
+    problems += _unknown_keys(fields, ("multiplier",), path)
+    return standard.times(_amount(fields["multiplier"], f"{path}.multiplier", problems))
+
+
+def _read_peak_hours(row: object, path: str, problems: list[Problem]) -> PeakHours:
+    fields = _table(row, path, problems)
+    problems += _unknown_keys(fields, ("starts_at", "ends_at", *_TARIFF_KEYS), path)
+    hours = {name: fields.get(name) for name in ("starts_at", "ends_at")}
+    for name, hour in hours.items():
+        if type(hour) is not time:
+            problems.append(Problem(f"{path}.{name}", "T152", "this is a time of the day in UTC"))
+    return PeakHours(
+        starts_at=cast("time", hours["starts_at"]),
+        ends_at=cast("time", hours["ends_at"]),
+        tariff=_read_tariff(fields, path, problems),
+    )
+
+
+def _day(value: object, path: str, problems: list[Problem]) -> date | None:
+    if value is None or type(value) is date:
+        return value
+    problems.append(Problem(path, "M-183", "this is a date"))
+    return None
+
+
+def _amount(value: object, path: str, problems: list[Problem]) -> Decimal:
+    """An exact amount, not below zero; floats have lost digits already and are refused."""
+    try:
+        amount = _exact(value)
+    except InvalidValueError as error:
+        problems.append(Problem(path, "M-103", error.reason))
+        return Decimal(0)
+    return amount
+
+
+def _exact(value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
+        raise InvalidValueError(f"{value!r} is not an exact decimal number")
+    try:
+        amount = Decimal(value)
+    except InvalidOperation:
+        raise InvalidValueError(f"{value!r} is not a decimal number") from None
+    if not amount.is_finite() or not 0 <= amount <= _MAX_RATE:
+        raise InvalidValueError(f"{value} is not between 0 and {_MAX_RATE}")
+    if amount != amount.quantize(_FINEST_RATE, context=_ROUNDING):
+        raise InvalidValueError(f"{value} is finer than {_FINEST_RATE}, as if it had been a float")
+    return amount
+
+
+def _table(value: object, path: str, problems: list[Problem]) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    problems.append(Problem(path, "M-186", "this is a table"))
+    return {}
+
+
+def _optional_table(
+    fields: Mapping[str, object], name: str, path: str, problems: list[Problem]
+) -> Mapping[str, Any]:
+    return _table(fields[name], f"{path}.{name}", problems) if name in fields else {}
+
+
+def _optional_list(
+    fields: Mapping[str, object], name: str, path: str, problems: list[Problem]
+) -> Sequence[object]:
+    value = fields.get(name, [])
+    if isinstance(value, list):
+        return cast("list[object]", value)
+    problems.append(Problem(f"{path}.{name}", "M-186", "this is a list"))
+    return []
+
+
+def _unknown_keys(
+    fields: Mapping[str, object], known: Sequence[str], path: str
+) -> Iterator[Problem]:
+    for name in fields:
+        if name not in known:
+            yield Problem(f"{path}.{name}", "M-186", f"unknown; there are {', '.join(known)}")
