@@ -37,16 +37,17 @@ bench: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py
 
-# Rebuilds the model and price tables from public data; needs packages that nothing else needs.
+# Rebuilds the model table and the price table of a day: make catalog DATE=2026-11-15
+DATE ?= $(shell date -u +%F)
 catalog: $(VENV)/.ready
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-data.lock
-	$(BIN)/python scripts/build_catalog.py
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target build/data -r requirements-data.lock
+	PYTHONPATH=build/data $(BIN)/python scripts/build_catalog.py $(DATE)
 
 lock: $(VENV)/.ready
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --python-version 3.11 --group dev --group bench pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  --python-version 3.11 --group data -c requirements.lock -o requirements-data.lock
+	  --python-version 3.11 --no-deps --group data -o requirements-data.lock
 
 clean:
 	rm -rf $(VENV) build dist .coverage .hypothesis .ruff_cache .import_linter_cache

@@ -2,8 +2,8 @@
 
     python scripts/build_catalog.py 2026-11-15
 
-Both packages have to be installed (`uv sync --group data`); nothing is fetched. The argument is the
-date of the new price table and its version. The same packages and date give the same bytes.
+Both packages have to be installed (dependency group `data`); nothing is fetched. The argument is
+the date of the new price table and its version. The same packages and date give the same bytes.
 
 Rates come from genai-prices, which knows dates, tiers and hours; where it has none, from litellm.
 Limits and capabilities come from litellm. What neither has is written down here, with the reason.
@@ -93,7 +93,7 @@ SUPERSEDED = (
 PREFER_LITELLM = {
     **dict.fromkeys(
         ("deepseek:deepseek-chat", "deepseek:deepseek-r1", "deepseek:deepseek-reasoner"),
-        "genai-prices has the day and night rates that ended in September 2025",
+        "litellm is followed; the other source still splits day and night",
     ),
     **dict.fromkeys(
         (
@@ -104,7 +104,7 @@ PREFER_LITELLM = {
             "mistral:mistral-large-latest",
             "mistral:mistral-medium",
         ),
-        "the name has moved on; genai-prices has the rates of the model before",
+        "litellm is followed; its figure fits the newest model of this name",
     ),
 }
 PROVIDER_ROWS = {

@@ -99,7 +99,19 @@ def test_keys_are_canonical_ids(model: str) -> None:
 @pytest.mark.row("M-186", "M-103")
 @pytest.mark.parametrize(
     "rate",
-    [0.1, -1, Decimal("-0.01"), "NaN", "Infinity", "cheap", True, None, [], Decimal(0.1), 10**7],
+    [
+        0.1,
+        -1,
+        Decimal("-0.01"),
+        "NaN",
+        "Infinity",
+        "cheap",
+        True,
+        None,
+        [],
+        "0.1000000000000000055511151231257827",
+        10**7,
+    ],
 )
 def test_a_rate_is_an_exact_decimal_not_below_zero(rate: object) -> None:
     assert problems({**PLAIN, "input_per_mtok_usd": rate}) == [

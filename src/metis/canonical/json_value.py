@@ -11,20 +11,27 @@ _SCALARS = frozenset({str, int, bool, NoneType})
 
 
 def is_json(value: object) -> bool:
-    """Whether a value is plain JSON; a quick yes for what decoders give."""
+    """Whether a value is surely plain JSON; a quick yes for what decoders give."""
+    try:
+        return _is_json(value)
+    except RecursionError:
+        return False
+
+
+def _is_json(value: object) -> bool:
     kind = type(value)
     if kind in _SCALARS:
         return True
     if kind is dict:
         return _is_json_object(cast("dict[Any, Any]", value))
     if kind is list:
-        return all(is_json(item) for item in cast("list[Any]", value))
+        return all(_is_json(item) for item in cast("list[Any]", value))
     return kind is float and math.isfinite(cast("float", value))
 
 
 def _is_json_object(value: dict[Any, Any]) -> bool:
     for key, item in value.items():
-        if type(key) is not str or (type(item) not in _SCALARS and not is_json(item)):
+        if type(key) is not str or (type(item) not in _SCALARS and not _is_json(item)):
             return False
     return True
 

@@ -248,6 +248,4 @@ def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
                 path=f"{path}.name", rule="M-142", text=f"no tool is named {block.name!r}"
             )
             continue
-        for problem in tools.check_input(block.name, block.input):
-            place = f"{path}.input{problem.path.removeprefix('$')}"
-            yield Problem(path=place, rule="M-142", text=problem.text)
+        yield from tools.check_input(block.name, block.input, f"{path}.input")

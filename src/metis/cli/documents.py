@@ -1,7 +1,7 @@
 """Files of messages: one JSON object, a JSON array, or JSON lines, with the line of everything."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -25,6 +25,12 @@ class Entry(NamedTuple):
     def line_of(self, path: str) -> int:
         """The line of the file where the value at a path of this message begins."""
         return self.line + line_of(self.data, path) - 1
+
+
+def name_of(source: IO[bytes]) -> str:
+    """What to call a file in a message about it; standard input is `-`."""
+    name = getattr(source, "name", "<stdin>")
+    return "-" if name == "<stdin>" else str(name)
 
 
 def read_entries(data: bytes) -> Iterator[Entry]:

@@ -62,7 +62,7 @@ def _heading(message: Message) -> str:
 
 
 def _indent(text: str) -> list[str]:
-    return textwrap.indent(text, "  ", lambda _: True).splitlines() or ["  "]
+    return textwrap.indent(text, "  ").splitlines()
 
 
 def render_block(block: ContentBlock) -> str:  # noqa: PLR0911 - one short case a kind of block

@@ -4,13 +4,13 @@ from typing import IO
 
 import click
 
-from metis.cli.documents import read_entries
+from metis.cli.documents import name_of, read_entries
 from metis.cli.render import render_conversation
 
 
 def print_conversation(source: IO[bytes]) -> int:
     """Print what can be read, say what cannot; the exit code says whether all could."""
-    name = "-" if source.name == "<stdin>" else source.name
+    name = name_of(source)
     entries = list(read_entries(source.read()))
     messages = [entry.message for entry in entries if entry.message is not None]
     if messages:

@@ -7,14 +7,14 @@ from typing import IO, cast
 import click
 
 from metis.canonical import Profile, validate, validate_session
-from metis.cli.documents import Entry, read_entries
+from metis.cli.documents import Entry, name_of, read_entries
 
 _INDEX = re.compile(r"^\$\[(\d+)\]")
 
 
 def print_problems(source: IO[bytes], *, profile: str, single: bool) -> int:
     """Print each problem as `file:line: path: problem`; the exit code says if there were any."""
-    name = "-" if source.name == "<stdin>" else source.name
+    name = name_of(source)
     entries = list(read_entries(source.read()))
     if not entries:
         click.echo(f"{name}:1: $: no message in this file")

@@ -1,0 +1,174 @@
+"""The four worked examples of the source text, with real ids and prices."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from metis.canonical import (
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UlidSource,
+    Usage,
+)
+from metis.catalog import price
+
+SONNET = "anthropic:claude-sonnet-4-6"
+GPT = "openai:gpt-5"
+START = datetime(2026, 5, 8, 9, 30, tzinfo=UTC)
+SWAPPED = "user swap via /model command"
+
+_DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+class Example(NamedTuple):
+    """One worked example: its title, what it shows, and its messages."""
+
+    title: str
+    note: str
+    messages: list[Message]
+
+
+class _Pen:
+    """Writes the messages of one session, one second after the other."""
+
+    def __init__(self, session_id: str, ids: UlidSource) -> None:
+        self._session_id = session_id
+        self._ids = ids
+        self._second = 0
+        self.messages: list[Message] = []
+
+    def new_call(self, name: str, **arguments: str) -> ToolUseBlock:
+        return ToolUseBlock(id=f"tu_{self._ids.mint()}", name=name, input=arguments)
+
+    def write(
+        self, role: Role, *content: ContentBlock, metadata: MessageMetadata | None = None
+    ) -> None:
+        self._second += 1
+        self.messages.append(
+            Message(
+                id=self._ids.mint(),
+                session_id=self._session_id,
+                role=role,
+                content=content,
+                metadata=metadata or MessageMetadata(),
+                created_at=START + timedelta(seconds=self._second),
+            )
+        )
+
+    def ask(self, *content: ContentBlock) -> None:
+        self.write(Role.USER, *content)
+
+    def answer(
+        self,
+        *content: ContentBlock,
+        tokens: tuple[int, int],
+        latency_ms: int,
+        model: str = SONNET,
+        mode: RoutingMode = RoutingMode.DEFAULT,
+        reason: str = "workspace default",
+    ) -> None:
+        usage = Usage(
+            input_tokens=tokens[0],
+            output_tokens=tokens[1],
+            cost_usd=Decimal(0),
+            pricing_version="unpriced",
+            latency_ms=latency_ms,
+        )
+        metadata = MessageMetadata(
+            model=model,
+            provider=model.partition(":")[0],
+            routing=RoutingDecisionRecord(mode=mode, chosen_model=model, reason=reason),
+            usage=price(usage, model, START),
+        )
+        self.write(Role.ASSISTANT, *content, metadata=metadata)
+
+    def tool(self, call: ToolUseBlock, text: str) -> None:
+        result = ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text),))
+        self.write(Role.TOOL, result, metadata=MessageMetadata(parent_tool_use_id=call.id))
+
+
+def worked_examples(now_ms: Callable[[], int] = lambda: 1_778_232_600_000) -> list[Example]:
+    """The examples of sections 8.1 to 8.4, in order; the second and third are one session."""
+    ids = UlidSource(now_ms=now_ms, random_bits=lambda: 0)
+    swap = _Pen(f"sess_{ids.mint()}", ids)
+    return [
+        Example(
+            "A simple exchange",
+            "Two messages; the answer knows its model, why it was picked, and its cost.",
+            _simple_exchange(_Pen(f"sess_{ids.mint()}", ids)),
+        ),
+        Example(
+            "A tool call and its result",
+            "A result is a message of its own, tied to the call by an id that we mint.",
+            _tool_round_trip(swap),
+        ),
+        Example(
+            "The same session goes on at another provider",
+            "Nothing about the form changes when the model does.",
+            _swapped(swap),
+        ),
+        Example(
+            "A picture in the history",
+            "A model that cannot see is refused before anything is sent.",
+            _picture(_Pen(f"sess_{ids.mint()}", ids)),
+        ),
+    ]
+
+
+def _simple_exchange(pen: _Pen) -> list[Message]:
+    pen.ask(TextBlock("What's a ULID?"))
+    pen.answer(
+        TextBlock("A ULID is a 128-bit identifier that sorts by the time it was made."),
+        tokens=(8, 42),
+        latency_ms=820,
+    )
+    return list(pen.messages)
+
+
+def _tool_round_trip(pen: _Pen) -> list[Message]:
+    pen.ask(TextBlock("Summarize README.md"))
+    call = pen.new_call("read_file", path="README.md")
+    pen.answer(TextBlock("I'll read the file."), call, tokens=(31, 58), latency_ms=1140)
+    pen.tool(call, "# Project Foo\n\nA tool for counting foos.")
+    pen.answer(
+        TextBlock("The README describes Project Foo, a tool for counting foos."),
+        tokens=(112, 23),
+        latency_ms=760,
+    )
+    return list(pen.messages)
+
+
+def _swapped(pen: _Pen) -> list[Message]:
+    before = len(pen.messages)
+    pen.ask(TextBlock("What about the LICENSE file?"))
+    call = pen.new_call("read_file", path="LICENSE")
+    pen.answer(
+        call, tokens=(148, 19), latency_ms=930, model=GPT, mode=RoutingMode.MANUAL, reason=SWAPPED
+    )
+    pen.tool(call, "MIT License")
+    pen.answer(
+        TextBlock("It is under the MIT licence."),
+        tokens=(176, 11),
+        latency_ms=610,
+        model=GPT,
+        mode=RoutingMode.MANUAL,
+        reason=SWAPPED,
+    )
+    return pen.messages[before:]
+
+
+def _picture(pen: _Pen) -> list[Message]:
+    picture = ImageBlock(ImageSource(kind="base64", data=_DOT), media_type="image/png")
+    pen.ask(TextBlock("What colour is this?"), picture)
+    pen.answer(TextBlock("A single transparent pixel."), tokens=(74, 9), latency_ms=540)
+    return list(pen.messages)

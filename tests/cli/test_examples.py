@@ -1,0 +1,54 @@
+from decimal import Decimal
+
+import pytest
+
+from metis.canonical import Role, RoutingMode, ToolResultBlock, ToolUseBlock, validate_session
+from metis.canonical.ids import is_tool_use_id, is_ulid
+from metis.cli.examples import worked_examples
+
+
+@pytest.mark.row("M-238", "M-189", "M-190")
+def test_the_simple_exchange_costs_exactly_what_the_source_text_says() -> None:
+    question, answer = worked_examples()[0].messages
+    usage, routing = answer.metadata.usage, answer.metadata.routing
+    assert usage is not None
+    assert routing is not None
+    assert question.role is Role.USER
+    assert (usage.input_tokens, usage.output_tokens, usage.latency_ms) == (8, 42, 820)
+    assert (usage.cost_usd, usage.pricing_version) == (Decimal("0.000654"), "2026-05-08")
+    assert (routing.mode, routing.reason) == (RoutingMode.DEFAULT, "workspace default")
+
+
+@pytest.mark.row("M-239", "M-044", "M-070")
+def test_the_tool_round_trip_is_linked_by_one_id() -> None:
+    messages = worked_examples()[1].messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+    call, result = messages[1].content[1], messages[2].content[0]
+    assert isinstance(call, ToolUseBlock)
+    assert isinstance(result, ToolResultBlock)
+    assert call.id == result.tool_use_id == messages[2].metadata.parent_tool_use_id
+    assert messages[1].metadata.usage != messages[3].metadata.usage
+
+
+@pytest.mark.row("M-240")
+def test_the_swap_keeps_the_form_and_mints_a_new_id() -> None:
+    before, after = worked_examples()[1].messages, worked_examples()[2].messages
+    call = after[1].content[0]
+    assert isinstance(call, ToolUseBlock)
+    assert call.id not in {b.id for m in before for b in m.content if isinstance(b, ToolUseBlock)}
+    assert (after[1].metadata.model, after[1].metadata.provider) == ("openai:gpt-5", "openai")
+    routing = after[1].metadata.routing
+    assert routing is not None
+    assert (routing.mode, routing.reason) == (RoutingMode.MANUAL, "user swap via /model command")
+    assert validate_session([*before, *after], "strict") == []
+
+
+@pytest.mark.row("M-026", "M-040", "M-238", "M-239", "M-240")
+@pytest.mark.parametrize("number", range(4))
+def test_every_example_keeps_every_rule(number: int) -> None:
+    messages = worked_examples()[number].messages
+    assert validate_session(messages, "strict") == []
+    assert validate_session(messages, "full") == []
+    assert all(is_ulid(message.id) for message in messages)
+    calls = [block for m in messages for block in m.content if isinstance(block, ToolUseBlock)]
+    assert all(is_tool_use_id(call.id) for call in calls)

@@ -1,0 +1,61 @@
+import pytest
+from msgspec import Raw
+
+from metis.canonical import (
+    ArtifactBlock,
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidInput,
+    MediaSource,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UnknownBlock,
+    VideoBlock,
+)
+from metis.cli.render import render_block, shorten
+
+CASES: list[tuple[ContentBlock, str]] = [
+    (TextBlock("hi"), "hi"),
+    (
+        ToolUseBlock("tu_1", "grep", {"pattern": "x", "deep": {"a": [1]}}),
+        '→ grep(pattern="x", deep={"a":[1]})',
+    ),
+    (
+        ToolUseBlock("tu_1", "grep", {}, InvalidInput('{"a', "not JSON")),
+        "→ grep: invalid arguments, not JSON: '{\"a'",
+    ),
+    (ToolResultBlock("tu_1", ()), "← (nothing)"),
+    (ToolResultBlock("tu_1", (TextBlock("no such file"),), is_error=True), "✗ error no such file"),
+    (
+        ImageBlock(ImageSource("url", "http://x/y.png"), "image/png"),
+        "[image image/png, http://x/y.png]",
+    ),
+    (
+        DocumentBlock(MediaSource("text", "abc"), "text/plain", "notes"),
+        "[document notes text/plain, 3 characters inline]",
+    ),
+    (AudioBlock(MediaSource("base64", "AAAA"), "audio/wav"), "[audio audio/wav, 3 bytes inline]"),
+    (VideoBlock(MediaSource("file_ref", "a.mp4"), "video/mp4"), "[video video/mp4, a.mp4]"),
+    (ArtifactBlock(MediaSource("file_id", "f_1"), "image/png"), "[artifact image/png, f_1]"),
+    (OpaqueBlock("anthropic", Raw(b'{"a":1}')), "[opaque part of anthropic, 7 bytes]"),
+    (RedactedThinkingBlock("x"), "(thinks, sealed by its issuer)"),
+    (UnknownBlock(b'{"type":"hologram"}'), "[unknown block 'hologram', kept as it is]"),
+]
+
+
+@pytest.mark.parametrize(("block", "shown"), CASES, ids=[block.type for block, _ in CASES])
+def test_every_block_has_a_line_for_people(block: ContentBlock, shown: str) -> None:
+    text = render_block(block)
+    for code in ("\x1b[2m", "\x1b[0m", "\x1b[31m"):
+        text = text.replace(code, "")
+    assert text == shown
+
+
+def test_long_text_says_how_much_is_missing() -> None:
+    assert shorten("abcdef", 4) == "abcd… (2 more characters)"

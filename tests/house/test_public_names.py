@@ -1,0 +1,47 @@
+import subprocess
+import sys
+
+import pytest
+
+import metis
+from metis import canonical, catalog
+
+
+@pytest.mark.parametrize("module", [metis, canonical, catalog], ids=lambda module: module.__name__)
+def test_public_names_are_sorted_and_there(module: object) -> None:
+    names: list[str] = module.__all__  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - every module here has it
+    assert names == sorted(names, key=_isort_key)
+    assert all(getattr(module, name) is not None for name in names)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - strings
+
+
+def _isort_key(name: str) -> tuple[int, str]:
+    """Constants, then classes, then the rest, as the import sorter has it."""
+    bare = name.strip("_")
+    if bare.isupper() and len(bare) > 1:
+        return 0, name
+    return (1, name) if bare[:1].isupper() else (2, name)
+
+
+@pytest.mark.row("M-001")
+def test_the_revision_of_the_form_is_readable() -> None:
+    assert metis.SPEC_VERSION == "1.1"
+    assert canonical.SCHEMA_VERSION == 1
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = metis.nothing  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - it is not there
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert dir(metis) == sorted(metis.__all__)
+
+
+def test_importing_the_package_loads_none_of_its_rooms() -> None:
+    script = (
+        "import sys, metis; print([m for m in sys.modules if m.startswith(('metis.', 'msgspec'))])"
+    )
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "['metis.version']"
