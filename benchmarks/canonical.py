@@ -42,6 +42,7 @@ from metis.canonical import (
     ToolUseBlock,
     Usage,
     decode,
+    decode_trusted,
     encode,
 )
 from metis.canonical.ids import UlidSource
@@ -158,6 +159,7 @@ def make_contestants(messages: Sequence[Message]) -> list[Contestant]:
             [read_plain(data) for data in canonical],
         ),
         Contestant("metis", decode, canonical, encode, messages),
+        Contestant("metis, trusted", decode_trusted, canonical, encode, messages),
         Contestant(
             "pydantic-ai",
             adapter.validate_json,
@@ -248,11 +250,11 @@ def import_ms(statement: str) -> float:
 def show(times: dict[str, dict[str, list[float]]]) -> None:
     """One table a kind of work: medians, and ratios to the floor and to the peer."""
     for work, by_name in times.items():
-        print(f"\n{work:<14}{'us/message':>12}{'x floor':>10}{'pydantic-ai / it':>18}")
+        print(f"\n{work:<16}{'us/message':>12}{'x floor':>10}{'pydantic-ai / it':>18}")
         for name, own in by_name.items():
             floor = _ratio(own, by_name["floor"])
             peer = _ratio(by_name["pydantic-ai"], own)
-            print(f"{name:<14}{statistics.median(own):>12.2f}{floor:>10.2f}{peer:>18.1f}")
+            print(f"{name:<16}{statistics.median(own):>12.2f}{floor:>10.2f}{peer:>18.1f}")
 
 
 def _ratio(times: Sequence[float], others: Sequence[float]) -> float:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from metis.catalog import cost, price, reprice
 
-_HOME = dict.fromkeys(("cost", "price", "reprice"), "metis.catalog")
+_HOME: dict[str, str] = dict.fromkeys(("cost", "price", "reprice"), "metis.catalog")
 
 __all__ = [
     "SPEC_VERSION",

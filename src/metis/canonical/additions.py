@@ -75,7 +75,7 @@ _TEXT = "it is no part of the source text"
 
 def additions(message: Message, _: Profile) -> Iterator[tuple[str, str, str]]:
     """Row, path and text for every part of a message that the source text does not know."""
-    if message.role is Role.DEVELOPER:
+    if message.role == Role.DEVELOPER:
         yield "M-033", "$.role", f"the role {str(message.role)!r}: {_TEXT}"
     yield from _added(message, "$")
 

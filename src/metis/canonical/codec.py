@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
 from metis.canonical.errors import DecodeError, NewerVersionError
 from metis.canonical.message import Message
+from metis.canonical.metadata import Usage
 from metis.canonical.migrations import MIGRATIONS, Migrations
 from metis.canonical.reader import read_fields, split_reason
 from metis.canonical.value import Sealed, write, write_fast
@@ -59,7 +60,11 @@ def decode(
         data = to_bytes(data)
     try:
         message = _read_fast(data)
-        if write_fast(message) == data and _is_plain(message, data, limits, migrations):
+        if (
+            write_fast(message) == data
+            and len(data) <= limits.max_bytes
+            and _is_settled(message, migrations)
+        ):
             return message
     except (ValueError, RecursionError):
         pass
@@ -74,22 +79,26 @@ def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Messa
     """
     try:
         message = _read_fast(data)
-        if message.schema_version == migrations.current and message.created_at.tzinfo is UTC:
+        if _is_settled(message, migrations):
             return message
     except (ValueError, RecursionError):
         pass
     return _decode_carefully(data, LIMITS, migrations)
 
 
-def _is_plain(message: Message, data: bytes, limits: Limits, migrations: Migrations) -> bool:
-    """What canonical bytes alone do not show: version, zone, limits, and money that is a number."""
+def _is_settled(message: Message, migrations: Migrations) -> bool:
+    """What the types alone do not ensure: a version we write, UTC, and money that is a number."""
     usage = message.metadata.usage
     return (
         message.schema_version == migrations.current
         and message.created_at.tzinfo is UTC
-        and len(data) <= limits.max_bytes
-        and (usage is None or usage.cost_usd.is_finite())
+        and (usage is None or _is_money(usage))
     )
+
+
+def _is_money(usage: Usage) -> bool:
+    reported = usage.reported_cost_usd
+    return usage.cost_usd.is_finite() and (reported is None or reported.is_finite())
 
 
 def reread(message: Message) -> Message:
@@ -97,7 +106,7 @@ def reread(message: Message) -> Message:
     data = write(message)
     try:
         again = _read_fast(data)
-        if write_fast(again) == data and _is_plain(again, data, LIMITS, MIGRATIONS):
+        if write_fast(again) == data and _is_settled(again, MIGRATIONS):
             return again
     except (ValueError, RecursionError):
         pass

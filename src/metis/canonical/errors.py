@@ -9,8 +9,9 @@
     │   └── MigrationError          an old version that could not be brought up to date
     ├── EncodeError                 a value that cannot be written
     │   └── NewerVersionError       a changed message of a version that we do not know
-    ├── InvalidMessageError         a message that breaks rules; holds every problem
-    ├── ToolError                   a tool definition that is refused
+    ├── ProblemsError               several problems at once; holds each with its path
+    │   └── InvalidMessageError     a message that breaks rules
+    ├── ToolError                   a tool that is refused or not there
     │   ├── ToolDefinitionError     bad name or schema; holds every problem
     │   ├── DuplicateToolError      a second tool of the same name
     │   └── UnknownToolError        no tool of that name

@@ -115,8 +115,8 @@ class Usage(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
     """Tokens, cost and time of one model call.
 
     The three input buckets `input_tokens`, `cached_input_tokens` and `cache_creation_input_tokens`
-    are disjoint; their sum is the prompt. The fields that end in `of which` below are parts of
-    another bucket and are never added to it.
+    are disjoint; their sum is the prompt. `cache_creation_1h_input_tokens` and
+    `reasoning_output_tokens` are parts of another bucket and are never added to it.
     """
 
     cache_creation_1h_input_tokens: Count = 0

@@ -53,15 +53,18 @@ def validate(
     With `tools`, the input of each call is checked against the schema of its tool as well.
     """
     status = message.metadata.status
-    if status is MessageStatus.PARTIAL:
+    if status == MessageStatus.PARTIAL:
         return []
+    malformed = [Problem(path=path, rule=row, text=text) for row, path, text in _faults(message)]
+    if malformed:
+        return malformed
     problems = [
         Problem(path=path, rule=row, text=text)
         for rule in RULES
-        if profile in rule.profiles and (rule.always or status is MessageStatus.COMPLETE)
+        if profile in rule.profiles and (rule.always or status == MessageStatus.COMPLETE)
         for row, path, text in rule.check(message, profile)
     ]
-    if tools is not None and status is MessageStatus.COMPLETE:
+    if tools is not None and status == MessageStatus.COMPLETE:
         problems += _input_problems(message, tools)
     return problems
 
@@ -70,11 +73,12 @@ def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None 
     """The message itself, if it breaks no rule; else an InvalidMessageError with every problem."""
     problems = validate(message, profile, tools=tools)
     if problems:
-        raise InvalidMessageError(f"message {message.id} breaks {len(problems)} rules", problems)
+        raise InvalidMessageError(f"message {message.id} breaks the rules", problems)
     return message
 
 
-def _is_canonical(message: Message, _: Profile) -> Found:
+def _faults(message: Message) -> Found:
+    """What keeps a message from being one at all; no rule is asked of such a message."""
     try:
         again = reread(message)
     except (DecodeError, EncodeError) as error:
@@ -85,12 +89,12 @@ def _is_canonical(message: Message, _: Profile) -> Found:
 
 
 def _has_content(message: Message, _: Profile) -> Found:
-    if not message.content and message.role is not Role.SYSTEM:
+    if not message.content and message.role != Role.SYSTEM:
         yield "M-123", "$.content", f"a {message.role} message needs at least one block"
 
 
 def _has_one_result(message: Message, _: Profile) -> Found:
-    if message.role is Role.TOOL and len(message.content) != 1:
+    if message.role == Role.TOOL and len(message.content) != 1:
         yield "M-132", "$.content", f"a tool message holds one block, not {len(message.content)}"
 
 
@@ -107,7 +111,7 @@ def _has_canonical_tool_ids(message: Message, _: Profile) -> Found:
 
 
 def _has_provenance(message: Message, profile: Profile) -> Found:
-    if message.role is not Role.ASSISTANT:
+    if message.role != Role.ASSISTANT:
         return
     metadata = message.metadata
     if profile == "full" and metadata.origin is not None:
@@ -124,7 +128,7 @@ def _has_provenance(message: Message, profile: Profile) -> Found:
 
 
 def _has_parent(message: Message, _: Profile) -> Found:
-    if message.role is Role.TOOL and message.metadata.parent_tool_use_id is None:
+    if message.role == Role.TOOL and message.metadata.parent_tool_use_id is None:
         yield "M-149", "$.metadata.parent_tool_use_id", "a tool message names the call it answers"
 
 
@@ -156,9 +160,9 @@ def _explains_its_route(message: Message, _: Profile) -> Found:
         yield "M-081", f"{at}.chosen_model", "it differs from metadata.model"
     if not routing.reason:
         yield "M-082", f"{at}.reason", "it is empty"
-    if (routing.mode is RoutingMode.RULE) != (routing.rule_name is not None):
+    if (routing.mode == RoutingMode.RULE) != (routing.rule_name is not None):
         yield "M-083", f"{at}.rule_name", "it is set if and only if the mode is rule"
-    if (routing.mode is RoutingMode.PATTERN) != (routing.confidence is not None):
+    if (routing.mode == RoutingMode.PATTERN) != (routing.confidence is not None):
         yield "M-084", f"{at}.confidence", "it is set if and only if the mode is pattern"
     if routing.confidence is not None and not 0 <= routing.confidence <= 1:
         yield "M-084", f"{at}.confidence", f"{routing.confidence} is not within 0 and 1"
@@ -220,7 +224,6 @@ def _holds_invalid_input_apart(message: Message, _: Profile) -> Found:
 
 
 RULES = (
-    Rule(BOTH, _is_canonical, always=True),
     Rule(STRICT, additions),
     Rule(BOTH, _has_content),
     Rule(BOTH, misplaced_blocks),

@@ -26,7 +26,7 @@ def validate_session(
         for problem in validate(message, profile, tools=tools):
             path = at + problem.path.removeprefix("$")
             problems.append(Problem(path=path, rule=problem.rule, text=problem.text))
-        if message.metadata.status is not MessageStatus.PARTIAL:
+        if message.metadata.status != MessageStatus.PARTIAL:
             problems.extend(ledger.enter(message, at))
     return problems
 

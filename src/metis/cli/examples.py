@@ -27,7 +27,10 @@ GPT = "openai:gpt-5"
 START = datetime(2026, 5, 8, 9, 30, tzinfo=UTC)
 SWAPPED = "user swap via /model command"
 
-_DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_DOT = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 class Example(NamedTuple):

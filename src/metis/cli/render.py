@@ -131,11 +131,15 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:length]}… ({len(text) - length} more characters)"
 
 
+def count(number: int, noun: str) -> str:
+    """A number and its noun: 1 message, 2 messages."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def render_conversation(messages: list[Message]) -> Iterator[str]:
     """Every message for people, and a line on the whole at the end."""
     for message in messages:
         yield render_message(message) + "\n"
     usages = [message.metadata.usage for message in messages if message.metadata.usage is not None]
     cost = sum((usage.cost_usd for usage in usages), start=usages[0].cost_usd * 0 if usages else 0)
-    noun = "message" if len(messages) == 1 else "messages"
-    yield click.style(f"{len(messages)} {noun}, ${cost}", dim=True)
+    yield click.style(f"{count(len(messages), 'message')}, ${cost}", dim=True)

@@ -38,14 +38,17 @@ def _checks(messages: Sequence[Message], path: Path) -> str:
     digests = ", ".join(message.digest()[:8] for message in again)
     return "\n".join(
         (
-            _line(not problems, "keeps every rule of the profile strict"),
-            _line(again == list(messages), f"{path.stat().st_size} bytes of JSON, read back equal"),
-            _line(True, f"digests {digests}"),
+            _line(holds=not problems, claim="keeps every rule of the profile strict"),
+            _line(
+                holds=again == list(messages),
+                claim=f"{path.stat().st_size} bytes of JSON, read back equal",
+            ),
+            _line(holds=True, claim=f"digests {digests}"),
         )
     )
 
 
-def _line(holds: bool, claim: str) -> str:  # noqa: FBT001 - reads as the sentence it prints
+def _line(*, holds: bool, claim: str) -> str:
     return click.style(
         f"   {'✓' if holds else '✗ NOT TRUE:'} {claim}", fg="green" if holds else "red"
     )

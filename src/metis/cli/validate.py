@@ -8,6 +8,7 @@ import click
 
 from metis.canonical import Profile, validate, validate_session
 from metis.cli.documents import Entry, name_of, read_entries
+from metis.cli.render import count
 
 _INDEX = re.compile(r"^\$\[(\d+)\]")
 
@@ -23,8 +24,9 @@ def print_problems(source: IO[bytes], *, profile: str, single: bool) -> int:
     found = sorted([*_unreadable(entries), *_broken(entries, rules, single=single)])
     for line, path, text in found:
         click.echo(f"{name}:{line}: {path}: {text}")
-    verdict = f"{len(found)} problems" if found else "no problems"
-    click.echo(f"{len(entries)} messages, {verdict} under the profile {profile}", err=True)
+    verdict = count(len(found), "problem") if found else "no problems"
+    total = count(len(entries), "message")
+    click.echo(f"{total}, {verdict} under the profile {profile}", err=True)
     return 1 if found else 0
 
 

@@ -1,0 +1,103 @@
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metis.streaming import Frame, SseParser, write_frame
+
+# The example streams of the standard, and what servers really send.
+CASES: list[tuple[str, bytes, list[Frame]]] = [
+    ("one", b"data: a\n\n", [(b"", b"a")]),
+    ("named", b"event: ping\ndata: {}\n\n", [(b"ping", b"{}")]),
+    ("two", b"data: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    ("crlf", b"event: x\r\ndata: a\r\n\r\ndata: b\r\n\r\n", [(b"x", b"a"), (b"", b"b")]),
+    ("cr", b"event: x\rdata: a\r\rdata: b\r\r", [(b"x", b"a"), (b"", b"b")]),
+    (
+        "mixed ends",
+        b"data: a\r\n\ndata: b\n\r\ndata: c\r\r\n",
+        [(b"", b"a"), (b"", b"b"), (b"", b"c")],
+    ),
+    ("comments", b": OPENROUTER PROCESSING\n\n: x\ndata: a\n\n", [(b"", b"a")]),
+    ("several data lines", b"data: YHOO\ndata: +2\ndata: 10\n\n", [(b"", b"YHOO\n+2\n10")]),
+    ("no blank after the colon", b"data:test\n\ndata: test\n\n", [(b"", b"test"), (b"", b"test")]),
+    ("only one blank is eaten", b"data:  two\n\n", [(b"", b" two")]),
+    ("empty data", b"data\n\ndata\ndata\n\ndata:\n\n", [(b"", b""), (b"", b"\n"), (b"", b"")]),
+    ("event without data", b"event: x\n\ndata: a\n\n", [(b"", b"a")]),
+    ("id and retry", b"id: 1\nretry: 5\ndata: a\nfoo: b\n\n", [(b"", b"a")]),
+    ("byte order mark", b"\xef\xbb\xbfdata: a\n\n", [(b"", b"a")]),
+    (
+        "mark inside is data",
+        b"data: a\n\ndata: \xef\xbb\xbf\n\n",
+        [(b"", b"a"), (b"", b"\xef\xbb\xbf")],
+    ),
+    ("no end", b"data: a\n\ndata: b", [(b"", b"a"), (b"", b"b")]),
+    ("no blank line", b"data: [DONE]\n", [(b"", b"[DONE]")]),
+    ("blank lines between", b"\n\n\ndata: a\n\n\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    ("nothing", b"", []),
+    ("utf-8", "data: é€😀\n\n".encode(), [(b"", "é€😀".encode())]),
+]
+IDS = [name for name, _, _ in CASES]
+
+
+def frames_of(chunks: Iterable[bytes]) -> list[Frame]:
+    parser = SseParser()
+    frames = [frame for chunk in chunks for frame in parser.feed(chunk)]
+    return frames + parser.finish()
+
+
+@pytest.mark.row("T121", "T122")
+@pytest.mark.parametrize(("_", "stream", "frames"), CASES, ids=IDS)
+def test_a_stream_gives_its_frames_however_it_is_cut(
+    _: str, stream: bytes, frames: list[Frame]
+) -> None:
+    assert frames_of([stream]) == frames
+    assert frames_of(bytes([byte]) for byte in stream) == frames
+    for at in range(len(stream) + 1):
+        assert frames_of([stream[:at], stream[at:]]) == frames
+        assert frames_of([stream[:at], b"", stream[at:]]) == frames
+
+
+PIECES = st.sampled_from(
+    [
+        b"data: ",
+        b"data:",
+        b"event: ",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\n\n",
+        b": c",
+        b"x",
+        b"\xc3\xa9",
+        b"\xef\xbb\xbf",
+    ]
+)
+
+
+@pytest.mark.row("T121", "T122")
+@given(st.lists(PIECES).map(b"".join), st.lists(st.integers(0, 60), max_size=6))
+def test_any_cut_of_any_bytes_gives_the_same_frames(stream: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    chunks = [stream[a:b] for a, b in pairwise(places)]
+    assert frames_of(chunks) == frames_of([stream]) == frames_of(bytes([b]) for b in stream)
+
+
+ONE_LINE = st.binary().map(lambda data: data.translate(None, b"\r\n"))
+NAMES = st.sampled_from([b"", b"ping", b"message_stop"])
+
+
+@given(st.lists(st.tuples(NAMES, ONE_LINE)))
+def test_what_is_written_is_read_back(frames: list[Frame]) -> None:
+    written = [write_frame(data, event) for event, data in frames]
+    assert frames_of(written) == frames
+    assert frames_of([b"".join(written)]) == frames
+
+
+def test_a_parser_can_be_used_again_after_the_end() -> None:
+    parser = SseParser()
+    parser.feed(b"event: x\ndata: half")
+    assert parser.finish() == [(b"x", b"half")]
+    assert parser.finish() == []
+    assert parser.feed(b"\xef\xbb\xbfdata: a\n\n") == [(b"", b"a")]
