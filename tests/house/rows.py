@@ -3,10 +3,15 @@
 Run as a program it prints the list; `make rows` does that.
 """
 
-import ast
+import contextlib
+import io
+import json
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parent.parent
 SHARED = TESTS.parent.parent / "shared"
@@ -23,31 +28,33 @@ def known_rows() -> list[str]:
     ]
 
 
+class _Collector:
+    """Writes down the marks of every test that pytest collects."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, list[str]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            for mark in item.iter_markers("row"):
+                for row in mark.args:
+                    self.claims.setdefault(str(row), []).append(item.nodeid)
+
+
+def collect() -> dict[str, list[str]]:
+    """The ids that tests claim, each with the tests that claim it; for a process of its own."""
+    collector = _Collector()
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "-qq", str(TESTS)], plugins=[collector])
+    return collector.claims
+
+
 def claims() -> dict[str, list[str]]:
-    """The ids that tests claim, each with the tests that claim it."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for row, name in _marks(path):
-            found.setdefault(row, []).append(f"{path.relative_to(TESTS)}::{name}")
-    return found
-
-
-def _marks(path: Path) -> Iterator[tuple[str, str]]:
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                for row in _ids(decorator):
-                    yield row, node.name
-
-
-def _ids(node: ast.AST) -> Iterator[str]:
-    """The ids in `pytest.mark.row(...)`, also where it stands inside `pytest.param(marks=...)`."""
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.row":
-            for argument in call.args:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield argument.value
+    """The same, asked of another process, so that a running test may ask."""
+    done = subprocess.run(  # noqa: S603 - our own interpreter, our own program
+        [sys.executable, __file__, "--json"], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
 
 
 def titles() -> dict[str, str]:
@@ -61,19 +68,18 @@ def titles() -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    """Print the rows without a test, then a line a group."""
-    claimed, about = claims(), titles()
-    for row in known_rows():
-        if row not in claimed:
-            print(f"{row}  no test   {about.get(row, '')[:100]}")  # noqa: T201 - it is a program
-    for row in known_rows():
-        if row in claimed:
-            print(f"{row}  {len(claimed[row])} tests")  # noqa: T201 - it is a program
+def report() -> list[str]:
+    """The rows without a test, those with one, and a line a group."""
+    claimed, about = collect(), titles()
+    rows = known_rows()
+    lines = [f"{row}  no test   {about.get(row, '')[:100]}" for row in rows if row not in claimed]
+    lines += [f"{row}  {len(claimed[row])} tests" for row in rows if row in claimed]
     for group, count in GROUPS.items():
-        done = sum(1 for row in known_rows() if row[0] == group and row in claimed)
-        print(f"{group}: {done} of {count} rows have a test")  # noqa: T201 - it is a program
+        done = sum(1 for row in rows if row[0] == group and row in claimed)
+        lines.append(f"{group}: {done} of {count} rows have a test")
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    text = json.dumps(collect()) if "--json" in sys.argv else "\n".join(report())
+    sys.stdout.write(text + "\n")

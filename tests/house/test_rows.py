@@ -4,7 +4,70 @@ import pytest
 from house.rows import SHARED, claims, known_rows, titles
 
 # Rows of the canonical part that wait for another room, each with the room.
-WAITING: dict[str, str] = {}
+WAITING: dict[str, str] = {
+    "M-002": "events",
+    "M-005": "adapters",
+    "M-006": "store",
+    "M-008": "adapters and store",
+    "M-009": "session",
+    "M-011": "adapters",
+    "M-013": "adapters",
+    "M-014": "adapters",
+    "M-016": "wire",
+    "M-020": "wire",
+    "M-021": "wire",
+    "M-023": "store",
+    "M-024": "session",
+    "M-025": "wire",
+    "M-027": "store",
+    "M-041": "adapters",
+    "M-049": "wire",
+    "M-050": "wire",
+    "M-051": "tools",
+    "M-053": "wire",
+    "M-054": "wire",
+    "M-055": "wire",
+    "M-056": "session",
+    "M-060": "adapters",
+    "M-061": "adapters",
+    "M-062": "events",
+    "M-063": "adapters",
+    "M-064": "adapters",
+    "M-065": "store",
+    "M-068": "session",
+    "M-073": "gateway",
+    "M-074": "gateway",
+    "M-079": "events",
+    "M-106": "wire",
+    "M-109": "wire",
+    "M-118": "tools",
+    "M-119": "routing",
+    "M-120": "events",
+    "M-121": "tools",
+    "M-122": "store",
+    "M-143": "adapters",
+    "M-144": "tools",
+    "M-145": "events",
+    "M-151": "adapters",
+    "M-162": "wire",
+    "M-166": "adapters",
+    "M-168": "wire",
+    "M-169": "wire",
+    "M-170": "wire",
+    "M-171": "wire",
+    "M-172": "wire",
+    "M-173": "session",
+    "M-177": "routing",
+    "M-192": "wire",
+    "M-193": "wire",
+    "M-195": "wire",
+    "M-281": "store",
+}
+
+
+@pytest.fixture(scope="module")
+def claimed() -> set[str]:
+    return set(claims())
 
 
 def in_scope() -> list[str]:
@@ -13,17 +76,18 @@ def in_scope() -> list[str]:
     return first + rows[rows.index("M-275") : rows.index("M-281") + 1]
 
 
-def test_every_claimed_row_exists() -> None:
-    assert set(claims()) <= set(known_rows())
+def test_every_claimed_row_exists(claimed: set[str]) -> None:
+    assert claimed <= set(known_rows())
 
 
-def test_every_row_of_the_canonical_part_has_a_test_or_waits_for_a_room() -> None:
-    claimed = claims()
+def test_every_row_of_the_canonical_part_has_a_test_or_waits_for_a_room(
+    claimed: set[str],
+) -> None:
     assert [row for row in in_scope() if row not in claimed and row not in WAITING] == []
 
 
-def test_no_row_waits_that_has_a_test() -> None:
-    assert sorted(set(WAITING) & set(claims())) == []
+def test_no_row_waits_that_has_a_test(claimed: set[str]) -> None:
+    assert sorted(set(WAITING) & claimed) == []
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the requirements are not beside this checkout")

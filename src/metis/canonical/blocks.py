@@ -1,13 +1,16 @@
 """The content blocks: a closed set of tags, and a place for those that we do not know."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import Count
-from metis.canonical.value import SettlingMeta, Value, settle_extra, settle_json, settle_tuple
+from metis.canonical.unknown import normal_json
+from metis.canonical.value import Value, settle_json, settle_tuple
 
 
 class Block(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -28,6 +31,11 @@ class Citation(Value, frozen=True):
     end: Count | None = None
     raw: Mapping[str, Any] | None = None
 
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        super().settle()
+        settle_json(self, "raw")
+
 
 class TextBlock(Block, frozen=True, tag="text"):
     """Plain text."""
@@ -35,6 +43,11 @@ class TextBlock(Block, frozen=True, tag="text"):
     type: ClassVar[Literal["text"]] = "text"
     text: str
     citations: tuple[Citation, ...] = ()
+
+    def settle(self) -> None:
+        """Tidy what the constructor was given."""
+        super().settle()
+        settle_tuple(self, "citations")
 
 
 class InvalidInput(Value, frozen=True):
@@ -44,7 +57,7 @@ class InvalidInput(Value, frozen=True):
     error: str
 
 
-class ToolUseBlock(Block, frozen=True, tag="tool_use", metaclass=SettlingMeta):
+class ToolUseBlock(Block, frozen=True, tag="tool_use"):
     """A call of a tool by the model; `input` is `{}` when `invalid` is set."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
@@ -55,10 +68,11 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use", metaclass=SettlingMeta):
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
+        super().settle()
         settle_json(self, "input")
 
 
-class ToolResultBlock(Block, frozen=True, tag="tool_result", metaclass=SettlingMeta):
+class ToolResultBlock(Block, frozen=True, tag="tool_result"):
     """The answer to one tool call."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -68,8 +82,12 @@ class ToolResultBlock(Block, frozen=True, tag="tool_result", metaclass=SettlingM
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
         settle_tuple(self, "content")
+
+    def meaningful(self) -> Self:
+        """The same with sealed parts in their normal form."""
+        return replace(self, content=meaningful_blocks(self.content))
 
 
 class ImageSource(Value, frozen=True):
@@ -172,6 +190,20 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
         """The part as plain values."""
         return msgspec.json.decode(self.raw)
 
+    def settle(self) -> None:
+        """Refuse what is no JSON, before it could be written."""
+        super().settle()
+        try:
+            msgspec.json.decode(self.raw)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValueError(f"not JSON: {error}", path="$.raw") from None
+
+    def meaningful(self) -> Self:
+        """The same with its JSON in normal form."""
+        if not isinstance(self.raw, Raw):  # pyright: ignore[reportUnnecessaryIsInstance] - `replace` takes anything
+            return self
+        return replace(self, raw=Raw(normal_json(bytes(self.raw))))
+
 
 KnownBlock = (
     TextBlock
@@ -194,6 +226,21 @@ if TYPE_CHECKING:
     ContentBlock = KnownBlock | UnknownBlock
 else:
     ContentBlock = KnownBlock
+
+
+def meaningful_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
+    """The same blocks with every sealed part in its normal form, for comparing."""
+    if not any(isinstance(block, OpaqueBlock | ToolResultBlock) for block in blocks):
+        return blocks
+    return tuple(_meaningful_block(block) for block in blocks)
+
+
+def _meaningful_block(block: "ContentBlock") -> "ContentBlock":
+    if isinstance(block, ToolResultBlock):
+        content = meaningful_blocks(block.content)
+        return block if content is block.content else replace(block, content=content)
+    return block.meaningful() if isinstance(block, OpaqueBlock) else block
+
 
 BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__args__}
 """Every tag of the canonical form with its type."""

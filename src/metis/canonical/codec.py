@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from metis.canonical.blocks import OpaqueBlock, ToolResultBlock
 from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
-from metis.canonical.errors import DecodeError, NewerVersionError
+from metis.canonical.errors import DecodeError, EncodeError, MigrationError, NewerVersionError
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
 from metis.canonical.migrations import MIGRATIONS, Migrations
@@ -43,6 +44,8 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
             f"this metis writes version {migrations.current}",
             path="$.schema_version",
         )
+    if message.created_at.tzinfo is not UTC:
+        raise EncodeError("a time that is not in UTC", path="$.created_at")
     return write(message)
 
 
@@ -64,6 +67,7 @@ def decode(
             write_fast(message) == data
             and len(data) <= limits.max_bytes
             and _is_settled(message, migrations)
+            and not _has_opaque_part(message)
         ):
             return message
     except (ValueError, RecursionError):
@@ -96,6 +100,16 @@ def _is_settled(message: Message, migrations: Migrations) -> bool:
     )
 
 
+def _has_opaque_part(message: Message) -> bool:
+    """Whether a part was copied unread, so that equal bytes prove nothing about its inside."""
+    for block in message.content:
+        if type(block) is OpaqueBlock:
+            return True
+        if type(block) is ToolResultBlock and OpaqueBlock in map(type, block.content):
+            return True
+    return False
+
+
 def _is_money(usage: Usage) -> bool:
     reported = usage.reported_cost_usd
     return usage.cost_usd.is_finite() and (reported is None or reported.is_finite())
@@ -124,7 +138,7 @@ def _read_carefully(
         raise DecodeError("a message is a JSON object") from None
     version = _version(row)
     if version < migrations.current:
-        row = migrations.upgrade(row, version)
+        row = _upgraded(row, version, migrations)
     unknown: list[str] = []
     try:
         message: Message = read_fields(Message, row, "$", unknown)
@@ -136,6 +150,15 @@ def _read_carefully(
     if version > migrations.current:
         message = replace(message, sealed=Sealed(data, write(message)))
     return message, unknown
+
+
+def _upgraded(row: dict[str, Raw], version: int, migrations: Migrations) -> dict[str, Raw]:
+    row = migrations.upgrade(row, version)
+    try:
+        check_json(msgspec.json.encode(row))
+    except (DecodeError, TypeError) as error:
+        raise MigrationError(f"a migration from version {version} wrote no JSON: {error}") from None
+    return row
 
 
 def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Message:

@@ -2,10 +2,11 @@
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any, Self
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock, meaningful_blocks
 from metis.canonical.value import Value, meaning
 
 
@@ -18,7 +19,18 @@ def content_digest(role: str, content: Iterable[ContentBlock]) -> str:
     """SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
     ordinals: dict[str, str] = {}
     blocks = tuple(_with_ordinals(block, ordinals) for block in content)
-    return hashlib.sha256(meaning({"content": blocks, "role": role})).hexdigest()
+    return hashlib.sha256(meaning(_Content(content=blocks, role=role))).hexdigest()
+
+
+class _Content(Value, frozen=True, kw_only=True):
+    """What of a message a content digest covers."""
+
+    content: tuple[Any, ...]
+    role: str
+
+    def meaningful(self) -> Self:
+        """The same with sealed parts in their normal form."""
+        return replace(self, content=meaningful_blocks(self.content))
 
 
 def _with_ordinals(block: ContentBlock, ordinals: dict[str, str]) -> ContentBlock:

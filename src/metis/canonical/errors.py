@@ -15,6 +15,14 @@
     │   ├── ToolDefinitionError     bad name or schema; holds every problem
     │   ├── DuplicateToolError      a second tool of the same name
     │   └── UnknownToolError        no tool of that name
+    ├── ProviderError               a provider refused or failed; one class a kind of failure
+    │   ├── RateLimitError          too many requests, or overloaded: wait and try again
+    │   ├── AuthenticationError     a key that is missing, wrong or not allowed
+    │   ├── ServerError             the provider failed
+    │   ├── NetworkError            the provider was not reached, or the answer was cut off
+    │   ├── ContextOverflowError    more input than the model takes
+    │   ├── InvalidRequestError     a request that the provider does not accept
+    │   └── OtherProviderError      anything else
     └── CatalogError                what is known of models
         ├── CatalogDataError        a table that cannot be read; holds every problem
         ├── UnknownModelError       a model that is in no table
@@ -111,6 +119,69 @@ class UnknownToolError(ToolError, LookupError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"no tool is named {name!r}")
+
+
+class ProviderError(MetisError):
+    """What a provider said when it refused or failed; nothing of its own words is lost."""
+
+    is_retryable = False
+
+    def __init__(  # noqa: PLR0913 - facts as fields, all by name
+        self,
+        text: str,
+        *,
+        provider: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        kind: str | None = None,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.text = text
+        self.provider = provider
+        self.status = status
+        self.code = code
+        self.kind = kind
+        """The provider's own name for the kind of error."""
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+        who = provider or "the provider"
+        where = "" if status is None else f" ({status})"
+        super().__init__(f"{who}{where}: {text}")
+
+
+class RateLimitError(ProviderError):
+    """Too many requests, or an overloaded provider: wait and try again."""
+
+    is_retryable = True
+
+
+class AuthenticationError(ProviderError):
+    """A key that is missing, wrong, or not allowed to do this."""
+
+
+class ServerError(ProviderError):
+    """The provider failed; the same request may succeed later."""
+
+    is_retryable = True
+
+
+class NetworkError(ProviderError):
+    """The provider was not reached, or its answer was cut off."""
+
+    is_retryable = True
+
+
+class ContextOverflowError(ProviderError):
+    """More input than the model takes."""
+
+
+class InvalidRequestError(ProviderError):
+    """A request that the provider does not accept."""
+
+
+class OtherProviderError(ProviderError):
+    """A failure that fits no other class."""
 
 
 class CatalogError(MetisError):

@@ -15,7 +15,8 @@ from collections.abc import Callable
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
-_LENGTH = 26
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS = range(120, -1, -10)
 _END = 1 << 128
 
 ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -56,11 +57,27 @@ class UlidSource:
 
     def mint(self) -> str:
         """A new ULID, greater than every one that this source gave before."""
+        return int_to_ulid(self._advance(1))
+
+    def mint_many(self, count: int) -> list[str]:
+        """Several new ULIDs at once, in order; cheaper than one by one."""
+        if count < 1:
+            return []
+        first = self._advance(count)
+        last_pair = first & 1023
+        if last_pair + count <= len(_PAIRS):
+            stem = int_to_ulid(first)[:-2]
+            return [stem + pair for pair in _PAIRS[last_pair : last_pair + count]]
+        return [int_to_ulid(number) for number in range(first, first + count)]
+
+    def _advance(self, count: int) -> int:
+        """Reserve that many numbers in a row and give the first."""
         with self._lock:
             fresh = (self._now_ms() << _RANDOM_BITS) | self._random_bits()
             later = fresh >> _RANDOM_BITS > self._last >> _RANDOM_BITS
-            self._last = fresh if later else self._last + 1
-            return int_to_ulid(self._last)
+            first = fresh if later else self._last + 1
+            self._last = first + count - 1
+            return first
 
     def follow(self, ulid: str) -> None:
         """From now on mint behind this id, too."""
@@ -74,6 +91,11 @@ _source = UlidSource()
 def new_ulid() -> str:
     """A new ULID, greater than every one that this process minted before."""
     return _source.mint()
+
+
+def new_ulids(count: int) -> list[str]:
+    """Several new ULIDs at once, in order."""
+    return _source.mint_many(count)
 
 
 def new_tool_use_id() -> str:
@@ -110,8 +132,7 @@ def int_to_ulid(number: int) -> str:
     """The ULID that spells a 128-bit number."""
     if not 0 <= number < _END:
         raise ValueError(f"{number} does not fit into a ULID")
-    letters = [_ALPHABET[(number >> (5 * place)) & 31] for place in range(_LENGTH)]
-    return "".join(reversed(letters))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])
 
 
 def ulid_time_ms(ulid: str) -> int:

@@ -36,6 +36,16 @@ def _is_json_object(value: dict[Any, Any]) -> bool:
     return True
 
 
+def plain_json(value: Any) -> Any:
+    """The same JSON in dicts and lists, for values that came in other mappings and sequences."""
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        return {key: plain_json(item) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
 def json_fault(value: object, path: str = "$") -> tuple[str, str] | None:
     """The path and the nature of the first thing that JSON has no place for, if there is one."""
     try:

@@ -8,11 +8,11 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from metis.canonical import digest
-from metis.canonical.blocks import ContentBlock
+from metis.canonical.blocks import ContentBlock, meaningful_blocks
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.open_enum import OpenEnum
-from metis.canonical.value import Sealed, SettlingMeta, Value, set_field, settle_extra, settle_tuple
+from metis.canonical.value import Sealed, Value, set_field, settle_tuple
 
 SCHEMA_VERSION = 1
 """The version of the canonical form that this package writes."""
@@ -38,7 +38,7 @@ def _schema_version() -> int:
     return SCHEMA_VERSION
 
 
-class Message(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+class Message(Value, frozen=True, kw_only=True):
     """One message of a conversation, immutable and hashable."""
 
     content: tuple[ContentBlock, ...]
@@ -63,18 +63,23 @@ class Message(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
         settle_tuple(self, "content")
         set_field(self, "role", Role(self.role))
         set_field(self, "created_at", _utc(self.created_at))
 
     def meaningful(self) -> Self:
         """The same without what only one adapter reads."""
-        metadata = self.metadata.meaningful()
-        return self if metadata is self.metadata else replace(self, metadata=metadata)
+        metadata, content = self.metadata.meaningful(), meaningful_blocks(self.content)
+        if metadata is self.metadata and content is self.content:
+            return self
+        return replace(self, metadata=metadata, content=content)
 
 
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise InvalidValueError("a time without a zone; give UTC", path="$.created_at")
-    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    try:
+        return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidValueError("a time that UTC cannot hold", path="$.created_at") from None

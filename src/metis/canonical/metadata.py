@@ -10,10 +10,8 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.open_enum import OpenEnum
 from metis.canonical.value import (
-    SettlingMeta,
     Value,
     set_field,
-    settle_extra,
     settle_json,
     settle_tuple,
 )
@@ -71,7 +69,7 @@ class ChainPolicy(OpenEnum):
     @property
     def mode(self) -> RoutingMode:
         """The class under which a message records this slot."""
-        return MODE_OF_POLICY[self]
+        return MODE_OF_POLICY.get(self, RoutingMode.DEFAULT)
 
 
 MODE_OF_POLICY: Mapping[ChainPolicy, RoutingMode] = {
@@ -93,7 +91,7 @@ class OutcomeStatus(OpenEnum):
     ABORTED = "aborted"
 
 
-class RoutingDecisionRecord(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+class RoutingDecisionRecord(Value, frozen=True, kw_only=True):
     """Which model was chosen for an assistant message, and why."""
 
     alternatives_considered: tuple[str, ...] = ()
@@ -105,13 +103,15 @@ class RoutingDecisionRecord(Value, frozen=True, kw_only=True, metaclass=Settling
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
         settle_tuple(self, "alternatives_considered")
         settle_json(self, "confidence")
+        if self.confidence is not None:
+            set_field(self, "confidence", float(self.confidence))
         set_field(self, "mode", RoutingMode(self.mode))
 
 
-class Usage(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+class Usage(Value, frozen=True, kw_only=True):
     """Tokens, cost and time of one model call.
 
     The three input buckets `input_tokens`, `cached_input_tokens` and `cache_creation_input_tokens`
@@ -146,7 +146,8 @@ class Usage(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
+        settle_json(self, "server_tool_requests")
         set_field(self, "cost_usd", exact_usd(self.cost_usd, path="$.cost_usd"))
         if self.reported_cost_usd is not None:
             reported = exact_usd(self.reported_cost_usd, path="$.reported_cost_usd")
@@ -166,7 +167,7 @@ def exact_usd(amount: Decimal | int | str, *, path: str = "$") -> Decimal:
     return exact
 
 
-class Outcome(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+class Outcome(Value, frozen=True, kw_only=True):
     """How a tool call ended, for TOOL messages."""
 
     side_effects: tuple[Any, ...] = ()
@@ -179,7 +180,7 @@ class Outcome(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
         settle_tuple(self, "side_effects")
         settle_json(self, "side_effects", "ui", "value")
         set_field(self, "status", OutcomeStatus(self.status))
@@ -192,7 +193,7 @@ class CacheHint(Value, frozen=True, kw_only=True):
     ttl: str | None = None
 
 
-class MessageMetadata(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
+class MessageMetadata(Value, frozen=True, kw_only=True):
     """Provenance, accounting, linkage and status of a message."""
 
     external: Mapping[str, Any] | None = None
@@ -221,10 +222,10 @@ class MessageMetadata(Value, frozen=True, kw_only=True, metaclass=SettlingMeta):
 
     def settle(self) -> None:
         """Tidy what the constructor was given."""
-        settle_extra(self)
+        super().settle()
         settle_tuple(self, "hints")
         settle_tuple(self, "parents")
-        settle_json(self, "external", "options")
+        settle_json(self, "external", "options", "provider_raw")
         set_field(self, "status", MessageStatus(self.status))
         if self.stop_reason is not None:
             set_field(self, "stop_reason", StopReason(self.stop_reason))

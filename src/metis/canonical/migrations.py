@@ -39,7 +39,7 @@ class Migrations:
                 raise MigrationError(reason, path="$.schema_version")
             try:
                 row = dict(step(dict(row)))
-            except (LookupError, TypeError, ValueError) as error:
+            except Exception as error:
                 reason = f"the migration from version {number} to {number + 1} failed: {error}"
                 raise MigrationError(reason) from error
             row["schema_version"] = Raw(msgspec.json.encode(number + 1))

@@ -14,7 +14,7 @@ class OpenEnum(StrEnum):
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, str):
             return None
-        log.warning("unknown %s %r is kept as it is", cls.__name__, value)
+        log.warning("unknown %s %.80r is kept as it is", cls.__name__, value)
         member = str.__new__(cls, value)
         member._name_ = value
         member._value_ = value

@@ -6,20 +6,9 @@ A path reads `$.content[2].input["odd key"]`; `$` is the whole document.
 
 import json
 import re
-from collections.abc import Iterator
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class _Level:
-    """One open object or array: the step into the value that is being read."""
-
-    def __init__(self, *, is_object: bool) -> None:
-        self.is_object = is_object
-        self.wants_key = is_object
-        self.index = 0
-        self.step = "" if is_object else "[0]"
 
 
 def join(path: str, step: str | int) -> str:
@@ -32,31 +21,37 @@ def join(path: str, step: str | int) -> str:
 
 
 def path_at(data: bytes, offset: int) -> str:
-    """The path of the innermost value that holds the byte at `offset`."""
-    found = "$"
-    for start, path, _ in _values(data):
-        if start > offset:
+    """The path of the innermost value that holds the byte at `offset`, as far as the text goes."""
+    walk = _Walk()
+    for match in _TOKEN.finditer(data):
+        if match.start() > offset:
             break
-        found = path
-    return found
+        walk.take(match.group())
+    return walk.path()
 
 
 def path_deeper_than(data: bytes, depth: int) -> str | None:
     """The path of the first value that is nested deeper than `depth`."""
-    for _, path, level in _values(data, stop_below=depth):
-        if level > depth:
-            return path
+    walk = _Walk()
+    for match in _TOKEN.finditer(data):
+        walk.take(match.group())
+        if len(walk.levels) > depth:
+            return walk.path()
     return None
 
 
 def line_of(data: bytes, path: str) -> int:
     """The line, counted from one, where the value at `path`, or what is left of it, begins."""
+    walk = _Walk()
     best, best_length = 0, -1
-    for start, found, _ in _values(data):
-        if found == path:
-            return data.count(b"\n", 0, start) + 1
-        if len(found) > best_length and _leads_to(found, path):
-            best, best_length = start, len(found)
+    for match in _TOKEN.finditer(data):
+        if not walk.take(match.group()):
+            continue
+        found = walk.path()
+        if len(found) > best_length and (found == path or _leads_to(found, path)):
+            best, best_length = match.start(), len(found)
+            if found == path:
+                break
     return data.count(b"\n", 0, best) + 1
 
 
@@ -64,38 +59,55 @@ def _leads_to(found: str, path: str) -> bool:
     return path.startswith(found) and path[len(found) : len(found) + 1] in (".", "[")
 
 
-def _values(data: bytes, *, stop_below: int = 200) -> Iterator[tuple[int, str, int]]:
-    """Every value with its first byte, its path and its depth, as far as the text goes."""
-    levels: list[_Level] = []
-    for match in _TOKEN.finditer(data):
-        token = match.group()
+class _Level:
+    """One open object or array: the step into the value that is being read, and its number."""
+
+    __slots__ = ("count", "is_object", "step", "wants_key")
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.is_object = is_object
+        self.wants_key = is_object
+        self.step: str | int | None = None
+        self.count = 0
+
+
+class _Walk:
+    """A walk over the tokens of JSON text, right or wrong, that knows where it is."""
+
+    def __init__(self) -> None:
+        self.levels: list[_Level] = []
+
+    def path(self) -> str:
+        """The path of the value where the walk is now."""
+        found = "$"
+        for level in self.levels:
+            if level.step is not None:
+                found = join(found, level.step)
+        return found
+
+    def take(self, token: bytes) -> bool:
+        """Go one token further; whether it begins a value."""
+        level = self.levels[-1] if self.levels else None
         if token in (b"}", b"]"):
-            if levels:
-                levels.pop()
-        elif token == b",":
-            _next(levels)
-        elif token == b":":
-            continue
-        elif levels and levels[-1].wants_key:
-            levels[-1].step = join("", _text(token))
-            levels[-1].wants_key = False
-        else:
-            yield match.start(), "$" + "".join(level.step for level in levels), len(levels)
-            if token in (b"{", b"["):
-                levels.append(_Level(is_object=token == b"{"))
-                if len(levels) > stop_below:
-                    yield match.end(), "$" + "".join(level.step for level in levels), len(levels)
-                    return
-
-
-def _next(levels: list[_Level]) -> None:
-    if not levels:
-        return
-    level = levels[-1]
-    level.wants_key = level.is_object
-    if not level.is_object:
-        level.index += 1
-        level.step = f"[{level.index}]"
+            if level is not None:
+                self.levels.pop()
+            return False
+        if token == b",":
+            if level is not None:
+                level.wants_key = level.is_object
+            return False
+        if token == b":":
+            return False
+        if level is not None and level.wants_key:
+            level.step = _text(token)
+            level.wants_key = False
+            return False
+        if level is not None and not level.is_object:
+            level.step = level.count
+            level.count += 1
+        if token in (b"{", b"["):
+            self.levels.append(_Level(is_object=token == b"{"))
+        return True
 
 
 def _text(token: bytes) -> str:

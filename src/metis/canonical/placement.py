@@ -24,7 +24,7 @@ ALLOWED: Mapping[Profile, Mapping[Role, frozenset[str]]] = {
         Role.USER: frozenset({"text", "opaque"}) | _MEDIA,
         Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA,
         Role.ASSISTANT: _SAID | {"artifact", "opaque"},
-        Role.SYSTEM: frozenset({"text"}),
+        Role.SYSTEM: frozenset({"text", "opaque"}),
         Role.TOOL: frozenset({"tool_result"}),
     },
 }

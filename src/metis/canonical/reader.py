@@ -6,7 +6,7 @@ here and is taken apart level by level.
 
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Union, cast, get_args, get_origin
@@ -75,14 +75,19 @@ def _reader(annotation: Any) -> Reader:
         return _value_reader(inner)
     if get_origin(inner) is tuple:
         return _tuple_reader(_reader(members[0]))
-    if get_origin(inner) in (Union, types.UnionType) and _BLOCKS.issubset(members):
+    if get_origin(inner) is Mapping and members[1] is not Any:
+        return _mapping_reader(_reader(members[1]))
+    if get_origin(inner) in (Union, types.UnionType):
+        return _union_reader(annotation, members)
+    return _read_moment if inner is datetime else _plain_reader(annotation)
+
+
+def _union_reader(annotation: Any, members: tuple[Any, ...]) -> Reader:
+    if _BLOCKS.issubset(members):
         return _read_block
-    if get_origin(inner) in (Union, types.UnionType) and types.NoneType in members:
-        rest = [member for member in members if member is not types.NoneType]
-        if len(rest) == 1:
-            return _optional_reader(_reader(rest[0]))
-    if inner is datetime:
-        return _read_moment
+    rest = [member for member in members if member is not types.NoneType]
+    if len(rest) == 1:
+        return _optional_reader(_reader(rest[0]))
     return _plain_reader(annotation)
 
 
@@ -97,6 +102,14 @@ def _tuple_reader(read_item: Reader) -> Reader:
         except msgspec.ValidationError:
             raise DecodeError(f"expected an array, got {_kind_of(raw)}", path=path) from None
         return tuple(read_item(item, join(path, i), unknown) for i, item in enumerate(items))
+
+    return read
+
+
+def _mapping_reader(read_item: Reader) -> Reader:
+    def read(raw: Raw, path: str, unknown: list[str]) -> dict[str, Any]:
+        entries = _object(raw, path).items()
+        return {key: read_item(item, join(path, key), unknown) for key, item in entries}
 
     return read
 

@@ -9,6 +9,8 @@ failed one only the rules marked `always` are asked.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from metis.canonical.additions import additions
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -22,7 +24,7 @@ from metis.canonical.blocks import (
 from metis.canonical.codec import reread
 from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError
 from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
-from metis.canonical.message import Message, Role
+from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageStatus, RoutingMode
 from metis.canonical.placement import Profile, misplaced_blocks
 from metis.canonical.problem import Problem
@@ -40,6 +42,7 @@ class Rule(NamedTuple):
     always: bool = False
 
 
+_UNFINISHED = (MessageStatus.CANCELLED, MessageStatus.ERROR)
 BOTH = frozenset[Profile]({"strict", "full"})
 STRICT = frozenset[Profile]({"strict"})
 FULL = frozenset[Profile]({"full"})
@@ -61,10 +64,10 @@ def validate(
     problems = [
         Problem(path=path, rule=row, text=text)
         for rule in RULES
-        if profile in rule.profiles and (rule.always or status == MessageStatus.COMPLETE)
+        if profile in rule.profiles and (rule.always or status not in _UNFINISHED)
         for row, path, text in rule.check(message, profile)
     ]
-    if tools is not None and status == MessageStatus.COMPLETE:
+    if tools is not None and status not in _UNFINISHED:
         problems += _input_problems(message, tools)
     return problems
 
@@ -79,6 +82,9 @@ def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None 
 
 def _faults(message: Message) -> Found:
     """What keeps a message from being one at all; no rule is asked of such a message."""
+    if message.schema_version != SCHEMA_VERSION and message.sealed is UNSET:
+        text = f"version {message.schema_version} is not the one that is written, {SCHEMA_VERSION}"
+        yield "M-275", "$.schema_version", text
     try:
         again = reread(message)
     except (DecodeError, EncodeError) as error:

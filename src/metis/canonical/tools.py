@@ -23,7 +23,7 @@ from metis.canonical.problem import Problem
 from metis.canonical.reader import read_fields
 from metis.canonical.tool_input import InputCheck, compile_input
 from metis.canonical.tool_schema import check_schema, describe, is_json_scalar, is_object
-from metis.canonical.value import SettlingMeta, Value, fields_of, set_field, write
+from metis.canonical.value import Value, fields_of, set_field, write
 
 MAX_NAME_LENGTH = 64
 """The longest tool name that every provider takes."""
@@ -49,7 +49,7 @@ class SideEffects(StrEnum):
     """Changes something over the network."""
 
 
-class ToolDefinition(Value, frozen=True, metaclass=SettlingMeta):
+class ToolDefinition(Value, frozen=True):
     """A tool that a model may call; `ToolUseBlock.name` refers to it."""
 
     name: str

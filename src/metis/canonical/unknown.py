@@ -11,6 +11,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.canonical.json_value import json_fault
 from metis.canonical.place import join
 
+_BLANKS = b" \t\r\n"
 _write = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -74,11 +75,19 @@ class Extra(Mapping[str, Any]):
 def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes:
     value = fields[name]
     if isinstance(value, Raw):
+        _require_json(bytes(value), join("$", name))
         return bytes(value)
     fault = json_fault(value, join("$", name))
     if fault:
         raise InvalidValueError(fault[1], path=fault[0])
     return _write(value)
+
+
+def _require_json(raw: bytes, path: str) -> None:
+    try:
+        json.loads(raw, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"not JSON: {error}", path=path) from None
 
 
 class UnknownBlock:
@@ -89,7 +98,7 @@ class UnknownBlock:
     _type: str
 
     def __init__(self, raw: bytes | Raw) -> None:
-        raw = bytes(raw)
+        raw = bytes(raw).strip(_BLANKS)
         try:
             tag = msgspec.json.decode(raw, type=dict[str, Raw])["type"]
             kind = msgspec.json.decode(tag, type=str)

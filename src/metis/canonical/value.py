@@ -13,7 +13,7 @@ careful one, which merges them in, takes over. Values without unknown fields pay
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec import NODEFAULT, UNSET, Raw, Struct, StructMeta, UnsetType
 from msgspec.structs import FieldInfo, fields, force_setattr
 
 from metis.canonical.errors import EncodeError, InvalidValueError, NewerVersionError
-from metis.canonical.json_value import is_json, json_fault
+from metis.canonical.json_value import is_json, json_fault, plain_json
 from metis.canonical.place import join
 from metis.canonical.unknown import Extra, UnknownBlock, normal_json
 
@@ -68,6 +68,7 @@ class SettlingMeta(StructMeta):
 
 class Value(
     Struct,
+    metaclass=SettlingMeta,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
@@ -82,6 +83,8 @@ class Value(
 
     def settle(self) -> None:
         """Bring what the constructor was given into the one form that it has in memory."""
+        if self.extra is not UNSET:
+            settle_extra(self)
 
     def meaningful(self) -> Self:
         """This value without the parts that carry no meaning."""
@@ -123,9 +126,8 @@ def settle_tuple(value: Value, name: str) -> None:
 
 def settle_extra(value: Value) -> None:
     """Turn a plain mapping of unknown fields into an Extra."""
-    if value.extra is UNSET or type(value.extra) is Extra:
-        return
-    set_field(value, "extra", Extra(value.extra) if value.extra else UNSET)
+    if type(value.extra) is not Extra:
+        set_field(value, "extra", Extra(value.extra) if value.extra else UNSET)
 
 
 def settle_json(value: Value, *names: str) -> None:
@@ -136,6 +138,8 @@ def settle_json(value: Value, *names: str) -> None:
             fault = json_fault(content, f"$.{name}")
             if fault:
                 raise InvalidValueError(fault[1], path=fault[0])
+            plain = plain_json(content)
+            set_field(value, name, tuple(plain) if isinstance(content, tuple) else plain)
 
 
 def fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
@@ -167,9 +171,12 @@ _write_normal = msgspec.json.Encoder(order="sorted", enc_hook=_hook_normal).enco
 
 def _write(value: object, encoder: Callable[[object], bytes], *, normal: bool) -> bytes:
     try:
-        return encoder(value)
-    except _UnknownFieldsFound:
-        return _write(_tree(value, normal=normal), encoder, normal=normal)
+        try:
+            return encoder(value)
+        except _UnknownFieldsFound:
+            return encoder(_tree(value, normal=normal))
+    except EncodeError:
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         path, reason = _fault(value, "$") or ("$", str(error))
         raise EncodeError(reason, path=path) from None
@@ -179,12 +186,9 @@ def _tree(value: object, *, normal: bool) -> object:
     """The value as plain objects, with unknown fields merged in."""
     if isinstance(value, Value):
         return _tree_of_value(value, normal=normal)
-    if isinstance(value, tuple | list):
-        items = cast("Sequence[object]", value)
+    if isinstance(value, tuple):
+        items = cast("tuple[object, ...]", value)
         return [_tree(item, normal=normal) for item in items]
-    if isinstance(value, dict):
-        entries = cast("dict[str, object]", value)
-        return {key: _tree(item, normal=normal) for key, item in entries.items()}
     return value
 
 

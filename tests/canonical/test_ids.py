@@ -1,0 +1,169 @@
+import itertools
+import re
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metis.canonical.ids import (
+    UlidSource,
+    int_to_ulid,
+    is_tool_use_id,
+    is_ulid,
+    new_session_id,
+    new_tool_use_id,
+    new_ulid,
+    ulid_time_ms,
+    ulid_to_int,
+)
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+numbers = st.integers(0, 2**128 - 1)
+clock_steps = st.lists(st.integers(0, 5), min_size=2, max_size=60)
+
+
+def spelled(moment_ms: int, chance: int) -> str:
+    """A ULID as its specification builds it: 10 letters of time, then 16 of chance."""
+
+    def letters(value: int, count: int) -> str:
+        digits: list[str] = []
+        for _ in range(count):
+            value, rest = divmod(value, 32)
+            digits.insert(0, CROCKFORD[rest])
+        return "".join(digits)
+
+    return letters(moment_ms, 10) + letters(chance, 16)
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**80 - 1))
+@pytest.mark.row("M-026", "M-164")
+def test_an_id_is_spelled_as_the_specification_says(moment_ms: int, chance: int) -> None:
+    minted = UlidSource(now_ms=lambda: moment_ms, random_bits=lambda: chance).mint()
+    assert minted == spelled(moment_ms, chance)
+    assert ulid_time_ms(minted) == moment_ms
+    assert is_ulid(minted)
+
+
+@given(numbers)
+@pytest.mark.row("M-164")
+def test_numbers_and_ids_are_the_same_thing(number: int) -> None:
+    assert ulid_to_int(int_to_ulid(number)) == number
+    assert int_to_ulid(number) == spelled(number >> 80, number % 2**80)
+
+
+@given(numbers, numbers)
+@pytest.mark.row("M-026")
+def test_ids_sort_like_their_numbers(one: int, two: int) -> None:
+    assert (int_to_ulid(one) < int_to_ulid(two)) is (one < two)
+
+
+@given(clock_steps, st.lists(st.sampled_from([0, 1, 2**80 - 1]), min_size=60, max_size=60))
+@pytest.mark.row("M-026", "M-165")
+def test_ids_increase_whatever_the_clock_and_chance_do(clock: list[int], chance: list[int]) -> None:
+    ticks, dice = iter(clock), iter(chance)
+    source = UlidSource(now_ms=lambda: next(ticks) + 10**12, random_bits=lambda: next(dice))
+    minted = [source.mint() for _ in clock]
+    assert minted == sorted(set(minted))
+    assert all(is_ulid(each) for each in minted)
+
+
+@pytest.mark.row("M-026")
+def test_ids_of_one_millisecond_are_counted_up() -> None:
+    source = UlidSource(now_ms=lambda: 5, random_bits=lambda: 7)
+    assert [source.mint() for _ in range(3)] == [spelled(5, 7), spelled(5, 8), spelled(5, 9)]
+
+
+@given(numbers.filter(lambda number: number < 2**128 - 200), clock_steps)
+@pytest.mark.row("M-165")
+def test_ids_increase_over_a_restart(last: int, clock: list[int]) -> None:
+    ticks = iter(clock)
+    source = UlidSource(now_ms=lambda: next(ticks), after=int_to_ulid(last))
+    minted = [int_to_ulid(last), *(source.mint() for _ in clock)]
+    assert minted == sorted(set(minted))
+
+
+@pytest.mark.row("M-165")
+def test_a_source_can_be_told_to_follow_an_id() -> None:
+    source = UlidSource(now_ms=lambda: 5, random_bits=lambda: 7)
+    source.follow(spelled(9, 1))
+    assert source.mint() == spelled(9, 2)
+    source.follow(spelled(3, 1))
+    assert source.mint() == spelled(9, 3)
+
+
+@pytest.mark.row("M-026", "M-165")
+def test_eight_threads_never_share_an_id_and_each_sees_them_increase() -> None:
+    source = UlidSource()
+    start = threading.Barrier(8)
+    seen: list[list[str]] = [[] for _ in range(8)]
+
+    def mint(mine: list[str]) -> None:
+        start.wait()
+        mine.extend(source.mint() for _ in range(500))
+
+    threads = [threading.Thread(target=mint, args=(mine,)) for mine in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(mine == sorted(mine) for mine in seen)
+    assert len(set(itertools.chain(*seen))) == 8 * 500
+
+
+@pytest.mark.row("M-026", "M-040", "M-164", "M-167")
+def test_fresh_ids_look_as_they_should_and_increase() -> None:
+    ulids = [new_ulid() for _ in range(300)]
+    tools = [new_tool_use_id() for _ in range(300)]
+    sessions = [new_session_id() for _ in range(300)]
+    for minted in (ulids, tools, sessions):
+        assert minted == sorted(set(minted))
+    assert all(re.fullmatch(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", each) for each in ulids)
+    assert all(re.fullmatch(r"tu_[0-9A-HJKMNP-TV-Z]{26}", each) for each in tools)
+    assert all(re.fullmatch(r"sess_[0-9A-HJKMNP-TV-Z]{26}", each) for each in sessions)
+    assert all(is_tool_use_id(each) for each in tools)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0" * 25,
+        "0" * 27,
+        "8" + "0" * 25,
+        "I" * 26,
+        "0" * 25 + "U",
+        "0" * 25 + "a",
+        "0" * 26 + "\n",
+    ],
+)
+@pytest.mark.row("M-026", "M-164")
+def test_what_is_no_id_is_refused(text: str) -> None:
+    assert not is_ulid(text)
+    with pytest.raises(ValueError, match="not a ULID"):
+        ulid_to_int(text)
+    with pytest.raises(ValueError, match="not a ULID"):
+        UlidSource(after=text)
+
+
+@pytest.mark.parametrize(
+    "text", ["tu_", "tu_" + "0" * 25, "toolu_" + "0" * 26, "tu_" + "0" * 26 + "\n"]
+)
+@pytest.mark.row("M-040", "M-167")
+def test_what_is_no_tool_id_is_refused(text: str) -> None:
+    assert not is_tool_use_id(text)
+
+
+@pytest.mark.parametrize("number", [-1, 2**128])
+@pytest.mark.row("M-164")
+def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        int_to_ulid(number)
+
+
+@pytest.mark.row("M-165")
+def test_after_the_last_id_there_is_none() -> None:
+    source = UlidSource(now_ms=lambda: 5, after="7" + "Z" * 25)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="does not fit"):
+            source.mint()

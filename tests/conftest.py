@@ -1,0 +1,11 @@
+"""Settings of hypothesis: the same examples every time in CI, new ones everywhere else."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "local", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
