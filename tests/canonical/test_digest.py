@@ -212,7 +212,7 @@ def _changes_of_content(
                 yield at, kind, name, (*items[:index], other, *items[index + 1 :])
     else:
         yield path, None, "", changed(content)
-        if content is not None:
+        if content is not None and not isinstance(content, Raw):
             yield path, None, "", None
 
 

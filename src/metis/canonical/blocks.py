@@ -8,6 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
+from metis.canonical.json_value import json_text_fault
 from metis.canonical.metadata import Count
 from metis.canonical.unknown import normal_json
 from metis.canonical.value import Value, settle_json, settle_tuple
@@ -190,18 +191,14 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
         """The part as plain values."""
         return msgspec.json.decode(self.raw)
 
-    def settle(self) -> None:
-        """Refuse what is no JSON, before it could be written."""
-        super().settle()
-        try:
-            msgspec.json.decode(self.raw)
-        except (ValueError, RecursionError) as error:
-            raise InvalidValueError(f"not JSON: {error}", path="$.raw") from None
+    def __post_init__(self) -> None:
+        """Refuse what is no JSON, also when it was read: nothing else looks into it."""
+        fault = json_text_fault(bytes(self.raw or b""))
+        if fault:
+            raise InvalidValueError(fault, path="$.raw")
 
     def meaningful(self) -> Self:
         """The same with its JSON in normal form."""
-        if not isinstance(self.raw, Raw):  # pyright: ignore[reportUnnecessaryIsInstance] - `replace` takes anything
-            return self
         return replace(self, raw=Raw(normal_json(bytes(self.raw))))
 
 

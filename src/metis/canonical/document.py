@@ -5,7 +5,6 @@ that name the place. Only documents that are not canonical already come this way
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,11 +13,11 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical.errors import DecodeError, LimitError
+from metis.canonical.json_value import number_fault
 from metis.canonical.place import join, path_at, path_deeper_than
 from metis.canonical.reader import split_reason
 
 _PATH_SHOWN = 80
-_MAX_DIGITS = 4300
 _STACK = 900
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _read_any = msgspec.json.Decoder().decode
@@ -59,8 +58,8 @@ class _Parser:
             text,
             object_pairs_hook=self._object,
             parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
-            parse_int=self._int,
-            parse_float=self._float,
+            parse_int=self._number,
+            parse_float=self._number,
         )
 
     def _fault(self, reason: str, key: str | None = None) -> _Fault:
@@ -75,13 +74,9 @@ class _Parser:
         doubled = next(key for key, _ in pairs if key in seen or seen.add(key))
         return self._fault("the key stands here twice", doubled)
 
-    def _int(self, digits: str) -> Any:
-        if len(digits) <= _MAX_DIGITS:
-            return digits
-        return self._fault(f"an integer of {len(digits)} digits")
-
-    def _float(self, digits: str) -> Any:
-        return self._fault("a number out of range") if math.isinf(float(digits)) else digits
+    def _number(self, digits: str) -> Any:
+        fault = number_fault(digits)
+        return digits if fault is None else self._fault(fault)
 
 
 def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:

@@ -1,5 +1,6 @@
 """JSON values: what may stand in a tool's input, in options and in other free fields."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from types import NoneType
@@ -7,6 +8,7 @@ from typing import Any, cast
 
 from metis.canonical.place import join
 
+_MAX_DIGITS = 4300
 _SCALARS = frozenset({str, int, bool, NoneType})
 
 
@@ -34,6 +36,44 @@ def _is_json_object(value: dict[Any, Any]) -> bool:
         if type(key) is not str or (type(item) not in _SCALARS and not _is_json(item)):
             return False
     return True
+
+
+def json_text_fault(raw: bytes) -> str | None:
+    """What keeps a text from being JSON: bad syntax, two keys of one name, NaN; None if nothing."""
+    try:
+        json.loads(
+            raw.decode(),
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_no_constant,
+            parse_int=_raise_if_out_of_range,
+            parse_float=_raise_if_out_of_range,
+        )
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {error}"
+    return None
+
+
+def number_fault(digits: str) -> str | None:
+    """What keeps the text of a number from being one that we can hold; None if nothing."""
+    if digits.lstrip("-").isdigit():
+        too_long = len(digits) > _MAX_DIGITS
+        return f"an integer of {len(digits)} digits" if too_long else None
+    return "a number out of range" if math.isinf(float(digits)) else None
+
+
+def _raise_if_out_of_range(digits: str) -> None:
+    fault = number_fault(digits)
+    if fault:
+        raise ValueError(fault)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("an object holds two keys of one name")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def plain_json(value: Any) -> Any:

@@ -139,6 +139,15 @@ class Usage(Value, frozen=True, kw_only=True):
     service_tier: str | None = None
     """The tier that the provider reports: standard, batch, flex, priority."""
 
+    def __post_init__(self) -> None:
+        """Refuse money that is no number, also when it was read."""
+        cost, reported = self.cost_usd, self.reported_cost_usd
+        if type(cost) is Decimal and not cost.is_finite():
+            raise InvalidValueError(f"{cost} is not an amount of money", path="$.cost_usd")
+        if type(reported) is Decimal and not reported.is_finite():
+            text = f"{reported} is not an amount of money"
+            raise InvalidValueError(text, path="$.reported_cost_usd")
+
     @property
     def prompt_tokens(self) -> int:
         """All input tokens: fresh, read from a cache and written to one."""

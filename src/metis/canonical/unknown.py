@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from metis.canonical.errors import InvalidValueError
-from metis.canonical.json_value import json_fault
+from metis.canonical.json_value import json_fault, json_text_fault
 from metis.canonical.place import join
 
 _BLANKS = b" \t\r\n"
@@ -75,19 +75,14 @@ class Extra(Mapping[str, Any]):
 def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes:
     value = fields[name]
     if isinstance(value, Raw):
-        _require_json(bytes(value), join("$", name))
+        fault = json_text_fault(bytes(value))
+        if fault:
+            raise InvalidValueError(fault, path=join("$", name))
         return bytes(value)
-    fault = json_fault(value, join("$", name))
-    if fault:
-        raise InvalidValueError(fault[1], path=fault[0])
+    found = json_fault(value, join("$", name))
+    if found:
+        raise InvalidValueError(found[1], path=found[0])
     return _write(value)
-
-
-def _require_json(raw: bytes, path: str) -> None:
-    try:
-        json.loads(raw, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"not JSON: {error}", path=path) from None
 
 
 class UnknownBlock:
