@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import json_texts, messages
 
 from build import EVERY_BLOCK, EVERYTHING, assistant, call, tool, user
 from metis.canonical import Limits, Message, MetisError, decode, decode_trusted, encode
 from metis.canonical.errors import DecodeError, LimitError
 from metis.canonical.place import join
 from metis.canonical.value import Value, fields_of
+from strategies import json_texts, messages
 
 PLAIN = encode(user("hi"))
 CALLING = encode(assistant(call("f", a=1)))

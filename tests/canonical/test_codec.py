@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 from hypothesis import given
-from strategies import Unknown, conversations, messages
 
 from build import (
     EVERY_BLOCK,
@@ -41,6 +40,7 @@ from metis.canonical import (
 from metis.canonical.blocks import BLOCK_TYPES
 from metis.canonical.errors import EncodeError, MetisError
 from metis.version import SPEC_VERSION
+from strategies import Unknown, conversations, messages
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 

@@ -14,7 +14,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import NODEFAULT, Raw
 from msgspec.structs import replace
-from strategies import VALUE_TYPES, Unknown, messages
 
 from build import (
     EVERYTHING,
@@ -31,6 +30,7 @@ from metis.canonical import CacheHint, Message, MessageMetadata, UnknownBlock, d
 from metis.canonical.open_enum import OpenEnum
 from metis.canonical.place import join
 from metis.canonical.value import Value, fields_of
+from strategies import VALUE_TYPES, Unknown, messages
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
 WITHOUT_MEANING = {"$.metadata.provider_raw", "$.metadata.hints"}

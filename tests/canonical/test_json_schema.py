@@ -4,11 +4,11 @@ from typing import Any, cast
 import jsonschema_rs
 import pytest
 from hypothesis import given
-from strategies import Unknown, conversations, messages
 
 from build import EVERY_BLOCK, EVERYTHING, assistant, user
 from metis.canonical import Message, decode, encode, json_schema
 from metis.canonical.errors import DecodeError
+from strategies import Unknown, conversations, messages
 
 SCHEMA = json_schema()
 JUDGE = jsonschema_rs.validator_for(SCHEMA)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import messages
 
 from build import (
     EVERYTHING,
@@ -24,6 +23,7 @@ from build import (
 from metis.canonical import Message, MessageMetadata, MetisError, Role, decode, encode
 from metis.canonical.errors import EncodeError, InvalidValueError
 from metis.canonical.value import Value, fields_of
+from strategies import messages
 
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 anywhere = st.datetimes(datetime(1000, 1, 1), datetime(9000, 1, 1), timezones=zones)  # noqa: DTZ001 - bounds

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import json_objects, money
 
 from build import FULL_METADATA, assistant, provenance, routing, usage, user
 from metis.canonical import (
@@ -25,6 +24,7 @@ from metis.canonical.errors import EncodeError, InvalidValueError
 from metis.canonical.metadata import MODE_OF_POLICY, exact_usd
 from metis.canonical.open_enum import OpenEnum
 from metis.canonical.value import fields_of
+from strategies import json_objects, money
 
 STOP_REASONS = (
     "end_turn stop_sequence max_tokens tool_use refusal "

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import messages
 
 from build import EVERYTHING, text, user
 from metis.canonical import (
@@ -25,6 +24,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import MigrationError, NewerVersionError
 from metis.canonical.migrations import Row
+from strategies import messages
 
 
 def one_to_two(row: Row) -> Row:

@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import json_texts
 
 from metis.canonical.place import join, line_of, path_at, path_deeper_than
+from strategies import json_texts
 
 
 def paths(value: Any, path: str = "$") -> Iterator[tuple[str, int]]:

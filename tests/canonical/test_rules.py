@@ -3,7 +3,6 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
-from strategies import conversations, messages
 
 from build import (
     EVERY_BLOCK,
@@ -47,6 +46,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import InvalidMessageError
 from metis.canonical.placement import ALLOWED, ALLOWED_IN_RESULT
+from strategies import conversations, messages
 
 Profile = Literal["strict", "full"]
 PROFILES: list[Profile] = ["strict", "full"]

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from strategies import conversations, messages
 
 from build import assistant, call, message, numbered, provenance, result, tool, tool_id, user
 from metis.canonical import (
@@ -21,6 +20,7 @@ from metis.canonical import (
     validate,
     validate_session,
 )
+from strategies import conversations, messages
 
 PROFILES: list[Literal["strict", "full"]] = ["strict", "full"]
 ASK, CALL, ANSWER = user("go"), assistant(call("f", tool_id(1))), tool("a", answers=tool_id(1))

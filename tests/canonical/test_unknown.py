@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from msgspec import Raw
 from msgspec.structs import replace
-from strategies import ODD_TEXTS, json_texts, unknown_blocks
 
 from build import EVERYTHING, assistant, provenance, result, routing, text, tool, user
 from metis.canonical import (
@@ -26,6 +25,7 @@ from metis.canonical import (
 from metis.canonical.errors import EncodeError, InvalidValueError
 from metis.canonical.place import join
 from metis.canonical.value import Value, fields_of
+from strategies import ODD_TEXTS, json_texts, unknown_blocks
 
 Steps = tuple[str | int, ...]
 LOGGER = "metis.canonical"

@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from strategies import VALUE_TYPES, messages
 
 from build import assistant, call, opaque, text, usage, user
 from metis.canonical import (
@@ -17,6 +16,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.value import Value, fields_of, meaning, write
+from strategies import VALUE_TYPES, messages
 
 
 @given(messages(), messages())

@@ -1,6 +1,7 @@
 """Tests carry the ids of the rows that they prove; here the ids are counted."""
 
 import pytest
+
 from house.rows import SHARED, claims, known_rows, titles
 
 # Rows of the canonical part that wait for another room, each with the room.
