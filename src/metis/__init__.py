@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from metis.version import SPEC_VERSION, __version__
 
 if TYPE_CHECKING:
-    from metis import canonical, catalog
+    from metis import adapters, canonical, catalog
     from metis.canonical import (
         ArtifactBlock,
         AudioBlock,
@@ -84,6 +84,7 @@ __all__ = [
     "Usage",
     "VideoBlock",
     "__version__",
+    "adapters",
     "canonical",
     "catalog",
     "cost",
@@ -102,7 +103,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'metis' has no attribute {name!r}")
-    if name in ("canonical", "catalog"):
+    if name in ("adapters", "canonical", "catalog"):
         return import_module(f"metis.{name}")
     value = getattr(import_module(_HOME.get(name, "metis.canonical")), name)
     globals()[name] = value

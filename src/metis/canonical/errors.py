@@ -15,6 +15,8 @@
     │   ├── ToolDefinitionError     bad name or schema; holds every problem
     │   ├── DuplicateToolError      a second tool of the same name
     │   └── UnknownToolError        no tool of that name
+    ├── CriticalLossError           a critical block that the target cannot carry
+    ├── UnknownAdapterError         no adapter of that name
     ├── ProviderError               a provider refused or failed; one class a kind of failure
     │   ├── RateLimitError          too many requests, or overloaded: wait and try again
     │   ├── AuthenticationError     a key that is missing, wrong or not allowed
@@ -119,6 +121,26 @@ class UnknownToolError(ToolError, LookupError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"no tool is named {name!r}")
+
+
+class CriticalLossError(MetisError):
+    """A block that is marked critical cannot be carried by the target; nothing was sent."""
+
+    def __init__(self, *, message_id: str, path: str, block_type: str, reason: str) -> None:
+        self.message_id = message_id
+        self.path = path
+        self.block_type = block_type
+        self.reason = reason
+        super().__init__(f"message {message_id} {path}: a critical {block_type} block: {reason}")
+
+
+class UnknownAdapterError(MetisError, LookupError):
+    """A name that no adapter has."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(f"no adapter is named {name!r}; there are {', '.join(self.known)}")
 
 
 class ProviderError(MetisError):

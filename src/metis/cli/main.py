@@ -63,6 +63,29 @@ def show(source: IO[bytes]) -> None:
     sys.exit(print_conversation(source))
 
 
+@cli.command()
+@INPUT
+@click.option("--from", "from_name", required=True, help="The provider whose request is read.")
+@click.option("--to", "to_name", required=True, help="The provider whose request is written.")
+@click.option("--model", help="The model to ask; the target's default if it is another provider.")
+@click.option("--strict", is_flag=True, help="Fail if anything is lost or changed.")
+@click.option("--json", is_flag=True, help="Print losses as JSON, one a line.")
+def convert(  # noqa: PLR0913 - one parameter an option
+    source: IO[bytes], from_name: str, to_name: str, model: str | None, *, strict: bool, json: bool
+) -> None:
+    """Turn a request body of one provider into that of another; losses go to standard error.
+
+    Exits with 1 if --strict is given and something is lost, with 2 if the request cannot be read.
+    """
+    from metis.cli.convert import print_conversion
+
+    sys.exit(
+        print_conversion(
+            source, from_name=from_name, to_name=to_name, model=model, strict=strict, json=json
+        )
+    )
+
+
 def main() -> None:
     """Run the command line."""
     cli(prog_name="metis")

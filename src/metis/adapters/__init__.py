@@ -1,0 +1,7 @@
+"""Adapters: a wire protocol bound to a provider."""
+
+from metis.adapters.adapter import Adapter
+from metis.adapters.profile import Profile
+from metis.adapters.registry import get, names
+
+__all__ = ["Adapter", "Profile", "get", "names"]

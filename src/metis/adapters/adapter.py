@@ -1,0 +1,157 @@
+"""Adapter: a codec bound to a provider; the one door for conversations, out and in."""
+
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from metis.adapters.codecs import CODECS
+from metis.adapters.profile import Profile
+from metis.canonical.errors import CatalogError
+from metis.canonical.message import Message
+from metis.canonical.tools import ToolDefinition
+from metis.catalog.load import catalog
+from metis.catalog.models import AdapterCapabilities
+from metis.projection.loss import Change, Loss
+from metis.projection.project import project
+from metis.streaming import StreamEvent
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.codec import StreamReader, StreamWriter
+
+log = logging.getLogger("metis.adapters")
+
+
+class Adapter:
+    """Speaks to one provider, in both directions: as its client, and in its place."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.name = profile.name
+        self._codec = CODECS[profile.protocol]
+
+    def capabilities(self, model: str) -> AdapterCapabilities:
+        """What a model can do; a model that the catalogue does not know has the provider's rest."""
+        try:
+            return catalog().capabilities(f"{self.name}:{self.wire_model(model)}")
+        except CatalogError:
+            return self.profile.defaults
+
+    def wire_model(self, model: str | None) -> str:
+        """The name of a model as this provider spells it."""
+        return (model or self.profile.default_model).removeprefix(f"{self.name}:")
+
+    def to_wire(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
+    ) -> WireRequest:
+        """The request that carries a conversation to this provider, and what is lost on the way.
+
+        Raises:
+            CriticalLossError: a block that is marked critical cannot be carried.
+        """
+        model = self.wire_model(options.model)
+        capabilities = self.capabilities(model)
+        projection = project(messages, self.profile.target(capabilities))
+        sent = tools if capabilities.supports_tools else ()
+        spelled = options.model is None and self.profile.protocol in options.native
+        asked = options if spelled else replace(options, model=model)
+        body = self._codec.encode_request(projection.messages, sent, asked)
+        losses = [*projection.losses, *self._lost_options(messages, options)]
+        for loss in losses:
+            log.warning("%s", loss, extra=_fields(loss))
+        return WireRequest(
+            path=self.profile.path,
+            headers={"content-type": "application/json", **self.profile.headers},
+            body=body,
+            losses=losses,
+        )
+
+    def from_wire_response(
+        self, body: bytes | dict[str, Any], context: RequestContext | None = None
+    ) -> Message:
+        """The message of a response; an error body raises the error that it stands for."""
+        return self._codec.decode_response(body, self._context(context))
+
+    async def stream_response(
+        self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """The events of a streamed response, as they come."""
+        decoder = self.stream_decoder(context)
+        async for chunk in chunks:
+            for event in decoder.feed(chunk):
+                yield event
+        for event in decoder.finish():
+            yield event
+
+    def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
+        """A decoder that is fed the bytes of a streamed response."""
+        return self._codec.stream_reader(self._context(context))
+
+    def from_wire_request(
+        self, body: bytes | dict[str, Any], context: RequestContext | None = None
+    ) -> CanonicalRequest:
+        """The canonical request of a client that speaks this provider's protocol."""
+        data = body if isinstance(body, bytes) else _write(body)
+        return self._codec.decode_request(data, self._context(context))
+
+    def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
+        """The response body with which this provider would have given the message."""
+        return self._codec.encode_response(message, self._context(context))
+
+    def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
+        """An encoder that writes events as this provider streams them."""
+        return self._codec.stream_writer(self._context(context))
+
+    async def stream_to_wire(
+        self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
+    ) -> AsyncIterator[bytes]:
+        """The bytes of a streamed response, as events come."""
+        encoder = self.stream_encoder(context)
+        async for event in events:
+            data = encoder.encode(event)
+            if data:
+                yield data
+        data = encoder.finish()
+        if data:
+            yield data
+
+    def _context(self, context: RequestContext | None) -> RequestContext:
+        context = context or RequestContext()
+        return context if context.provider else replace(context, provider=self.name)
+
+    def _lost_options(self, messages: Sequence[Message], options: AdapterOptions) -> list[Loss]:
+        """Options of another protocol that have no place here."""
+        session = messages[0].session_id if messages else ""
+        return [
+            Loss(
+                session_id=session,
+                message_id="",
+                block_type="option",
+                adapter=self.name,
+                reason=f"the option {key!r} of {protocol} has no place here",
+                change=Change.DROPPED,
+                path=f"$.{key}",
+            )
+            for protocol, keys in options.native.items()
+            if protocol != self.profile.protocol
+            for key, value in keys.items()
+            if value is not None and key not in CODECS[protocol].shared_keys
+        ]
+
+
+def _write(body: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(body)
+
+
+def _fields(loss: Loss) -> dict[str, str]:
+    return {
+        "session_id": loss.session_id,
+        "message_id": loss.message_id,
+        "block_type": loss.block_type,
+        "adapter": loss.adapter,
+        "reason": loss.reason,
+    }

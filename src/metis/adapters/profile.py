@@ -1,0 +1,77 @@
+"""Profile: what differs between providers that speak one protocol, as data."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from metis.catalog.models import AdapterCapabilities
+from metis.projection.target import Target
+
+_MEDIA = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """One provider: where it is, how it is called, and what it takes."""
+
+    name: str
+    protocol: str
+    base_url: str
+    path: str
+    headers: Mapping[str, str] = {}
+    default_model: str
+    defaults: AdapterCapabilities
+    """What is assumed of a model that the catalogue does not know."""
+    issuers: frozenset[str] = frozenset()
+    """Other names under which its sealed parts are known."""
+    documents: bool = False
+    audio: bool = False
+    result_blocks: frozenset[str] = frozenset({"text"})
+    takes_thinking: bool = False
+    needs_signatures: bool = True
+    developer_role: bool = False
+    takes_blank_text: bool = True
+
+    def target(self, capabilities: AdapterCapabilities) -> Target:
+        """What a model of this provider can carry."""
+        taken = {"text"}
+        if capabilities.supports_images:
+            taken.add("image")
+        if self.documents:
+            taken.add("document")
+        if self.audio:
+            taken.add("audio")
+        results = self.result_blocks if capabilities.supports_images else frozenset({"text"})
+        return Target(
+            adapter=self.name,
+            issuers=frozenset({self.name, *self.issuers}),
+            user_blocks=frozenset(taken),
+            result_blocks=results,
+            image_media_types=frozenset(capabilities.accepted_image_media_types),
+            takes_tools=capabilities.supports_tools,
+            takes_thinking=self.takes_thinking,
+            needs_signatures=self.needs_signatures,
+            developer_role=self.developer_role,
+            system="anywhere" if capabilities.supports_system_messages_in_list else "first",
+            takes_blank_text=self.takes_blank_text,
+        )
+
+
+def assumed(
+    *, context_tokens: int, output_tokens: int, thinking: bool, images: bool, system_in_list: bool
+) -> AdapterCapabilities:
+    """Capabilities to assume of a provider's models, where nothing better is known."""
+    return AdapterCapabilities(
+        supports_thinking=thinking,
+        supports_images=images,
+        supports_tools=True,
+        supports_system_prompt=True,
+        supports_structured_output=False,
+        supports_streaming=True,
+        supports_streaming_tool_calls=True,
+        supports_parallel_tool_calls=True,
+        supports_prompt_caching=False,
+        supports_system_messages_in_list=system_in_list,
+        max_context_tokens=context_tokens,
+        max_output_tokens=output_tokens,
+        accepted_image_media_types=tuple(sorted(_MEDIA)) if images else (),
+    )

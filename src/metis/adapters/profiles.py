@@ -1,0 +1,58 @@
+"""The providers, one row each."""
+
+from collections.abc import Mapping
+
+from metis.adapters.profile import Profile, assumed
+
+PROFILES: Mapping[str, Profile] = {
+    "anthropic": Profile(
+        name="anthropic",
+        protocol="anthropic",
+        base_url="https://api.anthropic.com",
+        path="/v1/messages",
+        headers={"anthropic-version": "2023-06-01"},
+        default_model="claude-sonnet-4-6",
+        defaults=assumed(
+            context_tokens=200_000,
+            output_tokens=64_000,
+            thinking=True,
+            images=True,
+            system_in_list=False,
+        ),
+        documents=True,
+        result_blocks=frozenset({"text", "image", "document"}),
+        takes_thinking=True,
+        takes_blank_text=False,
+    ),
+    "openai": Profile(
+        name="openai",
+        protocol="openai_chat",
+        base_url="https://api.openai.com",
+        path="/v1/chat/completions",
+        default_model="gpt-5",
+        defaults=assumed(
+            context_tokens=128_000,
+            output_tokens=16_384,
+            thinking=False,
+            images=True,
+            system_in_list=True,
+        ),
+        issuers=frozenset({"openai_chat"}),
+        documents=True,
+        audio=True,
+        developer_role=True,
+    ),
+}
+"""The providers that come with metis, by name."""
+
+COMPATIBLE = Profile(
+    name="openai-compatible",
+    protocol="openai_chat",
+    base_url="http://127.0.0.1:8080",
+    path="/v1/chat/completions",
+    default_model="default",
+    defaults=assumed(
+        context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
+    ),
+)
+"""Any server that speaks Chat Completions; nothing is taken for granted."""

@@ -1,0 +1,133 @@
+"""Exchanges: calls and their results. Every call is answered once, at once, in order.
+
+Repairs act on whole exchanges and never between a call and its results. The store is not touched:
+what is made up or moved here is made up for one request.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata
+from metis.projection.ledger import Ledger
+from metis.projection.target import Target, is_native
+
+NO_RESULT = "No result of this call is available. It may or may not have run."
+"""What an unanswered call is answered with; it claims nothing about the cause (T21)."""
+
+
+def repair_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
+    """The same conversation with every call answered right after it, once (T15, T17, T19-T23)."""
+    if _are_whole(messages, ledger.target):
+        return list(messages)
+    answers = _answers(messages, ledger)
+    repaired: list[Message] = []
+    for index, message in enumerate(messages):
+        if message.role == Role.TOOL:
+            if _result_of(message) is None or index not in answers.orphans:
+                continue
+            repaired.append(_flattened(message, ledger))
+            continue
+        repaired.append(message)
+        calls = _calls_of(message)
+        if calls:
+            repaired += [answers.take(call, message, ledger) for call in calls]
+    return repaired
+
+
+def _are_whole(messages: Sequence[Message], target: Target) -> bool:
+    """Whether nothing has to be repaired; the common case, and a quick look.
+
+    What came from the target itself may have several answers in a row before their results.
+    """
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    for message in messages:
+        if message.role == Role.TOOL:
+            result = _result_of(message)
+            if result is None or result.tool_use_id not in waiting:
+                return False
+            waiting.discard(result.tool_use_id)
+            continue
+        if waiting and not (message.role == Role.ASSISTANT and is_native(message, target)):
+            return False
+        for call in _calls_of(message):
+            if call.id in seen:
+                return False
+            seen.add(call.id)
+            waiting.add(call.id)
+    return not waiting
+
+
+class _Answers:
+    """The results of a conversation by the call that they answer."""
+
+    def __init__(self) -> None:
+        self.by_call: dict[str, Message] = {}
+        self.orphans: set[int] = set()
+
+    def take(self, call: ToolUseBlock, message: Message, ledger: Ledger) -> Message:
+        """The result of a call, or one that is made up."""
+        found = self.by_call.pop(call.id, None)
+        if found is not None:
+            return found
+        reason = f"the call of {call.name} has no result"
+        ledger.synthesised(message, "tool_result", "$.content", reason)
+        result = ToolResultBlock(call.id, (TextBlock(NO_RESULT),), is_error=True)
+        return Message(
+            id=message.id,
+            session_id=message.session_id,
+            role=Role.TOOL,
+            content=(result,),
+            created_at=message.created_at,
+            metadata=MessageMetadata(parent_tool_use_id=call.id, origin="projection"),
+        )
+
+
+def _answers(messages: Sequence[Message], ledger: Ledger) -> _Answers:
+    answers = _Answers()
+    called: set[str] = set()
+    previous: Message | None = None
+    for index, message in enumerate(messages):
+        called.update(call.id for call in _calls_of(message))
+        result = _result_of(message)
+        if result is not None:
+            if result.tool_use_id not in called:
+                answers.orphans.add(index)
+            else:
+                first = answers.by_call.get(result.tool_use_id)
+                if first is not None:
+                    reason = "another result of the same call came later"
+                    ledger.dropped(first, "tool_result", "$.content[0]", reason)
+                elif previous is not None and previous.role == Role.USER:
+                    reason = "moved to the call that it answers"
+                    ledger.altered(message, "tool_result", "$.content[0]", reason)
+                answers.by_call[result.tool_use_id] = message
+        previous = message
+    return answers
+
+
+def _flattened(message: Message, ledger: Ledger) -> Message:
+    """A result whose call is gone, as words of the user (T20)."""
+    result = _result_of(message)
+    inner = () if result is None else result.content
+    reason = "the call that it answers is not in the history; sent as text"
+    ledger.altered(message, "tool_result", "$.content[0]", reason)
+    lead = TextBlock("Result of an earlier tool call:")
+    metadata = replace(message.metadata, parent_tool_use_id=None)
+    return replace(message, role=Role.USER, content=(lead, *inner), metadata=metadata)
+
+
+def _calls_of(message: Message) -> list[ToolUseBlock]:
+    if message.role != Role.ASSISTANT:
+        return []
+    return [block for block in message.content if isinstance(block, ToolUseBlock)]
+
+
+def _result_of(message: Message) -> ToolResultBlock | None:
+    if message.role != Role.TOOL or not message.content:
+        return None
+    block = message.content[0]
+    return block if isinstance(block, ToolResultBlock) else None

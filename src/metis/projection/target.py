@@ -1,0 +1,36 @@
+"""Target: what one model behind one adapter can carry, as facts."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from metis.canonical.message import Message
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a request goes, and what may be in it."""
+
+    adapter: str
+    """The name that losses are reported under."""
+    issuers: frozenset[str]
+    """Whose sealed parts it takes back: signatures, redacted thoughts, opaque parts."""
+    user_blocks: frozenset[str] = frozenset({"text"})
+    """The tags that a user message may hold here."""
+    result_blocks: frozenset[str] = frozenset({"text"})
+    """The tags that a tool result may hold here; other media move behind the results."""
+    image_media_types: frozenset[str] = frozenset()
+    """The kinds of images it takes inline."""
+    takes_tools: bool = True
+    takes_thinking: bool = False
+    """Whether thoughts of its own issuer go back to it."""
+    needs_signatures: bool = True
+    """Whether a thought without a signature is refused."""
+    developer_role: bool = False
+    system: Literal["anywhere", "first"] = "first"
+    """Where system messages may stand."""
+    takes_blank_text: bool = True
+
+
+def is_native(message: Message, target: Target) -> bool:
+    """Whether a message came from the target itself, or from a client that speaks to it."""
+    return message.metadata.origin == target.adapter

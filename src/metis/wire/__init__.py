@@ -1,0 +1,1 @@
+"""The wire protocols: one package each, both directions, pure."""

@@ -1,0 +1,1 @@
+"""Anthropic Messages: requests, responses, streams and errors, both directions."""

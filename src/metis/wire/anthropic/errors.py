@@ -1,0 +1,90 @@
+"""Errors of Anthropic Messages, to and from ours."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
+from metis.wire.anthropic.blocks import PROTOCOL
+from metis.wire.shape import Wire, maybe_object, maybe_text
+
+_BY_TYPE: Mapping[str, type[ProviderError]] = {
+    "rate_limit_error": RateLimitError,
+    "overloaded_error": RateLimitError,
+    "authentication_error": AuthenticationError,
+    "permission_error": AuthenticationError,
+    "billing_error": AuthenticationError,
+    "invalid_request_error": InvalidRequestError,
+    "not_found_error": InvalidRequestError,
+    "request_too_large": ContextOverflowError,
+    "api_error": ServerError,
+    "timeout_error": NetworkError,
+}
+_BY_STATUS: Mapping[int, type[ProviderError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    408: NetworkError,
+    413: ContextOverflowError,
+    429: RateLimitError,
+    529: RateLimitError,
+}
+_TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
+    RateLimitError: (429, "rate_limit_error"),
+    AuthenticationError: (401, "authentication_error"),
+    ServerError: (500, "api_error"),
+    NetworkError: (502, "api_error"),
+    ContextOverflowError: (400, "invalid_request_error"),
+    InvalidRequestError: (400, "invalid_request_error"),
+}
+_OVERFLOW = re.compile(
+    r"prompt is too long|context (?:length|window)|exceed.{0,40}context|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_write = msgspec.json.Encoder().encode
+
+
+def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
+    """Our error for an error body; the provider's own words are kept."""
+    error = maybe_object(wire.get("error")) or wire
+    kind, text = maybe_text(error.get("type")), str(error.get("message") or wire)
+    return _class_of(kind, status, text)(
+        text,
+        provider=provider,
+        status=status,
+        kind=kind,
+        request_id=maybe_text(wire.get("request_id")),
+    )
+
+
+def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
+    by_type = _BY_TYPE.get(kind or "")
+    if by_type is InvalidRequestError and _OVERFLOW.search(text):
+        return ContextOverflowError
+    if by_type is not None:
+        return by_type
+    if status is None:
+        return OtherProviderError
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return ServerError if status >= 500 else InvalidRequestError  # noqa: PLR2004 - HTTP
+
+
+def encode_error(error: ProviderError) -> tuple[int, bytes]:
+    """The status and the body that say the same here."""
+    status, kind = _TYPE_OF.get(type(error), (500, "api_error"))
+    same = error.provider == PROTOCOL
+    shown = error.kind if same and error.kind else kind
+    body: Wire = {"type": "error", "error": {"type": shown, "message": error.text}}
+    if error.request_id is not None:
+        body["request_id"] = error.request_id
+    return (error.status if same and error.status else status), _write(body)

@@ -1,0 +1,191 @@
+"""Responses of Anthropic Messages."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.digest import content_digest
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
+from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block
+from metis.wire.anthropic.errors import decode_error
+from metis.wire.call import RequestContext
+from metis.wire.shape import (
+    Wire,
+    list_at,
+    maybe_count,
+    maybe_object,
+    maybe_text,
+    read_object,
+)
+from metis.wire.spelling import spelled, spelled_blocks, spelling_of
+from metis.wire.tool_ids import canonical_tool_id, derived_id
+
+UNPRICED = "unpriced"
+"""The pricing version of a usage whose cost nobody has computed yet."""
+
+_STOP_REASONS = {
+    "end_turn": StopReason.END_TURN,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "model_context_window_exceeded": StopReason.MAX_TOKENS,
+    "stop_sequence": StopReason.STOP_SEQUENCE,
+    "tool_use": StopReason.TOOL_USE,
+    "pause_turn": StopReason.PAUSE,
+    "refusal": StopReason.REFUSAL,
+}
+_WORDS: Mapping[StopReason, str] = {
+    StopReason.END_TURN: "end_turn",
+    StopReason.MAX_TOKENS: "max_tokens",
+    StopReason.STOP_SEQUENCE: "stop_sequence",
+    StopReason.TOOL_USE: "tool_use",
+    StopReason.PAUSE: "pause_turn",
+    StopReason.REFUSAL: "refusal",
+    StopReason.CONTENT_FILTER: "refusal",
+}
+_write = msgspec.json.Encoder().encode
+
+
+def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
+    """The message of a response body; an error body raises the error that it stands for."""
+    wire = body if isinstance(body, dict) else read_object(body, "response")
+    if wire.get("type") == "error" or (context.status or 0) >= 400:  # noqa: PLR2004 - HTTP
+        raise decode_error(wire, context.status)
+    return decode_body(wire, context, message_id=new_ulid())
+
+
+def decode_body(
+    wire: Wire,
+    context: RequestContext,
+    *,
+    message_id: str,
+    status: MessageStatus = MessageStatus.COMPLETE,
+) -> Message:
+    """The message of a response, whole or as far as it has come."""
+    ids: dict[str, str] = {}
+    odd: dict[str, Any] = {}
+    content: list[ContentBlock] = []
+    for index, part in enumerate(list_at(wire.get("content"), "$.content")):
+        block = decode_block(part)
+        again = encode_block(block, str)
+        if again != part and not isinstance(again, Raw):
+            odd[str(index)] = part
+        if isinstance(block, ToolUseBlock):
+            ours = canonical_tool_id(context.session_id, block.id)
+            ids[ours] = block.id
+            block = replace(block, id=ours)
+        content.append(block)
+    provider = context.provider or PROTOCOL
+    rest = {name: value for name, value in wire.items() if name != "content"}
+    return Message(
+        id=message_id,
+        session_id=context.session_id,
+        role=Role.ASSISTANT,
+        content=tuple(content),
+        created_at=context.created_at,
+        metadata=MessageMetadata(
+            model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
+            provider=provider,
+            origin=provider,
+            status=status,
+            usage=decode_usage(wire.get("usage"), context),
+            stop_reason=decode_stop_reason(maybe_text(wire.get("stop_reason"))),
+            response_id=maybe_text(wire.get("id")),
+            provider_raw=spelled(
+                PROTOCOL,
+                {
+                    "response": rest,
+                    "blocks": odd,
+                    "digest": content_digest(Role.ASSISTANT, content) if odd else None,
+                    "ids": ids,
+                },
+            ),
+        ),
+    )
+
+
+def decode_stop_reason(word: str | None) -> StopReason | None:
+    """Our reason for the provider's; its own word stays in the spelling."""
+    return None if word is None else _STOP_REASONS.get(word, StopReason.UNKNOWN)
+
+
+def encode_stop_reason(reason: StopReason | None) -> str | None:
+    """The provider's word for our reason."""
+    return None if reason is None else _WORDS.get(reason, "end_turn")
+
+
+def decode_usage(wire: object, context: RequestContext) -> Usage | None:
+    """The usage of a response in disjoint buckets; absent usage is unknown, not zero (T153)."""
+    counts = maybe_object(wire)
+    fresh = maybe_count(counts.get("input_tokens"))
+    if fresh is None:
+        return None
+    written = maybe_object(counts.get("cache_creation"))
+    total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
+    one_hour = maybe_count(written.get("ephemeral_1h_input_tokens")) or 0
+    return Usage(
+        input_tokens=fresh,
+        output_tokens=maybe_count(counts.get("output_tokens")) or 0,
+        cached_input_tokens=maybe_count(counts.get("cache_read_input_tokens")) or 0,
+        cache_creation_input_tokens=total,
+        cache_creation_1h_input_tokens=min(one_hour, total),
+        cost_usd=Decimal(0),
+        pricing_version=UNPRICED,
+        latency_ms=context.latency_ms,
+        service_tier=maybe_text(counts.get("service_tier")),
+        server_tool_requests=_server_tools(maybe_object(counts.get("server_tool_use"))) or None,
+    )
+
+
+def _server_tools(counts: Wire) -> dict[str, int]:
+    return {
+        name.removesuffix("_requests"): count
+        for name, count in counts.items()
+        if name.endswith("_requests") and maybe_count(count)
+    }
+
+
+def encode_response(message: Message, context: RequestContext) -> bytes:
+    """The response body for a message."""
+    spelling = spelling_of(message, PROTOCOL)
+    known = cast("Mapping[str, str]", spelling.get("ids", {}))
+    odd = spelled_blocks(message, spelling)
+    blocks = [
+        odd.get(str(index))
+        or encode_block(block, lambda ours: known.get(ours) or derived_id(ours, "toolu_"))
+        for index, block in enumerate(message.content)
+    ]
+    envelope = spelling.get("response") or encode_envelope(message, context)
+    return _write({**envelope, "content": [block for block in blocks if block is not None]})
+
+
+def encode_envelope(message: Message, context: RequestContext) -> Wire:
+    """What stands around the content of a response."""
+    metadata = message.metadata
+    model = context.model or metadata.model or ""
+    return {
+        "id": metadata.response_id or f"msg_{message.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": model.partition(":")[2] or model,
+        "stop_reason": encode_stop_reason(metadata.stop_reason),
+        "stop_sequence": None,
+        "usage": encode_usage(metadata.usage),
+    }
+
+
+def encode_usage(usage: Usage | None) -> Wire:
+    """The usage of a response in this protocol's words; it has no word for unknown."""
+    if usage is None:
+        return {"input_tokens": 0, "output_tokens": 0}
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
+        "cache_read_input_tokens": usage.cached_input_tokens,
+    }

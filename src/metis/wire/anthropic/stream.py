@@ -1,0 +1,255 @@
+"""Streams of Anthropic Messages, from bytes to events.
+
+The decoder keeps the blocks of the wire as they grow, and makes the final message of them exactly
+as of a plain response, so that the two cannot differ.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus, StopReason
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    SseParser,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    read_arguments,
+)
+from metis.wire.anthropic import types
+from metis.wire.anthropic.blocks import decode_block
+from metis.wire.anthropic.errors import decode_error
+from metis.wire.anthropic.response import decode_body, decode_usage
+from metis.wire.call import RequestContext
+from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.tool_ids import canonical_tool_id
+
+_read_delta = msgspec.json.Decoder(types.ContentBlockDelta).decode
+_read_event = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class _Growing:
+    """A block of the wire that is still coming in."""
+
+    __slots__ = ("arguments", "texts", "thoughts", "tool_use_id", "wire")
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.arguments: list[str] = []
+        self.tool_use_id = ""
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Take a delta of any kind into account: strings grow, lists gain, the rest is set."""
+        for key, value in delta.items():
+            if key == "type":
+                continue
+            if key == "citation":
+                self.wire["citations"] = [*maybe_list(self.wire.get("citations")), value]
+            elif isinstance(value, str):
+                self.wire[key] = (maybe_text(self.wire.get(key)) or "") + value
+            else:
+                self.wire[key] = value
+
+    def whole(self) -> Wire:
+        """The block as a plain response would hold it."""
+        wire = dict(self.wire)
+        if self.texts:
+            wire["text"] = (maybe_text(wire.get("text")) or "") + "".join(self.texts)
+        if self.thoughts:
+            wire["thinking"] = (maybe_text(wire.get("thinking")) or "") + "".join(self.thoughts)
+        if self.arguments:
+            wire["input"] = read_arguments("".join(self.arguments))[0]
+        return wire
+
+
+class StreamDecoder:
+    """Turns the bytes of a streamed answer into events; `message` is what has come so far."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._frames = SseParser()
+        self._id = new_ulid()
+        self._body: Wire = {}
+        self._blocks: dict[int, _Growing] = {}
+        self._end: StreamEvent | None = None
+        self._takers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
+            "message_start": self._take_start,
+            "content_block_start": self._take_block_start,
+            "content_block_delta": self._take_block_delta,
+            "content_block_stop": self._take_block_stop,
+            "message_delta": self._take_message_delta,
+            "message_stop": self._take_stop,
+            "error": self._take_error,
+        }
+
+    @property
+    def message(self) -> Message:
+        """The message as far as it has come; whole once the stream has ended."""
+        if isinstance(self._end, MessageComplete):
+            return self._end.message
+        return self._message(MessageStatus.PARTIAL if self._end is None else MessageStatus.ERROR)
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """The events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        for _, data in self._frames.feed(chunk):
+            try:
+                event = _read_delta(data)
+            except (ValueError, RecursionError):
+                self._take(data, events)
+                continue
+            delta, block = event.delta, self._blocks.get(event.index)
+            if block is None or self._end is not None:
+                self._take(data, events)
+            elif isinstance(delta, types.TextDelta):
+                block.texts.append(delta.text)
+                events.append(TextDelta(self._id, event.index, delta.text))
+            elif isinstance(delta, types.ThinkingDelta):
+                block.thoughts.append(delta.thinking)
+                events.append(ThinkingDelta(self._id, event.index, delta.thinking))
+            else:
+                self._take_arguments(event.index, block, delta.partial_json, events)
+        return events
+
+    def finish(self) -> list[StreamEvent]:
+        """The last events; a stream that broke off ends in an error that keeps what came."""
+        events: list[StreamEvent] = []
+        for _, data in self._frames.finish():
+            self._take(data, events)
+        if self._end is None:
+            self._fail(NetworkError("the stream ended before the answer was complete"), events)
+        return events
+
+    def _take(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Take an event of any kind."""
+        if self._end is not None:
+            return
+        try:
+            wire = _read_event(data)
+        except (ValueError, RecursionError) as error:
+            self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
+            return
+        take = self._takers.get(wire.get("type", ""))
+        if take is not None:
+            take(wire, events)
+
+    def _take_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._body = dict(maybe_object(wire.get("message")))
+        model = self._context.model or maybe_text(self._body.get("model"))
+        events.append(MessageStart(self._id, model, maybe_text(self._body.get("id"))))
+        self._tell_usage(events)
+
+    def _take_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        index = _index(wire)
+        block = _Growing(dict(maybe_object(wire.get("content_block"))))
+        self._blocks[index] = block
+        match block.wire:
+            case {"type": "tool_use", "id": str(theirs), "name": str(name)}:
+                block.tool_use_id = canonical_tool_id(self._context.session_id, theirs)
+                events.append(ToolUseStart(self._id, index, block.tool_use_id, name))
+            case {"type": "text", "text": str(text)} if text:
+                events.append(TextDelta(self._id, index, text))
+            case {"type": "thinking", "thinking": str(text)} if text:
+                events.append(ThinkingDelta(self._id, index, text))
+            case _:
+                pass
+
+    def _take_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
+        index, delta = _index(wire), maybe_object(wire.get("delta"))
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = _Growing({"type": "text", "text": ""})
+        match delta:
+            case {"type": "input_json_delta", "partial_json": str(text)}:
+                self._take_arguments(index, block, text, events)
+            case {"type": "signature_delta", "signature": str(signature)}:
+                block.add(delta)
+                events.append(ThinkingDelta(self._id, index, "", signature))
+            case {"type": "text_delta", "text": str(text)}:
+                block.add(delta)
+                events.append(TextDelta(self._id, index, text))
+            case {"type": "thinking_delta", "thinking": str(text)}:
+                block.add(delta)
+                events.append(ThinkingDelta(self._id, index, text, delta.get("signature")))
+            case _:
+                block.add(delta)
+
+    def _take_arguments(
+        self, index: int, block: _Growing, text: str, events: list[StreamEvent]
+    ) -> None:
+        block.arguments.append(text)
+        if block.tool_use_id:
+            events.append(ToolUseInputDelta(self._id, index, block.tool_use_id, text))
+
+    def _take_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
+        index = _index(wire)
+        block = self._blocks.get(index)
+        if block is None:
+            return
+        whole = decode_block(block.whole())
+        if block.tool_use_id:
+            arguments, invalid = read_arguments("".join(block.arguments))
+            given = arguments or maybe_object(block.wire.get("input"))
+            events.append(ToolUseEnd(self._id, index, block.tool_use_id, given, invalid))
+        elif not isinstance(whole, TextBlock | ThinkingBlock | ToolUseBlock):
+            events.append(BlockAdded(self._id, index, whole))
+
+    def _take_message_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._body |= maybe_object(wire.get("delta"))
+        self._body |= {k: v for k, v in wire.items() if k not in ("type", "delta", "usage")}
+        # Per field the latest that is not null; the two events are never added up (T130).
+        stated = maybe_object(wire.get("usage"))
+        usage = {name: count for name, count in stated.items() if count is not None}
+        self._body["usage"] = {**maybe_object(self._body.get("usage")), **usage}
+        self._tell_usage(events)
+
+    def _take_stop(self, _: Wire, events: list[StreamEvent]) -> None:
+        message = self._message(MessageStatus.COMPLETE)
+        reason = message.metadata.stop_reason or StopReason.UNKNOWN
+        self._end = MessageComplete(self._id, reason, message)
+        events.append(self._end)
+
+    def _take_error(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._fail(decode_error(wire, self._context.status), events)
+
+    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
+        self._end = StreamError(
+            self._id,
+            type(error).__name__,
+            error.text,
+            self._message(MessageStatus.ERROR),
+            error.status,
+            error.is_retryable,
+        )
+        events.append(self._end)
+
+    def _tell_usage(self, events: list[StreamEvent]) -> None:
+        usage = decode_usage(self._body.get("usage"), self._context)
+        if usage is not None:
+            events.append(UsageUpdate(self._id, usage))
+
+    def _message(self, status: MessageStatus) -> Message:
+        content = [self._blocks[index].whole() for index in sorted(self._blocks)]
+        body = {**self._body, "content": content}
+        return decode_body(body, self._context, message_id=self._id, status=status)
+
+
+def _index(wire: Wire) -> int:
+    """The index of a block event; a server that leaves it out means the first."""
+    index = wire.get("index")
+    return index if isinstance(index, int) else 0

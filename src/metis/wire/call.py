@@ -1,0 +1,76 @@
+"""One call of a model, as values: what is asked, under which options, and what is sent."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.ids import new_session_id
+from metis.canonical.message import Message
+from metis.canonical.tools import ToolDefinition
+from metis.projection.loss import Loss
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class RequestContext(Struct, frozen=True, kw_only=True):
+    """What a codec must know beside the bytes to make messages of them."""
+
+    session_id: str = msgspec.field(default_factory=new_session_id)
+    model: str | None = None
+    """The canonical id of the model that answers, if the bytes do not tell."""
+    provider: str | None = None
+    status: int | None = None
+    """The HTTP status of a response, so that error bodies become the right error."""
+    created_at: datetime = msgspec.field(default_factory=_now)
+    latency_ms: int = 0
+
+
+class ToolChoice(Struct, frozen=True):
+    """Whether the model may, must or must not call tools; `name` is set for `tool` only."""
+
+    mode: str = "auto"
+    """One of auto, none, required, tool."""
+    name: str | None = None
+
+
+class AdapterOptions(Struct, frozen=True, kw_only=True):
+    """How a model is asked: the options that providers share, and those of one protocol.
+
+    `native` remembers, by protocol, the options of a request as they were spelled. A spelling is
+    used as long as it says the same as the shared option beside it; change the option, and the
+    option wins.
+    """
+
+    model: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: tuple[str, ...] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    native: Mapping[str, Mapping[str, Any]] = {}
+
+
+class CanonicalRequest(Struct, frozen=True):
+    """A request in the canonical form."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...] = ()
+    options: AdapterOptions = AdapterOptions()
+
+
+class WireRequest(Struct, frozen=True, kw_only=True):
+    """A request as it goes over the wire, and what was lost on the way there."""
+
+    path: str
+    body: bytes
+    method: str = "POST"
+    headers: Mapping[str, str] = {}
+    losses: list[Loss] = []

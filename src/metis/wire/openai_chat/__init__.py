@@ -1,0 +1,1 @@
+"""OpenAI Chat Completions, as all hosts speak it: requests, responses, streams and errors."""

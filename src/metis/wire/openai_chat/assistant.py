@@ -1,0 +1,272 @@
+"""Assistant messages of Chat Completions: what a model said, thought, made and called.
+
+The protocol spreads over several keys what is one list of blocks here. The order is always the
+same: thoughts, content, refusal, media, calls.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metis.canonical.blocks import (
+    ArtifactBlock,
+    Citation,
+    ContentBlock,
+    ImageBlock,
+    MediaSource,
+    OpaqueBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from metis.wire.openai_chat.calls import (
+    CallIds,
+    WireId,
+    decode_call,
+    decode_function_call,
+    encode_call,
+    encode_function,
+    is_same_call,
+)
+from metis.wire.openai_chat.parts import (
+    PROTOCOL,
+    as_text,
+    decode_part,
+    decode_parts,
+    encode_parts,
+    is_empty,
+    opaque,
+)
+from metis.wire.openai_chat.thoughts import Thought, clear_text, decode_thoughts, encode_thoughts
+from metis.wire.shape import Wire, maybe_list, maybe_object
+
+_SOUND = "audio/*"
+_CALL = "tool_call"
+_LARGEST = 2**63
+
+
+def decode_assistant(
+    wire: Wire, ids: CallIds, issuer: str
+) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
+    """The blocks of an assistant message, and how they were spelled."""
+    spelling: dict[str, Any] = {}
+    thoughts, spelling["thoughts"] = decode_thoughts(wire, issuer)
+    blocks: list[ContentBlock] = [*thoughts, *_decode_content(wire, issuer, spelling)]
+    refusal = wire.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        spelling["refusal"] = refusal
+        blocks.append(TextBlock(refusal))
+    blocks += _decode_attached(wire, spelling)
+    blocks += _decode_calls(wire, ids, spelling)
+    return tuple(blocks), spelling
+
+
+def _decode_content(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[ContentBlock]:
+    content = wire.get("content")
+    blocks: list[ContentBlock] = []
+    if isinstance(content, str) and content:
+        blocks = [TextBlock(content)]
+    elif isinstance(content, list):
+        spelling["parts"] = True
+        blocks, spelling["blocks"] = decode_parts(maybe_list(content), issuer)
+        for index, block in enumerate(blocks):
+            if not isinstance(block, TextBlock | Thought | OpaqueBlock):
+                blocks[index] = opaque(maybe_list(content)[index], block.type)
+    return _with_citations(blocks, wire, spelling)
+
+
+def _with_citations(
+    blocks: list[ContentBlock], wire: Wire, spelling: dict[str, Any]
+) -> list[ContentBlock]:
+    """The blocks with the annotations of the message at their first text."""
+    notes = maybe_list(wire.get("annotations"))
+    place = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
+    if not notes or place is None or not all(isinstance(note, dict) for note in notes):
+        return blocks
+    spelling["annotated"] = True
+    text = blocks[place]
+    cited = TextBlock(text.text if isinstance(text, TextBlock) else "", _citations(notes))
+    return [*blocks[:place], cited, *blocks[place + 1 :]]
+
+
+def _citations(notes: Sequence[Wire]) -> tuple[Citation, ...]:
+    return tuple(_decode_citation(note) for note in notes)
+
+
+def _decode_citation(wire: Wire) -> Citation:
+    kind = wire.get("type")
+    inner = maybe_object(wire.get("url_citation"))
+    return Citation(
+        kind=kind if isinstance(kind, str) else "unknown",
+        url=as_text(inner.get("url")),
+        title=as_text(inner.get("title")),
+        start=_as_count(inner.get("start_index")),
+        end=_as_count(inner.get("end_index")),
+        raw=wire,
+    )
+
+
+def _as_count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < _LARGEST else None
+
+
+def _decode_attached(wire: Wire, spelling: dict[str, Any]) -> list[ContentBlock]:
+    """What the model made: a voice, pictures."""
+    blocks: list[ContentBlock] = []
+    for name in ("audio", "images"):
+        made = _artifacts(name, wire.get(name))
+        if made:
+            spelling.setdefault("attached", {})[name] = wire[name]
+            blocks += made
+    return blocks
+
+
+def _artifacts(name: str, value: Any) -> list[ArtifactBlock]:
+    if name == "images":
+        pictures = [decode_part(part) for part in maybe_list(value)]
+        return [
+            ArtifactBlock(MediaSource(block.source.kind, block.source.data), block.media_type)
+            for block in pictures
+            if isinstance(block, ImageBlock)
+        ]
+    audio = maybe_object(value)
+    own, data = as_text(audio.get("id")) or None, as_text(audio.get("data"))
+    if data:
+        source = MediaSource("base64", data)
+    elif own:
+        source = MediaSource("file_id", own, PROTOCOL)
+    else:
+        return []
+    told = as_text(audio.get("transcript"))
+    return [ArtifactBlock(source, _SOUND, id=own, transcript=told)]
+
+
+def _decode_calls(wire: Wire, ids: CallIds, spelling: dict[str, Any]) -> list[ContentBlock]:
+    blocks: list[ContentBlock] = []
+    theirs: dict[str, str] = {}
+    odd: dict[str, Wire] = {}
+    for call in maybe_list(wire.get("tool_calls")):
+        block, own = decode_call(call, ids)
+        if isinstance(block, ToolUseBlock) and own is not None:
+            theirs[block.id] = own
+            if not own or encode_call(block, theirs.__getitem__) != call:
+                odd[block.id] = call
+        blocks.append(block)
+    legacy = decode_function_call(wire.get("function_call"), ids)
+    if legacy is not None:
+        spelling["function_call"] = {legacy.id: wire["function_call"]}
+        blocks.append(legacy)
+    spelling["ids"], spelling["calls"] = theirs, odd
+    return blocks
+
+
+def encode_assistant(
+    content: Sequence[ContentBlock],
+    spelling: Mapping[str, Any],
+    wire_id: WireId,
+    *,
+    is_answer: bool = False,
+) -> Wire:
+    """The assistant message for blocks: as part of a history, or as an answer to a client.
+
+    An answer shows the thoughts of other providers as clear text, a history keeps them back.
+    """
+    calls, legacy = _encode_calls(content, spelling, wire_id, is_answer=is_answer)
+    attached = _encode_attached(content, spelling)
+    refusal = _refusal(content, spelling)
+    wire: Wire = {"role": "assistant", **encode_thoughts(content, spelling.get("thoughts") or {})}
+    wire["content"] = _encode_content(content, spelling, refusal)
+    if wire["content"] is None and not (calls or legacy or attached or refusal):
+        wire["content"] = ""
+    if refusal is not None:
+        wire["refusal"] = refusal.text
+    wire |= attached
+    wire |= legacy
+    if calls:
+        wire["tool_calls"] = calls
+    if spelling.get("annotated"):
+        wire["annotations"] = _encode_citations(content)
+    if is_answer and not spelling and (text := clear_text(content)):
+        wire["reasoning_content"] = text
+    return wire
+
+
+def _encode_content(
+    content: Sequence[ContentBlock], spelling: Mapping[str, Any], refusal: TextBlock | None
+) -> Any:
+    blocks = [
+        block
+        for block in content
+        if block is not refusal
+        and isinstance(block, TextBlock | ThinkingBlock | OpaqueBlock)
+        and not (isinstance(block, OpaqueBlock) and block.kind == _CALL)
+    ]
+    if not spelling.get("parts"):
+        blocks = [block for block in blocks if not isinstance(block, ThinkingBlock)]
+        match blocks:
+            case []:
+                return None
+            case [TextBlock() as only]:
+                return only.text
+            case _:
+                pass
+    return encode_parts(blocks, spelling.get("blocks") or {}) or None
+
+
+def _encode_calls(
+    content: Sequence[ContentBlock],
+    spelling: Mapping[str, Any],
+    wire_id: WireId,
+    *,
+    is_answer: bool,
+) -> tuple[list[Any], Wire]:
+    odd: Mapping[str, Wire] = spelling.get("calls") or {}
+    old: Mapping[str, Wire] = spelling.get("function_call") or {}
+    calls: list[Any] = []
+    legacy: Wire = {}
+    for block in content:
+        if isinstance(block, OpaqueBlock) and block.kind == _CALL and block.issuer == PROTOCOL:
+            calls.append(block.raw)
+        elif not isinstance(block, ToolUseBlock):
+            continue
+        elif block.id in old:
+            same = is_same_call(block, {"function": old[block.id]})
+            legacy["function_call"] = old[block.id] if same else encode_function(block)
+        else:
+            call = odd.get(block.id)
+            if call is None or not is_same_call(block, call):
+                call = encode_call(block, wire_id)
+            elif not is_answer:
+                call = _call_for_history(call, block, spelling, wire_id)
+            calls.append(call)
+    return calls, legacy
+
+
+def _call_for_history(
+    call: Wire, block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireId
+) -> Wire:
+    """A call as it came, with an id, and without what its host had left empty."""
+    if not call.get("id"):
+        call = {**call, "id": wire_id(block.id)}
+    if "response" in spelling:
+        return {key: value for key, value in call.items() if not is_empty(value)}
+    return call
+
+
+def _encode_attached(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> Wire:
+    attached: Mapping[str, Any] = spelling.get("attached") or {}
+    return {
+        name: value
+        for name, value in attached.items()
+        if all(made in content for made in _artifacts(name, value))
+    }
+
+
+def _refusal(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> TextBlock | None:
+    told = spelling.get("refusal")
+    texts = (block for block in reversed(content) if isinstance(block, TextBlock))
+    return next((block for block in texts if told and block.text == told), None)
+
+
+def _encode_citations(content: Sequence[ContentBlock]) -> list[Any]:
+    texts = (block for block in content if isinstance(block, TextBlock))
+    return [note.raw for text in texts for note in text.citations if note.raw is not None]

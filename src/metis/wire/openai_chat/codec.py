@@ -1,0 +1,39 @@
+"""The codec of Chat Completions."""
+
+from metis.wire.codec import Codec
+from metis.wire.openai_chat.errors import decode_error, encode_error
+from metis.wire.openai_chat.parts import PROTOCOL
+from metis.wire.openai_chat.request import decode_request, encode_request
+from metis.wire.openai_chat.response import decode_response, encode_response
+from metis.wire.openai_chat.stream import StreamDecoder
+from metis.wire.openai_chat.stream_encoder import StreamEncoder
+
+SHARED_KEYS = frozenset(
+    {
+        "model",
+        "max_completion_tokens",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "stop",
+        "stream",
+        "tool_choice",
+        "parallel_tool_calls",
+        "tools",
+    }
+)
+"""The keys of a request that the shared options and the tools speak for."""
+
+CODEC = Codec(
+    protocol=PROTOCOL,
+    decode_request=decode_request,
+    encode_request=encode_request,
+    decode_response=decode_response,
+    encode_response=encode_response,
+    stream_reader=StreamDecoder,
+    stream_writer=StreamEncoder,
+    decode_error=decode_error,
+    encode_error=encode_error,
+    shared_keys=SHARED_KEYS,
+)
+"""Chat Completions, both directions."""

@@ -1,0 +1,264 @@
+"""Content parts of Chat Completions, to and from our blocks.
+
+A decoded part is *exact* if encoding it gives the JSON that was read. What is not exact is
+remembered as it came (see `spelling`), and what has no canonical meaning is opaque.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metis.canonical.blocks import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    OpaqueBlock,
+    TextBlock,
+    ThinkingBlock,
+    VideoBlock,
+)
+from metis.wire.shape import Wire, maybe_list, maybe_object
+
+PROTOCOL = "openai_chat"
+"""The name under which messages remember how they were spelled here."""
+
+ANY_IMAGE = "image/*"
+"""The media type of an image that is only known by its URL."""
+ANY_VIDEO = "video/*"
+"""The media type of a film that is only known by its URL."""
+ANY_FILE = "application/octet-stream"
+"""The media type of a file that is only known by its id."""
+PDF = "application/pdf"
+"""What a document at a URL is taken for."""
+
+_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+_SOUND_TYPES = {"mp3": "audio/mpeg"}
+_SOUND_FORMATS = {kind: name for name, kind in _SOUND_TYPES.items()}
+
+read_json = msgspec.json.Decoder().decode
+# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+write_json = msgspec.json.Encoder(order="deterministic").encode
+
+
+def as_text(value: Any) -> str | None:
+    """A text, or None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing: null, an empty text or list, an object of nothing else."""
+    if isinstance(value, dict):
+        return all(part == 0 or is_empty(part) for part in cast("Wire", value).values())
+    return value is None or value in ("", [])
+
+
+def opaque(wire: Any, kind: object = None) -> OpaqueBlock:
+    """A part that has no canonical meaning, as it came."""
+    return OpaqueBlock(PROTOCOL, Raw(write_json(wire)), kind if isinstance(kind, str) else None)
+
+
+def decode_part(wire: Any, issuer: str = PROTOCOL) -> ContentBlock:
+    """Our block for a part of the protocol; `issuer` is who wrote the thoughts in it."""
+    kind = maybe_object(wire).get("type")
+    if kind == "thinking":
+        block = _decode_thinking(wire, issuer)
+    else:
+        decode = _DECODERS.get(kind) if isinstance(kind, str) else None
+        block = None if decode is None else decode(wire)
+    return opaque(wire, kind) if block is None else block
+
+
+def encode_part(block: ContentBlock) -> Wire | Raw | None:
+    """The part of the protocol for our block; None if it has no place there."""
+    encode = _ENCODERS.get(type(block))
+    return None if encode is None else encode(block)
+
+
+def decode_parts(
+    parts: Sequence[Any], issuer: str = PROTOCOL
+) -> tuple[list[ContentBlock], dict[str, Any]]:
+    """The blocks of a list of parts, and by index those parts that say more than their block."""
+    blocks: list[ContentBlock] = []
+    odd: dict[str, Any] = {}
+    for index, part in enumerate(parts):
+        block = decode_part(part, issuer)
+        if encode_part(block) != part and not isinstance(block, OpaqueBlock):
+            odd[str(index)] = part
+        blocks.append(block)
+    return blocks, odd
+
+
+def encode_parts(blocks: Sequence[ContentBlock], odd: Mapping[str, Any]) -> list[Any]:
+    """The parts for blocks; remembered ones are used while they say the same."""
+    if not odd:
+        parts = [encode_part(block) for block in blocks]
+        return [part for part in parts if part is not None]
+    parts = [_encode_odd(block, index, odd) for index, block in enumerate(blocks)]
+    return [part for part in parts if part is not None]
+
+
+def _encode_odd(block: ContentBlock, index: int, odd: Mapping[str, Any]) -> Any:
+    """A part as it was spelled at its index, or elsewhere if blocks before it are gone."""
+    in_place = odd.get(str(index))
+    spelled = odd.values() if in_place is None else (in_place, *odd.values())
+    issuer = block.issuer if isinstance(block, ThinkingBlock) else None
+    for part in spelled:
+        if decode_part(part, issuer or PROTOCOL) == _bare(block):
+            return part
+    return encode_part(block)
+
+
+def _bare(block: ContentBlock) -> ContentBlock:
+    """The block without what stands beside its part and not in it."""
+    if isinstance(block, TextBlock) and block.citations:
+        return replace(block, citations=())
+    return block
+
+
+def _decode_text(wire: Wire) -> ContentBlock | None:
+    text = wire.get("text")
+    return TextBlock(text) if isinstance(text, str) else None
+
+
+def _decode_thinking(wire: Wire, issuer: str) -> ContentBlock | None:
+    """A thinking chunk of Mistral: a list of text chunks (T54)."""
+    thoughts = wire.get("thinking")
+    if isinstance(thoughts, str):
+        return ThinkingBlock(thoughts, issuer=issuer)
+    texts = [maybe_object(chunk).get("text") for chunk in maybe_list(thoughts)]
+    if texts and all(isinstance(text, str) for text in texts):
+        return ThinkingBlock("".join(cast("list[str]", texts)), issuer=issuer)
+    return None
+
+
+def _place(wire: Wire, key: str) -> str | None:
+    """The URL of a part: a string, or an object around it."""
+    value = wire.get(key)
+    url = maybe_object(value).get("url") if isinstance(value, dict) else value
+    return url if isinstance(url, str) else None
+
+
+def _source(url: str, otherwise: str) -> tuple[MediaSource, str]:
+    """Where a URL says that the bytes are, and of which type they are."""
+    inline = _DATA_URL.fullmatch(url)
+    if inline is None:
+        return MediaSource("url", url), otherwise
+    return MediaSource("base64", inline[2]), inline[1]
+
+
+def _decode_image(wire: Wire) -> ContentBlock | None:
+    url = _place(wire, "image_url")
+    if url is None:
+        return None
+    inline = _DATA_URL.fullmatch(url)
+    if inline is None:
+        return ImageBlock(ImageSource("url", url), ANY_IMAGE)
+    return ImageBlock(ImageSource("base64", inline[2]), inline[1])
+
+
+def _decode_video(wire: Wire) -> ContentBlock | None:
+    url = _place(wire, "video_url")
+    return None if url is None else VideoBlock(*_source(url, ANY_VIDEO))
+
+
+def _decode_audio(wire: Wire) -> ContentBlock | None:
+    match wire.get("input_audio"):
+        case {"data": str(data), "format": str(name)}:
+            media_type = _SOUND_TYPES.get(name, f"audio/{name}")
+            return AudioBlock(MediaSource("base64", data), media_type)
+        case _:
+            return None
+
+
+def _decode_file(wire: Wire) -> ContentBlock | None:
+    file = maybe_object(wire.get("file"))
+    name = file.get("filename")
+    match file:
+        case {"file_data": str(data)}:
+            source, media_type = _source(data, PDF)
+        case {"file_id": str(data)}:
+            source, media_type = MediaSource("file_id", data, PROTOCOL), ANY_FILE
+        case _:
+            return None
+    return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
+
+
+def _decode_document(wire: Wire) -> ContentBlock | None:
+    url = _place(wire, "document_url")
+    return None if url is None else DocumentBlock(*_source(url, PDF))
+
+
+_DECODERS: Mapping[str, Callable[[Wire], ContentBlock | None]] = {
+    "text": _decode_text,
+    "image_url": _decode_image,
+    "video_url": _decode_video,
+    "input_audio": _decode_audio,
+    "file": _decode_file,
+    "document_url": _decode_document,
+}
+
+
+def _url(source: MediaSource | ImageSource, media_type: str) -> str | None:
+    """The URL that stands for a source; None if the target could not open it."""
+    if source.kind == "base64":
+        return f"data:{media_type};base64,{source.data}"
+    return source.data if source.kind == "url" else None
+
+
+def _encode_text(block: TextBlock) -> Wire:
+    return {"type": "text", "text": block.text}
+
+
+def _encode_image(block: ImageBlock) -> Wire | None:
+    url = _url(block.source, block.media_type)
+    return None if url is None else {"type": "image_url", "image_url": {"url": url}}
+
+
+def _encode_video(block: VideoBlock) -> Wire | None:
+    url = _url(block.source, block.media_type)
+    return None if url is None else {"type": "video_url", "video_url": {"url": url}}
+
+
+def _encode_audio(block: AudioBlock) -> Wire | None:
+    if block.source.kind != "base64":
+        return None
+    kind = block.media_type
+    name = _SOUND_FORMATS.get(kind) or kind.removeprefix("audio/").removeprefix("x-")
+    return {"type": "input_audio", "input_audio": {"data": block.source.data, "format": name}}
+
+
+def _encode_document(block: DocumentBlock) -> Wire | None:
+    source = block.source
+    if source.kind == "text":
+        return {"type": "text", "text": source.data}
+    if source.kind == "file_id":
+        file: Wire = {"file_id": source.data}
+    else:
+        url = _url(source, block.media_type)
+        if url is None:
+            return None
+        file = {"file_data": url}
+    if block.name is not None:
+        file["filename"] = block.name
+    return {"type": "file", "file": file}
+
+
+def _encode_opaque(block: OpaqueBlock) -> Raw | None:
+    return block.raw if block.issuer == PROTOCOL else None
+
+
+_ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
+    TextBlock: _encode_text,
+    ImageBlock: _encode_image,
+    VideoBlock: _encode_video,
+    AudioBlock: _encode_audio,
+    DocumentBlock: _encode_document,
+    OpaqueBlock: _encode_opaque,
+}

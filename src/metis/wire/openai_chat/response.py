@@ -1,0 +1,144 @@
+"""Responses of Chat Completions."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.errors import DecodeError
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
+from metis.wire.call import RequestContext
+from metis.wire.openai_chat.assistant import decode_assistant
+from metis.wire.openai_chat.calls import CallIds
+from metis.wire.openai_chat.errors import decode_error
+from metis.wire.openai_chat.parts import PROTOCOL, write_json
+from metis.wire.openai_chat.request import encode_message, known_ids, remember
+from metis.wire.openai_chat.usage import (
+    decode_stop_reason,
+    decode_usage,
+    encode_stop_reason,
+    encode_usage,
+)
+from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
+from metis.wire.spelling import spelled, spelling_of
+
+PROVIDER = "openai"
+"""Who answers if nobody says."""
+
+_LOWEST_ERROR = 400
+
+
+def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
+    """The message of a response body; an error body raises the error that it stands for."""
+    provider = context.provider or PROVIDER
+    if (context.status or 0) >= _LOWEST_ERROR:
+        raise decode_error(body, context.status, provider)
+    wire = body if isinstance(body, dict) else read_object(body, "response")
+    choices = wire.get("choices")
+    if wire.get("error") and not choices:
+        raise decode_error(wire, context.status, provider)
+    if not isinstance(choices, list):
+        raise DecodeError("a response has a list of choices", path="$.choices")
+    first = maybe_object(next(iter(maybe_list(choices)), None))
+    if first.get("error") and not maybe_object(first.get("message")).get("content"):
+        raise decode_error(first, context.status, provider)
+    return decode_body(wire, context, message_id=new_ulid())
+
+
+def decode_body(
+    wire: Wire,
+    context: RequestContext,
+    *,
+    message_id: str,
+    status: MessageStatus = MessageStatus.COMPLETE,
+) -> Message:
+    """The message of a response, whole or as far as it has come."""
+    provider = context.provider or PROVIDER
+    response_id, model = _text(wire.get("id")), _text(wire.get("model"))
+    choices = maybe_list(wire.get("choices"))
+    choice = maybe_object(choices[0]) if choices else {}
+    said = maybe_object(choice.get("message"))
+    ids = CallIds(context.session_id, message_id)
+    content, spelling = decode_assistant(said, ids, context.provider or PROTOCOL)
+    spelling = remember(said, Role.ASSISTANT, content, spelling)
+    spelling["ids"] = {ours: theirs for ours, theirs in spelling["ids"].items() if theirs}
+    spelling["response"] = _envelope(wire, choices)
+    reason = decode_stop_reason(
+        choice,
+        has_calls=any(isinstance(block, ToolUseBlock) for block in content),
+        is_refused="refusal" in spelling,
+    )
+    if reason is StopReason.ERROR and status is MessageStatus.COMPLETE:
+        status = MessageStatus.ERROR
+    return Message(
+        id=message_id,
+        session_id=context.session_id,
+        role=Role.ASSISTANT,
+        content=content,
+        created_at=context.created_at,
+        metadata=MessageMetadata(
+            model=f"{provider}:{model}" if model else context.model,
+            provider=provider,
+            origin=provider,
+            status=status,
+            usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
+            stop_reason=reason,
+            response_id=response_id,
+            provider_raw=spelled(PROTOCOL, spelling),
+        ),
+    )
+
+
+def _envelope(wire: Wire, choices: list[Any]) -> Wire:
+    """All of a response but the message of its first choice."""
+    if not choices or not isinstance(choices[0], dict):
+        return wire
+    own = maybe_object(choices[0])
+    first = {key: value for key, value in own.items() if key != "message"}
+    return {**wire, "choices": [first, *choices[1:]]}
+
+
+def encode_response(message: Message, context: RequestContext) -> bytes:
+    """The response body for a message."""
+    spelling = spelling_of(message, PROTOCOL)
+    said = encode_message(message, spelling, known_ids(spelling), is_answer=True)
+    body: Wire = spelling.get("response") or new_envelope(message, context)
+    choices = maybe_list(body.get("choices"))
+    if not choices or not isinstance(choices[0], dict):
+        return write_json(body)
+    first: Wire = {**maybe_object(choices[0]), "message": said}
+    return write_json({**body, "choices": [first, *choices[1:]]})
+
+
+def new_envelope(message: Message, context: RequestContext) -> Wire:
+    """What stands around the message of a response that was born elsewhere."""
+    metadata = message.metadata
+    reason = encode_stop_reason(metadata.stop_reason or StopReason.END_TURN)
+    body: Wire = {
+        "id": metadata.response_id or f"chatcmpl-{message.id}",
+        "object": "chat.completion",
+        "created": int(message.created_at.timestamp()),
+        "model": wire_model(context.model or metadata.model),
+        "choices": [{"index": 0, "logprobs": None, "finish_reason": reason}],
+    }
+    if metadata.usage is not None:
+        body["usage"] = encode_usage(metadata.usage)
+    return body
+
+
+def wire_model(model: str | None) -> str:
+    """The name of a model without its provider."""
+    name = model or ""
+    return name.partition(":")[2] or name
+
+
+def with_status(message: Message, status: MessageStatus, reason: StopReason) -> Message:
+    """The same message, ended in another way."""
+    metadata = replace(message.metadata, status=status, stop_reason=reason)
+    return replace(message, metadata=metadata)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,128 @@
+"""Streams of Chat Completions, written: events in, bytes out."""
+
+from typing import Any
+
+from metis.canonical.metadata import Usage
+from metis.streaming.events import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from metis.streaming.sse import write_frame
+from metis.wire.call import RequestContext
+from metis.wire.openai_chat.parts import write_json
+from metis.wire.openai_chat.response import wire_model
+from metis.wire.openai_chat.usage import encode_stop_reason, encode_usage
+from metis.wire.shape import Wire
+from metis.wire.tool_ids import derived_id
+
+
+class StreamEncoder:
+    """Writes the stream of one answer; encode each event, then finish."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._envelope: Wire = {}
+        self._before = self._after = b""
+        self._calls: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._usage: Usage | None = None
+        self._is_over = False
+
+    def encode(self, event: StreamEvent) -> bytes:
+        """The bytes that say an event; empty if the protocol has no word for it."""
+        match event:
+            case TextDelta() | ThinkingDelta():
+                return self._say(event)
+            case ToolUseStart():
+                return self._start_call(event)
+            case ToolUseInputDelta():
+                return self._continue_call(event.tool_use_id, event.partial_json)
+            case ToolUseEnd():
+                return self._end_call(event)
+            case MessageStart():
+                return self._start(event)
+            case _:
+                return self._encode_rest(event)
+
+    def finish(self) -> bytes:
+        """The mark of the end; after an error there is none."""
+        return b"" if self._is_over else write_frame(b"[DONE]")
+
+    def _encode_rest(
+        self, event: BlockAdded | UsageUpdate | MessageComplete | StreamError
+    ) -> bytes:
+        match event:
+            case MessageComplete():
+                return self._complete(event)
+            case StreamError():
+                return self._fail(event)
+            case UsageUpdate():
+                self._usage = event.usage
+                return b""
+            case BlockAdded():
+                return b""
+
+    def _start(self, event: MessageStart) -> bytes:
+        self._envelope = {
+            "id": event.response_id or f"chatcmpl-{event.message_id}",
+            "object": "chat.completion.chunk",
+            "created": int(self._context.created_at.timestamp()),
+            "model": wire_model(self._context.model or event.model),
+        }
+        # What stands around each delta is written once.
+        head = write_json(self._envelope)[:-1]
+        self._before = head + b',"choices":[{"index":0,"delta":'
+        self._after = b',"logprobs":null,"finish_reason":null}]}'
+        return self._delta({"role": "assistant", "content": ""})
+
+    def _say(self, event: TextDelta | ThinkingDelta) -> bytes:
+        key = "content" if isinstance(event, TextDelta) else "reasoning_content"
+        return self._delta({key: event.text}) if event.text else b""
+
+    def _delta(self, delta: Wire) -> bytes:
+        return write_frame(self._before + write_json(delta) + self._after)
+
+    def _call(self, ours: str, rest: Wire) -> bytes:
+        return self._delta({"tool_calls": [{"index": self._calls[ours], **rest}]})
+
+    def _start_call(self, event: ToolUseStart) -> bytes:
+        ours = event.tool_use_id
+        self._calls[ours] = len(self._calls)
+        function: Wire = {"name": event.tool_name, "arguments": ""}
+        own: Wire = {"id": derived_id(ours, "call_"), "type": "function", "function": function}
+        return self._call(ours, own)
+
+    def _continue_call(self, ours: str, piece: str) -> bytes:
+        self._told.add(ours)
+        return self._call(ours, {"function": {"arguments": piece}})
+
+    def _end_call(self, event: ToolUseEnd) -> bytes:
+        """The arguments at once, if no delta told them."""
+        if event.tool_use_id in self._told:
+            return b""
+        whole: Any = event.final_input if event.invalid is None else {}
+        return self._continue_call(event.tool_use_id, write_json(whole).decode())
+
+    def _complete(self, event: MessageComplete) -> bytes:
+        reason = encode_stop_reason(event.stop_reason)
+        choice: Wire = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
+        end = write_frame(write_json({**self._envelope, "choices": [choice]}))
+        usage = event.message.metadata.usage or self._usage
+        if usage is None:
+            return end
+        last: Wire = {**self._envelope, "choices": [], "usage": encode_usage(usage)}
+        return end + write_frame(write_json(last))
+
+    def _fail(self, event: StreamError) -> bytes:
+        self._is_over = True
+        error: Wire = {"message": event.text, "type": event.error_class, "code": event.status}
+        return write_frame(write_json({"error": error}))

@@ -1,0 +1,57 @@
+"""Shapes of foreign JSON: asking for an object or a list, with an error that names the place."""
+
+from typing import Any, cast
+
+import msgspec
+
+from metis.canonical.errors import DecodeError
+
+Wire = dict[str, Any]
+"""A JSON object of a protocol."""
+
+_read = msgspec.json.Decoder().decode
+
+
+def read_object(body: bytes, what: str) -> Wire:
+    """The JSON object that a body holds."""
+    try:
+        value = _read(body)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DecodeError(f"a {what} is a JSON object")
+    return cast("Wire", value)
+
+
+def object_at(value: Any, path: str) -> Wire:
+    """The object that has to stand at a path."""
+    if not isinstance(value, dict):
+        raise DecodeError(f"expected an object, got {type(value).__name__}", path=path)
+    return cast("Wire", value)
+
+
+def list_at(value: Any, path: str) -> list[Any]:
+    """The list that has to stand at a path."""
+    if not isinstance(value, list):
+        raise DecodeError(f"expected an array, got {type(value).__name__}", path=path)
+    return cast("list[Any]", value)
+
+
+def maybe_object(value: Any) -> Wire:
+    """The object, if it is one; else an empty one."""
+    return cast("Wire", value) if isinstance(value, dict) else {}
+
+
+def maybe_list(value: Any) -> list[Any]:
+    """The list, if it is one; else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def maybe_text(value: Any) -> str | None:
+    """The string, if it is one."""
+    return value if isinstance(value, str) else None
+
+
+def maybe_count(value: Any) -> int | None:
+    """The whole number, if it is one that is not negative."""
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,194 @@
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import anyio
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, image, text, thinking, tool, user
+from metis import adapters
+from metis.adapters.profiles import PROFILES
+from metis.canonical import Message, StopReason, ToolDefinition, ToolUseBlock, encode
+from metis.canonical.errors import CriticalLossError, MetisError, UnknownAdapterError
+from metis.canonical.tools import SideEffects
+from metis.streaming import MessageComplete, StreamEvent
+from metis.wire.call import AdapterOptions, RequestContext
+
+NAMES = adapters.names()
+CALL = call("read_file", path="a")
+TALK = [
+    user("go"),
+    assistant(replace(thinking("hm"), signature="s", issuer="anthropic"), text("yes"), CALL),
+    tool("ok", answers=CALL.id),
+]
+TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffects.READ)
+
+
+def test_adapters_are_found_by_name() -> None:
+    assert NAMES == ["anthropic", "openai", "openai-compatible"]
+    assert [adapters.get(name).name for name in NAMES] == NAMES
+    other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
+    assert other.profile.base_url == "http://127.0.0.1:9"
+    with pytest.raises(UnknownAdapterError, match="there are anthropic, openai") as caught:
+        adapters.get("nobody")
+    assert isinstance(caught.value, MetisError)
+
+
+@pytest.mark.row("M-203", "M-214", "M-220")
+def test_capabilities_come_from_the_catalogue_or_are_assumed() -> None:
+    anthropic = adapters.get("anthropic")
+    assert anthropic.capabilities("claude-sonnet-4-6").supports_images
+    assert anthropic.capabilities("claude-sonnet-4-6") == anthropic.capabilities(
+        "anthropic:claude-sonnet-4-6"
+    )
+    assert anthropic.capabilities("claude-unheard-of") == PROFILES["anthropic"].defaults
+
+
+@pytest.mark.row("M-013", "M-016", "M-109", "M-199")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_is_a_value_and_never_the_canonical_json(name: str) -> None:
+    adapter = adapters.get(name)
+    one, two = (adapter.to_wire(TALK, [TOOL], AdapterOptions()) for _ in range(2))
+    assert one == two
+    assert (one.method, one.path) == ("POST", adapter.profile.path)
+    assert one.body != encode(TALK[0])
+    assert b"Reads a file." in one.body
+
+
+@pytest.mark.row("M-002", "M-060", "M-061", "M-063", "M-223", "M-225", "M-287")
+def test_each_loss_is_one_warning_with_its_facts(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="metis.adapters"):
+        wire = adapters.get("openai").to_wire(TALK)
+    (record,) = caplog.records
+    facts = ("session_id", "message_id", "block_type", "adapter", "reason")
+    assert record.levelno == logging.WARNING
+    assert {name: getattr(record, name) for name in facts} == {
+        "session_id": TALK[1].session_id,
+        "message_id": TALK[1].id,
+        "block_type": "thinking",
+        "adapter": "openai",
+        "reason": "the target takes no thoughts",
+    }
+    assert [loss.block_type for loss in wire.losses] == ["thinking"]
+
+
+@pytest.mark.row("M-064")
+def test_a_critical_block_fails_before_anything_is_made() -> None:
+    message = user(replace(image(), critical=True))
+    with pytest.raises(CriticalLossError):
+        adapters.get("openai-compatible").to_wire([message])
+
+
+@pytest.mark.row("M-014")
+def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
+    options = AdapterOptions(native={"openai_chat": {"logit_bias": {"1": 2}}}, temperature=0.5)
+    own = adapters.get("openai").to_wire(TALK[:1], options=options)
+    other = adapters.get("anthropic").to_wire(TALK[:1], options=options)
+    assert json.loads(own.body)["logit_bias"] == {"1": 2}
+    assert own.losses == []
+    assert "logit_bias" not in json.loads(other.body)
+    assert json.loads(other.body)["temperature"] == 0.5
+    assert [(loss.block_type, loss.path) for loss in other.losses] == [("option", "$.logit_bias")]
+
+
+@pytest.mark.row("M-151", "M-195")
+def test_what_another_adapter_remembers_changes_nothing() -> None:
+    bare = TALK[1]
+    raw = {"openai_chat": {"ids": {CALL.id: "call_x"}}, "unheard_of": {"a": 1}}
+    told = replace(bare, metadata=replace(bare.metadata, provider_raw=raw))
+    adapter = adapters.get("anthropic")
+    one = adapter.to_wire([TALK[0], bare, TALK[2]]).body
+    two = adapter.to_wire([TALK[0], told, TALK[2]]).body
+    assert one == two
+
+
+@pytest.mark.row("M-009", "M-056", "M-168", "M-173", "T204", "T205")
+def test_a_conversation_walks_to_another_provider_and_back() -> None:
+    anthropic, openai = adapters.get("anthropic"), adapters.get("openai")
+    context = RequestContext(session_id="sess_walk")
+    first = anthropic.from_wire_response(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-6",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "sealed"},
+                {"type": "tool_use", "id": "toolu_own", "name": "f", "input": {"b": 1, "a": 2}},
+            ],
+            "stop_reason": "tool_use",
+            "usage": {"input_tokens": 1, "output_tokens": 1},
+        },
+        context,
+    )
+    (called,) = (block for block in first.content if isinstance(block, ToolUseBlock))
+    history = [user("go"), first, tool("ok", answers=called.id)]
+    away = json.loads(openai.to_wire(history).body)
+    (sent,) = away["messages"][1]["tool_calls"]
+    assert away["messages"][2]["tool_call_id"] == sent["id"] != "toolu_own"
+    second = openai.from_wire_response(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "model": "gpt-5",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "done"},
+                    "finish_reason": "stop",
+                }
+            ],
+        },
+        context,
+    )
+    back = json.loads(anthropic.to_wire([*history, second, user("more")]).body)
+    assert back["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "sealed"},
+        {"type": "tool_use", "id": "toolu_own", "name": "f", "input": {"b": 1, "a": 2}},
+    ]
+    assert back["messages"][2]["content"][0]["tool_use_id"] == "toolu_own"
+    assert back["messages"][3]["content"] == [{"type": "text", "text": "done"}]
+
+
+STREAM = (
+    b'data: {"id":"c","model":"gpt-5","choices":[{"index":0,"delta":{"content":"he"}}]}\n\n'
+    b'data: {"id":"c","model":"gpt-5","choices":[{"index":0,"delta":{"content":"llo"},'
+    b'"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.row("M-201", "M-237")
+def test_a_stream_of_one_provider_becomes_that_of_another() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for byte in STREAM:
+            yield bytes([byte])
+
+    async def translate() -> tuple[list[StreamEvent], bytes]:
+        events = [event async for event in adapters.get("openai").stream_response(chunks())]
+
+        async def again() -> AsyncIterator[StreamEvent]:
+            for event in events:
+                yield event
+
+        written = [data async for data in adapters.get("anthropic").stream_to_wire(again())]
+        return events, b"".join(written)
+
+    events, written = anyio.run(translate)
+    last = events[-1]
+    assert isinstance(last, MessageComplete)
+    assert last.stop_reason is StopReason.END_TURN
+    decoder = adapters.get("anthropic").stream_decoder()
+    decoder.feed(written)
+    decoder.finish()
+    assert decoder.message.content == last.message.content
+
+
+@pytest.mark.row("M-011")
+def test_a_new_provider_is_a_row() -> None:
+    profile = msgspec.structs.replace(PROFILES["openai"], name="toy", base_url="http://127.0.0.1:1")
+    toy = adapters.Adapter(profile)
+    request = toy.to_wire(TALK)
+    assert json.loads(request.body)["messages"][0] == {"role": "user", "content": "go"}
+    assert isinstance(toy.from_wire_request(request.body).messages[0], Message)

@@ -1,0 +1,195 @@
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import (
+    assistant,
+    call,
+    developer,
+    image,
+    opaque,
+    system,
+    text,
+    thinking,
+    tool,
+    tool_id,
+    user,
+)
+from metis.canonical import (
+    DocumentBlock,
+    MediaSource,
+    Message,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    encode,
+)
+from metis.canonical.errors import CriticalLossError
+from metis.projection import Change, Projection, Target, project
+from metis.projection.exchanges import NO_RESULT
+
+PLAIN = Target(adapter="plain", issuers=frozenset({"plain"}))
+RICH = Target(
+    adapter="rich",
+    issuers=frozenset({"rich"}),
+    user_blocks=frozenset({"text", "image", "document"}),
+    result_blocks=frozenset({"text", "image"}),
+    image_media_types=frozenset({"image/png"}),
+    takes_thinking=True,
+    developer_role=True,
+    system="anywhere",
+    takes_blank_text=False,
+)
+A, B = call("f", tool_id(1), a=1), call("g", tool_id(2))
+ANSWER_A = tool("one", answers=A.id)
+ANSWER_B = tool("two", answers=B.id)
+
+
+def told(projection: Projection) -> list[tuple[str, str, str]]:
+    return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
+
+
+def calls_and_results(messages: list[Message]) -> list[str]:
+    return [
+        block.name if isinstance(block, ToolUseBlock) else block.tool_use_id
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock | ToolResultBlock)
+    ]
+
+
+def test_what_a_target_can_carry_is_left_alone() -> None:
+    done = assistant(text("done"))
+    messages = [system("s"), user("go"), assistant(text("yes"), A), ANSWER_A, done]
+    projection = project(messages, PLAIN)
+    assert projection.messages == messages
+    assert all(sent is given for sent, given in zip(projection.messages, messages, strict=True))
+    assert projection.losses == []
+
+
+@pytest.mark.row("T19", "T21", "T82")
+def test_an_unanswered_call_gets_a_result_that_claims_nothing() -> None:
+    projection = project([user("go"), assistant(A, B), ANSWER_A, user("well?")], PLAIN)
+    sent = projection.messages
+    assert [message.role for message in sent] == ["user", "assistant", "tool", "tool", "user"]
+    made_up = sent[3].content[0]
+    assert isinstance(made_up, ToolResultBlock)
+    assert (made_up.tool_use_id, made_up.is_error) == (B.id, True)
+    assert made_up.content == (TextBlock(NO_RESULT),)
+    assert told(projection) == [("synthesised", "tool_result", "$.content")]
+
+
+@pytest.mark.row("T20")
+def test_a_result_without_its_call_becomes_text() -> None:
+    projection = project([user("go"), ANSWER_A, assistant(text("ok"))], PLAIN)
+    assert [message.role for message in projection.messages] == ["user", "user", "assistant"]
+    assert projection.messages[1].content[1] == TextBlock("one")
+    assert told(projection) == [("altered", "tool_result", "$.content[0]")]
+
+
+@pytest.mark.row("T17", "T22", "T23")
+def test_results_come_once_and_right_after_their_calls() -> None:
+    late = tool("later", answers=A.id)
+    given = [user("go"), assistant(A, B), ANSWER_B, ANSWER_A, user("and"), late]
+    projection = project(given, PLAIN)
+    assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
+    assert projection.messages[2] is late
+    assert ("dropped", "tool_result", "$.content[0]") in told(projection)
+
+
+@pytest.mark.row("M-225", "M-227", "T40", "T41", "T63")
+def test_sealed_parts_go_to_their_issuer_only() -> None:
+    mine = replace(thinking("mine"), signature="s", issuer="rich")
+    theirs = replace(thinking("theirs"), signature="s", issuer="other")
+    unsigned = replace(thinking("unsigned"), signature=None, issuer="rich")
+    sealed = RedactedThinkingBlock("x", issuer="other")
+    part = replace(opaque(), issuer="rich")
+    message = assistant(mine, theirs, unsigned, sealed, part, text("hi"))
+    projection = project([user("go"), message], RICH)
+    assert projection.messages[1].content == (mine, part, text("hi"))
+    assert told(projection) == [
+        ("dropped", "thinking", "$.content[1]"),
+        ("dropped", "thinking", "$.content[2]"),
+        ("dropped", "redacted_thinking", "$.content[3]"),
+    ]
+
+
+@pytest.mark.row("M-226", "M-065", "T27", "T28", "T101")
+def test_media_that_is_not_taken_leaves_a_note_and_the_stored_message_as_it_was() -> None:
+    message = user(text("look"), image())
+    before = encode(message)
+    projection = project([message], PLAIN)
+    assert projection.messages[0].content[0] == text("look")
+    note = projection.messages[0].content[1]
+    assert isinstance(note, TextBlock)
+    assert note.text == "[image image/png: not shown to this model]"
+    assert told(projection) == [("altered", "image", "$.content[1]")]
+    assert encode(message) == before
+    assert project([message], RICH).losses == []
+
+
+def test_an_image_of_a_kind_that_is_not_taken_is_told() -> None:
+    projection = project([user(replace(image(), media_type="image/tiff"))], RICH)
+    assert told(projection) == [("altered", "image", "$.content[0]")]
+
+
+@pytest.mark.row("T29")
+def test_media_in_a_result_is_judged_by_what_results_may_hold() -> None:
+    document = DocumentBlock(MediaSource("base64", "AA=="), "application/pdf", "a.pdf")
+    answer = tool(text("see"), image(), document, answers=A.id)
+    projection = project([user("go"), assistant(A), answer], RICH)
+    block = projection.messages[2].content[0]
+    assert isinstance(block, ToolResultBlock)
+    assert block.content[:2] == (text("see"), image())
+    assert told(projection) == [("altered", "document", "$.content[0].content[2]")]
+
+
+@pytest.mark.row("M-064", "T212")
+@pytest.mark.parametrize(
+    "message",
+    [
+        user(replace(image(), critical=True)),
+        assistant(replace(thinking("x"), critical=True), text("hi")),
+    ],
+)
+def test_a_critical_block_fails_the_request(message: Message) -> None:
+    with pytest.raises(CriticalLossError) as caught:
+        project([message], PLAIN)
+    assert caught.value.message_id == message.id
+    assert caught.value.path == "$.content[0]"
+
+
+@pytest.mark.row("T73", "T75")
+def test_instructions_keep_their_place() -> None:
+    given = [system("first"), user("a"), assistant(text("b")), system("later"), developer("note")]
+    projection = project(given, PLAIN)
+    roles = [message.role for message in projection.messages]
+    assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.USER]
+    assert projection.messages[3].content == (TextBlock("<system>\nlater\n</system>"),)
+    assert told(projection) == [("altered", "system", "$.role"), ("altered", "developer", "$.role")]
+    assert project(given, RICH).losses == []
+
+
+@pytest.mark.row("T39", "T83", "T84", "T88")
+def test_blanks_go_where_they_are_refused_but_not_from_signed_turns() -> None:
+    signed = assistant(replace(thinking(""), signature="s", issuer="rich"), text(""), text("x"))
+    given = [user("go"), assistant(text(" "), text("x")), user("on"), signed, assistant(text(""))]
+    projection = project(given, RICH)
+    assert [len(message.content) for message in projection.messages] == [1, 1, 1, 3]
+    assert told(projection) == [
+        ("dropped", "text", "$.content[0]"),
+        ("dropped", "text", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+    assert projection.losses[0].change is Change.DROPPED
+
+
+def test_what_came_from_the_target_itself_is_not_touched() -> None:
+    blind: Any = user(image(), text(""))
+    native = replace(blind, metadata=replace(blind.metadata, origin="plain"))
+    projection = project([native], PLAIN)
+    assert projection.messages == [native]
+    assert projection.losses == []
