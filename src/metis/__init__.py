@@ -4,10 +4,10 @@ Names are loaded when they are first used, so that `import metis` costs next to 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from metis.version import SPEC_VERSION, __version__
 
+TYPE_CHECKING = False  # as in typing, which would cost more to import than all of this
 if TYPE_CHECKING:
     from metis import adapters, canonical, catalog
     from metis.canonical import (
@@ -100,7 +100,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'metis' has no attribute {name!r}")
     if name in ("adapters", "canonical", "catalog"):

@@ -1,5 +1,6 @@
 """The JSON Schema of the canonical form, derived from its types."""
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ def json_schema() -> dict[str, Any]:
     """
     schema = msgspec.json.schema(Message, schema_hook=_foreign)
     for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
         definition.pop("additionalProperties", None)
         for name in _NAMELESS:
             definition.get("properties", {}).pop(name, None)
