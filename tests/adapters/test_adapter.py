@@ -83,14 +83,27 @@ def test_a_critical_block_fails_before_anything_is_made() -> None:
 
 @pytest.mark.row("M-014")
 def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
-    options = AdapterOptions(native={"openai_chat": {"logit_bias": {"1": 2}}}, temperature=0.5)
+    options = AdapterOptions(
+        native={"openai_chat": {"logit_bias": {"1": 2}}}, stop_sequences=("x",)
+    )
     own = adapters.get("openai").to_wire(TALK[:1], options=options)
     other = adapters.get("anthropic").to_wire(TALK[:1], options=options)
     assert json.loads(own.body)["logit_bias"] == {"1": 2}
     assert own.losses == []
     assert "logit_bias" not in json.loads(other.body)
-    assert json.loads(other.body)["temperature"] == 0.5
+    assert json.loads(other.body)["stop_sequences"] == ["x"]
     assert [(loss.block_type, loss.path) for loss in other.losses] == [("option", "$.logit_bias")]
+
+
+@pytest.mark.row("T183")
+def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
+    options = AdapterOptions(temperature=0.5, top_k=3)
+    wire = adapters.get("anthropic").to_wire(TALK[:1], options=options)
+    assert not {"temperature", "top_k"} & set(json.loads(wire.body))
+    assert [loss.path for loss in wire.losses] == ["$.temperature", "$.top_k"]
+    kept = adapters.get("openai").to_wire(TALK[:1], options=options)
+    assert json.loads(kept.body)["temperature"] == 0.5
+    assert [loss.path for loss in kept.losses] == ["$.top_k"]
 
 
 @pytest.mark.row("M-151", "M-195")

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from corpus import body_of, needs_corpus, requests
+from judges import complaints
 from metis import adapters
 from metis.canonical import (
     ContentBlock,
@@ -128,6 +129,18 @@ def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> No
             request.messages, request.tools, replace(request.options, model=None)
         )
         assert faults(target, json.loads(wire.body)["messages"]) == [], key
+
+
+@needs_corpus
+@pytest.mark.row("M-224", "T87", "T183")
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_valid_for_the_target(source: str, target: str) -> None:
+    """The official SDK of the target would let the request pass."""
+    for key, body in recorded(source):
+        request = adapters.get(source).from_wire_request(body, CONTEXT)
+        options = replace(request.options, model=None, stream=None)
+        wire = adapters.get(target).to_wire(request.messages, request.tools, options)
+        assert complaints(target, json.loads(wire.body)) == [], key
 
 
 def faults(target: str, turns: list[dict[str, Any]]) -> list[str]:

@@ -22,6 +22,9 @@ from metis.wire.codec import StreamReader, StreamWriter
 
 log = logging.getLogger("metis.adapters")
 
+_Lost = list[tuple[str, str]]
+"""Options that are not sent, each with the reason."""
+
 
 class Adapter:
     """Speaks to one provider, in both directions: as its client, and in its place."""
@@ -57,10 +60,10 @@ class Adapter:
         capabilities = self.capabilities(model)
         projection = project(messages, self.profile.target(capabilities))
         sent = tools if capabilities.supports_tools else ()
-        spelled = options.model is None and self.profile.protocol in options.native
-        asked = options if spelled else replace(options, model=model)
+        asked, lost = self._project_options(options)
         body = self._codec.encode_request(projection.messages, sent, asked)
-        losses = [*projection.losses, *self._lost_options(messages, options)]
+        session = messages[0].session_id if messages else ""
+        losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
@@ -123,24 +126,39 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _lost_options(self, messages: Sequence[Message], options: AdapterOptions) -> list[Loss]:
-        """Options of another protocol that have no place here."""
-        session = messages[0].session_id if messages else ""
-        return [
-            Loss(
-                session_id=session,
-                message_id="",
-                block_type="option",
-                adapter=self.name,
-                reason=f"the option {key!r} of {protocol} has no place here",
-                change=Change.DROPPED,
-                path=f"$.{key}",
-            )
+    def _project_options(self, options: AdapterOptions) -> tuple[AdapterOptions, _Lost]:
+        """The options that this provider takes, and those that have no place here."""
+        own = self.profile.protocol
+        lost = [
+            (key, f"the option {key!r} of {protocol} has no place here")
             for protocol, keys in options.native.items()
-            if protocol != self.profile.protocol
+            if protocol != own
             for key, value in keys.items()
             if value is not None and key not in CODECS[protocol].shared_keys
         ]
+        if own in options.native:
+            if options.model is None:
+                return options, lost
+            return replace(options, model=self.wire_model(options.model)), lost
+        refused = [
+            name
+            for name in sorted(self.profile.refused_options)
+            if getattr(options, name) is not None
+        ]
+        lost += [(name, f"{self.name} takes no {name}") for name in refused]
+        changes: dict[str, Any] = dict.fromkeys(refused)
+        return replace(options, model=self.wire_model(options.model), **changes), lost
+
+    def _option_loss(self, session_id: str, key: str, reason: str) -> Loss:
+        return Loss(
+            session_id=session_id,
+            message_id="",
+            block_type="option",
+            adapter=self.name,
+            reason=reason,
+            change=Change.DROPPED,
+            path=f"$.{key}",
+        )
 
 
 def _write(body: dict[str, Any]) -> bytes:

@@ -23,6 +23,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What is assumed of a model that the catalogue does not know."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+    refused_options: frozenset[str] = frozenset()
+    """Shared options that the provider's API does not take any more; a client's own go through."""
     documents: bool = False
     audio: bool = False
     result_blocks: frozenset[str] = frozenset({"text"})

@@ -19,6 +19,7 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
+        refused_options=frozenset({"temperature", "top_p", "top_k"}),
         documents=True,
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
@@ -38,6 +39,7 @@ PROFILES: Mapping[str, Profile] = {
             system_in_list=True,
         ),
         issuers=frozenset({"openai_chat"}),
+        refused_options=frozenset({"top_k"}),
         documents=True,
         audio=True,
         developer_role=True,
@@ -51,6 +53,7 @@ COMPATIBLE = Profile(
     base_url="http://127.0.0.1:8080",
     path="/v1/chat/completions",
     default_model="default",
+    refused_options=frozenset({"top_k"}),
     defaults=assumed(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),

@@ -1,0 +1,65 @@
+"""Judges of requests: the official SDKs' own types, made strict.
+
+Their `Iterable[...]` fields would be checked lazily and their TypedDicts take extra keys; here
+iterables are lists and no key is taken that a type does not name.
+"""
+
+import collections.abc
+import os
+import types
+import typing
+from functools import cache
+from typing import Any, NotRequired, Required, get_args, get_origin
+
+import anthropic.types.beta.message_create_params as anthropic_params
+import openai.types.chat.completion_create_params as openai_params
+import pydantic
+from typing_extensions import TypedDict, get_type_hints, is_typeddict
+
+
+@cache
+def judge(target: str) -> pydantic.TypeAdapter[Any]:
+    """The strict type of a request to a target."""
+    kinds: dict[str, Any] = {
+        "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
+        "openai": openai_params.CompletionCreateParamsNonStreaming,
+    }
+    return pydantic.TypeAdapter(_strict(kinds[target]))
+
+
+def complaints(target: str, body: Any) -> list[str]:
+    """What the SDK of a target would not let pass."""
+    try:
+        judge(target).validate_python(body, strict=True)
+    except pydantic.ValidationError as error:
+        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    return []
+
+
+@cache
+def _strict_dict(kind: Any) -> Any:
+    hints = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {}
+    for key, hint in hints.items():
+        if key != "betas":  # a header, not a key of the body
+            inner = _strict(hint)
+            fields[key] = Required[inner] if key in kind.__required_keys__ else NotRequired[inner]
+    name = f"Strict{kind.__name__}"
+    made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
+    made.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    return made
+
+
+def _strict(hint: Any) -> Any:
+    origin, members = get_origin(hint), get_args(hint)
+    if is_typeddict(hint):
+        return _strict_dict(hint)
+    if origin in (Required, NotRequired, typing.Annotated):
+        return _strict(members[0])
+    if origin in (typing.Union, types.UnionType):
+        union: Any = typing.Union[tuple(_strict(member) for member in members)]  # noqa: UP007 - of any length
+        return union
+    if origin in (collections.abc.Iterable, collections.abc.Sequence, list):
+        return list[_strict(members[0])]
+    # The SDKs also take open files, which no JSON holds.
+    return str if origin in (typing.IO, os.PathLike) else hint
