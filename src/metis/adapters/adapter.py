@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
 from metis.adapters.profile import Profile
-from metis.canonical.errors import CatalogError
+from metis.canonical.errors import CatalogError, DecodeError
+from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.load import catalog
@@ -77,7 +78,7 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
         """The message of a response; an error body raises the error that it stands for."""
-        return self._codec.decode_response(body, self._context(context))
+        return self._codec.decode_response(_checked(body), self._context(context))
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -98,7 +99,8 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        data = body if isinstance(body, bytes) else _write(body)
+        body = _checked(body)
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         return self._codec.decode_request(data, self._context(context))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
@@ -161,8 +163,13 @@ class Adapter:
         )
 
 
-def _write(body: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(body)
+def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:
+    """A body that is JSON; objects that were made by hand may hold what JSON has no place for."""
+    if isinstance(body, dict):
+        fault = json_fault(body)
+        if fault:
+            raise DecodeError(fault[1], path=fault[0])
+    return body
 
 
 def _fields(loss: Loss) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Message(Value, frozen=True, kw_only=True):
         super().settle()
         settle_tuple(self, "content")
         set_field(self, "role", Role(self.role))
-        set_field(self, "created_at", _utc(self.created_at))
+        set_field(self, "created_at", to_utc(self.created_at))
 
     def meaningful(self) -> Self:
         """The same without what only one adapter reads."""
@@ -76,7 +76,8 @@ class Message(Value, frozen=True, kw_only=True):
         return replace(self, metadata=metadata, content=content)
 
 
-def _utc(moment: datetime) -> datetime:
+def to_utc(moment: datetime) -> datetime:
+    """The same moment in UTC; a time without a zone is refused."""
     if moment.tzinfo is None:
         raise InvalidValueError("a time without a zone; give UTC", path="$.created_at")
     try:

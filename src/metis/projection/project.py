@@ -9,6 +9,7 @@ from metis.projection.blocks import project_blocks
 from metis.projection.exchanges import repair_exchanges
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
+from metis.projection.ready import is_ready
 from metis.projection.roles import drop_empties, place_roles
 from metis.projection.target import Target, is_native
 
@@ -22,6 +23,8 @@ class Projection(Struct, frozen=True):
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
+    if is_ready(messages, target):
+        return Projection(list(messages), [])
     ledger = Ledger(target)
     sent = repair_exchanges(messages, ledger)
     sent = [

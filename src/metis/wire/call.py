@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from metis.canonical.ids import new_session_id
-from metis.canonical.message import Message
+from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
 
@@ -28,6 +29,11 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The HTTP status of a response, so that error bodies become the right error."""
     created_at: datetime = msgspec.field(default_factory=_now)
     latency_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Times are in UTC from here on."""
+        if self.created_at.tzinfo is not UTC:
+            force_setattr(self, "created_at", to_utc(self.created_at))
 
 
 class ToolChoice(Struct, frozen=True):

@@ -5,7 +5,7 @@ remembered as it came (see `spelling`), and what has no canonical meaning is opa
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -24,15 +24,23 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from metis.canonical.value import made
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 PROTOCOL = "anthropic"
 """The name under which messages remember how they were spelled here."""
 
+_KEYS_OF_TEXT = 2
+_KEYS_OF_CALL = 4
+
 ANY_IMAGE = "image/*"
 """The media type of an image that is only known by its URL."""
 
 _write = msgspec.json.Encoder().encode
+_make_text = made(TextBlock)
+_make_call = made(ToolUseBlock)
+_make_result = made(ToolResultBlock)
+_make_thinking = made(ThinkingBlock)
 
 
 def decode_block(wire: Any) -> ContentBlock:
@@ -41,6 +49,23 @@ def decode_block(wire: Any) -> ContentBlock:
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
     return block or OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
+
+
+def is_result(wire: Any) -> bool:
+    """Whether a block of the protocol answers a call."""
+    own = maybe_object(wire)
+    return own.get("type") == "tool_result" and isinstance(own.get("tool_use_id"), str)
+
+
+def is_exact(block: ContentBlock, wire: Any) -> bool:
+    """Whether encoding a block gives the JSON that it was decoded from."""
+    kind = type(block)
+    if kind is TextBlock and len(wire) == _KEYS_OF_TEXT:
+        return True
+    if kind is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
+        return True
+    again = encode_block(block, str)
+    return isinstance(again, Raw) or again == wire
 
 
 def encode_block(block: ContentBlock, wire_id: Callable[[str], str]) -> Wire | Raw | None:
@@ -53,8 +78,12 @@ def _decode_text(wire: Wire) -> ContentBlock | None:
     text = wire.get("text")
     if not isinstance(text, str):
         return None
-    citations = maybe_list(wire.get("citations"))
-    return TextBlock(text, tuple(_decode_citation(maybe_object(each)) for each in citations))
+    citations = wire.get("citations")
+    if not citations:
+        return _make_text(text)
+    return TextBlock(
+        text, tuple(_decode_citation(maybe_object(each)) for each in maybe_list(citations))
+    )
 
 
 def _decode_citation(wire: Wire) -> Citation:
@@ -70,7 +99,7 @@ def _decode_citation(wire: Wire) -> Citation:
 def _decode_tool_use(wire: Wire) -> ContentBlock | None:
     call, name, arguments = wire.get("id"), wire.get("name"), wire.get("input")
     if isinstance(call, str) and isinstance(name, str) and isinstance(arguments, dict):
-        return ToolUseBlock(call, name, cast("dict[str, Any]", arguments))
+        return _make_call(call, name, arguments)
     return None
 
 
@@ -79,16 +108,16 @@ def _decode_tool_result(wire: Wire) -> ContentBlock | None:
     if not isinstance(call, str):
         return None
     if isinstance(content, str):
-        parts: tuple[ContentBlock, ...] = (TextBlock(content),)
+        parts: tuple[ContentBlock, ...] = (_make_text(content),)
     else:
         parts = tuple(decode_block(part) for part in maybe_list(content))
-    return ToolResultBlock(call, parts, is_error=wire.get("is_error") is True)
+    return _make_result(call, parts, is_error=wire.get("is_error") is True)
 
 
 def _decode_thinking(wire: Wire) -> ContentBlock | None:
     text, signature = wire.get("thinking"), wire.get("signature")
     if isinstance(text, str) and isinstance(signature, str | None):
-        return ThinkingBlock(text, signature, issuer=PROTOCOL)
+        return _make_thinking(text, signature, issuer=PROTOCOL)
     return None
 
 

@@ -9,26 +9,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.tools import ToolDefinition
-from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block
+from metis.canonical.value import made
+from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact, is_result
 from metis.wire.anthropic.options import decode_options, decode_tools, encode_options
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.shape import Wire, list_at, object_at, read_object
-from metis.wire.spelling import spelled, spelled_blocks, spelling_of
+from metis.wire.spelling import NOTHING, spelled, spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 # Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
+_make_message = made(Message)
+_make_metadata = made(MessageMetadata)
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
@@ -68,7 +70,7 @@ class _Draft:
     def messages(self) -> tuple[Message, ...]:
         ids = new_ulids(len(self._parts))
         return tuple(
-            Message(
+            _make_message(
                 id=one,
                 session_id=self._context.session_id,
                 role=role,
@@ -106,11 +108,11 @@ class _Draft:
         content: list[ContentBlock] = []
         for index, wire in enumerate(blocks):
             block = decode_block(wire)
-            if encode_block(block, str) != wire and not isinstance(encode_block(block, str), Raw):
+            if not is_exact(block, wire):
                 odd[str(index)] = wire
             content.append(self._with_our_ids(block, ids))
         parent = next((b.tool_use_id for b in content if isinstance(b, ToolResultBlock)), None)
-        metadata = MessageMetadata(
+        metadata = _make_metadata(
             origin=self._context.provider or PROTOCOL,
             parent_tool_use_id=parent,
             provider_raw=spelled(
@@ -152,7 +154,7 @@ def _groups(role: Role, blocks: Iterable[Any]) -> Iterable[tuple[Role, list[Any]
     """The blocks of a wire message by the messages of ours that they become, in order."""
     open_group: list[Any] = []
     for block in blocks:
-        if role is Role.USER and isinstance(decode_block(block), ToolResultBlock):
+        if role is Role.USER and is_result(block):
             if open_group:
                 yield role, open_group
                 open_group = []
@@ -199,12 +201,18 @@ def _is_open(turn: Wire) -> bool:
 def _encode_blocks(
     message: Message, spelling: Mapping[str, Any], wire_id: Callable[[str], str]
 ) -> list[Any]:
-    odd = spelled_blocks(message, spelling)
-    blocks = [
-        odd.get(str(index)) or encode_block(block, wire_id)
-        for index, block in enumerate(message.content)
-    ]
-    return [block for block in blocks if block is not None]
+    odd = spelled_blocks(message, spelling) if "blocks" in spelling else NOTHING
+    blocks: list[Any] = []
+    for index, block in enumerate(message.content):
+        if odd and str(index) in odd:
+            blocks.append(odd[str(index)])
+        elif type(block) is TextBlock and not block.citations:
+            blocks.append({"type": "text", "text": block.text})
+        else:
+            wire = encode_block(block, wire_id)
+            if wire is not None:
+                blocks.append(wire)
+    return blocks
 
 
 def _split_system(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:

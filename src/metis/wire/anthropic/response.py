@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, ToolUseBlock
@@ -13,7 +12,8 @@ from metis.canonical.digest import content_digest
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
-from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block
+from metis.canonical.value import made
+from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.call import RequestContext
 from metis.wire.shape import (
@@ -49,6 +49,9 @@ _WORDS: Mapping[StopReason, str] = {
     StopReason.CONTENT_FILTER: "refusal",
 }
 _write = msgspec.json.Encoder().encode
+_make_message = made(Message)
+_make_metadata = made(MessageMetadata)
+_make_usage = made(Usage)
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
@@ -72,8 +75,7 @@ def decode_body(
     content: list[ContentBlock] = []
     for index, part in enumerate(list_at(wire.get("content"), "$.content")):
         block = decode_block(part)
-        again = encode_block(block, str)
-        if again != part and not isinstance(again, Raw):
+        if not is_exact(block, part):
             odd[str(index)] = part
         if isinstance(block, ToolUseBlock):
             ours = canonical_tool_id(context.session_id, block.id)
@@ -82,13 +84,13 @@ def decode_body(
         content.append(block)
     provider = context.provider or PROTOCOL
     rest = {name: value for name, value in wire.items() if name != "content"}
-    return Message(
+    return _make_message(
         id=message_id,
         session_id=context.session_id,
         role=Role.ASSISTANT,
         content=tuple(content),
         created_at=context.created_at,
-        metadata=MessageMetadata(
+        metadata=_make_metadata(
             model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
             provider=provider,
             origin=provider,
@@ -128,7 +130,7 @@ def decode_usage(wire: object, context: RequestContext) -> Usage | None:
     written = maybe_object(counts.get("cache_creation"))
     total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
     one_hour = maybe_count(written.get("ephemeral_1h_input_tokens")) or 0
-    return Usage(
+    return _make_usage(
         input_tokens=fresh,
         output_tokens=maybe_count(counts.get("output_tokens")) or 0,
         cached_input_tokens=maybe_count(counts.get("cache_read_input_tokens")) or 0,

@@ -14,6 +14,7 @@ from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.tools import ToolDefinition
+from metis.canonical.value import made
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import CallIds, WireId
@@ -23,6 +24,8 @@ from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
 from metis.wire.spelling import spelled, spelling_of
 from metis.wire.tool_ids import derived_id
 
+_make_message = made(Message)
+_make_metadata = made(MessageMetadata)
 _ROLES = {
     "system": Role.SYSTEM,
     "developer": Role.DEVELOPER,
@@ -78,13 +81,13 @@ def _decode_message(
     content, spelling = decode(wire)
     spelling = remember(wire, role, content, spelling)
     calls = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
-    return Message(
+    return _make_message(
         id=message_id,
         session_id=context.session_id,
         role=role,
         content=content,
         created_at=context.created_at,
-        metadata=MessageMetadata(
+        metadata=_make_metadata(
             origin=context.provider or PROTOCOL,
             parent_tool_use_id=next(calls, None),
             provider_raw=spelled(PROTOCOL, spelling),

@@ -9,6 +9,7 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
+from metis.canonical.value import made
 from metis.wire.call import RequestContext
 from metis.wire.openai_chat.assistant import decode_assistant
 from metis.wire.openai_chat.calls import CallIds
@@ -24,6 +25,8 @@ from metis.wire.openai_chat.usage import (
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
 from metis.wire.spelling import spelled, spelling_of
 
+_make_message = made(Message)
+_make_metadata = made(MessageMetadata)
 PROVIDER = "openai"
 """Who answers if nobody says."""
 
@@ -72,13 +75,13 @@ def decode_body(
     )
     if reason is StopReason.ERROR and status is MessageStatus.COMPLETE:
         status = MessageStatus.ERROR
-    return Message(
+    return _make_message(
         id=message_id,
         session_id=context.session_id,
         role=Role.ASSISTANT,
         content=content,
         created_at=context.created_at,
-        metadata=MessageMetadata(
+        metadata=_make_metadata(
             model=f"{provider}:{model}" if model else context.model,
             provider=provider,
             origin=provider,
