@@ -45,7 +45,7 @@ def test_a_request_moves_to_another_provider_and_names_its_losses() -> None:
     assert json.loads(call["function"]["arguments"]) == {"a": 1}
     assert tool == {"role": "tool", "tool_call_id": call["id"], "content": "ok"}
     assert done.stderr.splitlines() == [
-        "dropped: thinking at $.content[0]: the target takes no thoughts",
+        "dropped: thinking at message 3 $.content[0]: the target takes no thoughts",
         "dropped: option at $.thinking: the option 'thinking' of anthropic has no place here",
     ]
 

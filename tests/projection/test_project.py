@@ -17,6 +17,9 @@ from build import (
     user,
 )
 from metis.canonical import (
+    AudioBlock,
+    Citation,
+    ContentBlock,
     DocumentBlock,
     MediaSource,
     Message,
@@ -25,6 +28,7 @@ from metis.canonical import (
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    VideoBlock,
     encode,
 )
 from metis.canonical.errors import CriticalLossError
@@ -193,3 +197,55 @@ def test_what_came_from_the_target_itself_is_not_touched() -> None:
     projection = project([native], PLAIN)
     assert projection.messages == [native]
     assert projection.losses == []
+
+
+@pytest.mark.row("T83", "T88", "T211")
+def test_an_empty_answer_of_the_target_is_not_sent_back() -> None:
+    blank = assistant(text(""))
+    own = replace(blank, metadata=replace(blank.metadata, origin="rich"))
+    projection = project([user("go"), own, user("on")], RICH)
+    assert [message.role for message in projection.messages] == ["user", "user"]
+    assert told(projection)[-1] == ("dropped", "message", "$")
+
+
+@pytest.mark.row("T198")
+def test_citations_that_the_target_does_not_know_are_told() -> None:
+    cited = TextBlock("see", (Citation("mine"), Citation("theirs")))
+    target = replace(RICH, citation_kinds=frozenset({"mine"}))
+    projection = project([user("go"), assistant(cited)], target)
+    assert projection.messages[1].content == (TextBlock("see", (Citation("mine"),)),)
+    assert told(projection) == [("altered", "text", "$.content[0].citations")]
+
+
+@pytest.mark.row("T92", "T97", "T99")
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (DocumentBlock(MediaSource("url", "https://x/a.pdf"), "application/pdf"), "by URL"),
+        (DocumentBlock(MediaSource("file_id", "f", "other"), "application/pdf"), "lies at other"),
+        (DocumentBlock(MediaSource("file_ref", "a.pdf"), "application/pdf"), "not read"),
+        (AudioBlock(MediaSource("base64", "AA=="), "audio/ogg"), "audio/ogg is not taken"),
+        (VideoBlock(MediaSource("base64", "AA=="), "video/mp4"), "takes no video"),
+    ],
+)
+def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -> None:
+    target = replace(
+        RICH,
+        user_blocks=RICH.user_blocks | {"audio"},
+        audio_media_types=frozenset({"audio/wav"}),
+    )
+    projection = project([user(block)], target)
+    assert told(projection) == [("altered", block.type, "$.content[0]")]
+    assert reason in projection.losses[0].reason
+    own = DocumentBlock(MediaSource("file_id", "f", "rich"), "application/pdf")
+    assert project([user(own)], target).losses == []
+
+
+@pytest.mark.row("M-064")
+def test_a_critical_part_is_never_dropped_for_being_blank_or_double() -> None:
+    blank = assistant(TextBlock(" ", critical=True), text("x"))
+    with pytest.raises(CriticalLossError):
+        project([user("go"), blank], RICH)
+    marked = replace(ANSWER_A, content=(ToolResultBlock(A.id, (text("one"),), critical=True),))
+    with pytest.raises(CriticalLossError):
+        project([user("go"), assistant(A), marked, user("?"), ANSWER_A], RICH)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from build import assistant, call, system, text, tool, user
+from build import assistant, call, image, system, text, tool, user
 from corpus import body_of, needs_corpus, requests, responses, streams
 from metis.canonical import (
     DocumentBlock,
@@ -499,6 +499,62 @@ def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
     assert isinstance(events[-1], StreamError)
     assert events[-1].error_class == "NetworkError"
     assert message.content == (TextBlock("hi"),)
+
+
+@pytest.mark.row("M-042", "T32", "T123")
+def test_broken_arguments_of_a_streamed_call_are_kept_as_invalid() -> None:
+    broken = block_events(
+        0, {**CALL, "input": {}}, {"type": "input_json_delta", "partial_json": '{"path":"/a'}
+    )
+    events, message = events_of([frames(STARTED, *broken, *ENDED)])
+    (called,) = message.content
+    assert isinstance(called, ToolUseBlock)
+    assert called.input == {}
+    assert called.invalid is not None
+    assert called.invalid.raw == '{"path":"/a'
+    (end,) = (event for event in events if isinstance(event, ToolUseEnd))
+    assert end.invalid == called.invalid
+
+
+@pytest.mark.row("T09")
+def test_an_id_that_a_host_uses_again_in_another_answer_is_another_call() -> None:
+    first = decode_response(answered(CALL, id="msg_1"), CONTEXT)
+    second = decode_response(answered(CALL, id="msg_2"), CONTEXT)
+    calls = [b.id for m in (first, second) for b in m.content if isinstance(b, ToolUseBlock)]
+    assert len(set(calls)) == 2
+
+
+@pytest.mark.row("M-065", "T211")
+def test_a_trimmed_or_edited_history_is_still_written() -> None:
+    turns = [
+        ASKED,
+        CALLED,
+        {"role": "user", "content": [{**RESULT, "content": "ok"}, TEXT]},
+        {"role": "assistant", "content": "plain"},
+        ASKED,
+    ]
+    messages = decode_request(body_of(sent(*turns)), CONTEXT).messages
+    trimmed = [messages[0], messages[4], messages[3], messages[5]]
+    body = json.loads(encode_request(trimmed, (), AdapterOptions()))
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user", "user"]
+    shown = msgspec.structs.replace(messages[0], content=(image(),))
+    body = json.loads(encode_request([shown], (), AdapterOptions()))
+    assert body["messages"][0]["content"][0]["type"] == "image"
+
+
+@pytest.mark.row("T181")
+def test_the_length_that_the_protocol_wants_is_always_there() -> None:
+    options = AdapterOptions(native={"openai_chat": {"model": "gpt-5"}})
+    assert json.loads(encode_request([user("hi")], (), options))["max_tokens"] == 4096
+
+
+@pytest.mark.parametrize(("status", "expected"), [(502, ServerError), (429, RateLimitError)])
+def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
+    status: int, expected: type[ProviderError]
+) -> None:
+    for body in (b"<html>bad gateway</html>", b"", b'"oops"'):
+        with pytest.raises(expected):
+            decode_response(body, RequestContext(status=status))
 
 
 ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [

@@ -171,7 +171,7 @@ def test_every_recorded_answer_is_the_same_when_it_is_streamed() -> None:
         context = replace(CONTEXT, provider=exchange["provider"])
         expected = decode_response(body, context)
         events, message = play(*stream_of(body), context=context)
-        if not _has_bare_calls(body):
+        if body.get("id") and not _has_bare_calls(body):
             assert message.content == expected.content, exchange["id"]
         assert calls_of(message) == calls_of(expected)
         assert message.metadata.usage == expected.metadata.usage

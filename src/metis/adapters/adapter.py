@@ -136,7 +136,7 @@ class Adapter:
             for protocol, keys in options.native.items()
             if protocol != own
             for key, value in keys.items()
-            if value is not None and key not in CODECS[protocol].shared_keys
+            if value is not None and key not in _shared_keys(protocol)
         ]
         if own in options.native:
             if options.model is None:
@@ -161,6 +161,11 @@ class Adapter:
             change=Change.DROPPED,
             path=f"$.{key}",
         )
+
+
+def _shared_keys(protocol: str) -> frozenset[str]:
+    codec = CODECS.get(protocol)
+    return frozenset() if codec is None else codec.shared_keys
 
 
 def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:

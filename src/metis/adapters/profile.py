@@ -26,7 +26,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     refused_options: frozenset[str] = frozenset()
     """Shared options that the provider's API does not take any more; a client's own go through."""
     documents: bool = False
-    audio: bool = False
+    audio_media_types: frozenset[str] = frozenset()
+    url_blocks: frozenset[str] = frozenset()
+    citation_kinds: frozenset[str] = frozenset()
     result_blocks: frozenset[str] = frozenset({"text"})
     takes_thinking: bool = False
     needs_signatures: bool = True
@@ -40,7 +42,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             taken.add("image")
         if self.documents:
             taken.add("document")
-        if self.audio:
+        if self.audio_media_types:
             taken.add("audio")
         results = self.result_blocks if capabilities.supports_images else frozenset({"text"})
         return Target(
@@ -49,6 +51,9 @@ class Profile(Struct, frozen=True, kw_only=True):
             user_blocks=frozenset(taken),
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
+            audio_media_types=self.audio_media_types,
+            url_blocks=self.url_blocks,
+            citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
             takes_thinking=self.takes_thinking,
             needs_signatures=self.needs_signatures,

@@ -21,6 +21,16 @@ PROFILES: Mapping[str, Profile] = {
         ),
         refused_options=frozenset({"temperature", "top_p", "top_k"}),
         documents=True,
+        url_blocks=frozenset({"image", "document"}),
+        citation_kinds=frozenset(
+            {
+                "char_location",
+                "page_location",
+                "content_block_location",
+                "search_result_location",
+                "web_search_result_location",
+            }
+        ),
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
         takes_blank_text=False,
@@ -41,7 +51,8 @@ PROFILES: Mapping[str, Profile] = {
         issuers=frozenset({"openai_chat"}),
         refused_options=frozenset({"top_k"}),
         documents=True,
-        audio=True,
+        audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
+        url_blocks=frozenset({"image"}),
         developer_role=True,
     ),
 }

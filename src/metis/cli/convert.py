@@ -1,6 +1,7 @@
 """`metis convert`: a request of one provider as a request of another, with its losses."""
 
 import logging
+from collections.abc import Mapping
 from typing import IO
 
 import click
@@ -34,13 +35,17 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
     except MetisError as error:
         click.echo(f"{name_of(source)}: {error}", err=True)
         return 2
+    places = {message.id: number for number, message in enumerate(request.messages, 1)}
     for loss in wire.losses:
-        click.echo(msgspec.json.encode(loss).decode() if json else _line(loss), err=True)
+        line = msgspec.json.encode(loss).decode() if json else _line(loss, places)
+        click.echo(line, err=True)
     if strict and wire.losses:
         return 1
     click.echo(msgspec.json.format(wire.body, indent=2).decode())
     return 0
 
 
-def _line(loss: Loss) -> str:
-    return f"{loss.change}: {loss.block_type} at {loss.path}: {loss.reason}"
+def _line(loss: Loss, places: Mapping[str, int]) -> str:
+    number = places.get(loss.message_id)
+    where = f"{loss.path}" if number is None else f"message {number} {loss.path}"
+    return f"{loss.change}: {loss.block_type} at {where}: {loss.reason}"

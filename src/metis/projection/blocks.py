@@ -1,5 +1,7 @@
 """Blocks on their way to a target: sealed parts to their issuer only, media where it is taken."""
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
@@ -8,6 +10,7 @@ from metis.canonical.blocks import (
     ContentBlock,
     DocumentBlock,
     ImageBlock,
+    MediaSource,
     OpaqueBlock,
     RedactedThinkingBlock,
     TextBlock,
@@ -30,7 +33,7 @@ def project_blocks(message: Message, ledger: Ledger) -> Message:
     kept: list[ContentBlock] = []
     changed = False
     for index, block in enumerate(message.content):
-        if type(block) is TextBlock:
+        if type(block) is TextBlock and not block.citations:
             kept.append(block)
             continue
         sent = _project(block, message, f"$.content[{index}]", ledger)
@@ -45,6 +48,8 @@ def _project(
 ) -> ContentBlock | None:
     target = ledger.target
     match block:
+        case TextBlock():
+            return _project_citations(block, message, path, ledger)
         case ToolResultBlock():
             return _project_result(block, message, path, ledger)
         case ToolUseBlock() if target.takes_tools:
@@ -53,7 +58,7 @@ def _project(
             reason = _refusal(block, message.role, target)
     if reason is None:
         return block
-    _fail_if_critical(block, message, path, reason)
+    fail_if_critical(block, message, path, reason)
     note = None if isinstance(block, _SILENT) else _note(block)
     if note is None:
         ledger.dropped(message, block.type, path, reason)
@@ -62,7 +67,20 @@ def _project(
     return note
 
 
-def _fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
+def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
+    """Text with the citations that the target knows (T198)."""
+    known = ledger.target.citation_kinds
+    kept = tuple(citation for citation in block.citations if citation.kind in known)
+    if len(kept) == len(block.citations):
+        return block
+    lost = len(block.citations) - len(kept)
+    fail_if_critical(block, message, path, "its citations are not taken")
+    ledger.altered(message, "text", f"{path}.citations", f"{lost} citations are not taken")
+    return replace(block, citations=kept)
+
+
+def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
+    """Raise if a block that is to be changed or left out is marked critical."""
     if getattr(block, "critical", False):
         raise CriticalLossError(
             message_id=message.id, path=path, block_type=block.type, reason=reason
@@ -86,7 +104,7 @@ def _project_result(
         elif isinstance(inner, OpaqueBlock) and inner.issuer in ledger.target.issuers:
             sent = inner
         else:
-            _fail_if_critical(inner, message, place, "not taken in a tool result")
+            fail_if_critical(inner, message, place, "not taken in a tool result")
             ledger.altered(message, inner.type, place, "not taken in a tool result; a note instead")
             sent = _note(inner)
         if sent is not None:
@@ -96,7 +114,7 @@ def _project_result(
     return replace(result, content=tuple(content))
 
 
-def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # noqa: C901, PLR0911 - one line a kind
+def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # noqa: PLR0911 - one line a kind
     """Why a target cannot carry a block; None if it can."""
     match block:
         case TextBlock():
@@ -109,21 +127,35 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
             return "this version does not know the block"
         case ToolUseBlock():
             return "the model takes no tools"
-        case ImageBlock() if block.source.kind == "file_ref":
-            return "the file was not read before sending"
-        case ImageBlock() if "image" in target.user_blocks:
-            known = block.media_type in target.image_media_types or block.media_type == _ANY_IMAGE
-            return None if known else f"images of type {block.media_type} are not taken"
-        case DocumentBlock() | AudioBlock() | VideoBlock() | ImageBlock():
-            if block.type not in target.user_blocks:
-                return f"the model takes no {block.type}"
-            if block.source.kind == "file_ref":
-                return "the file was not read before sending"
-            return None
+        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+            return _media_refusal(block, target)
         case ArtifactBlock():
             return "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
+
+
+def _media_refusal(
+    block: ImageBlock | DocumentBlock | AudioBlock | VideoBlock, target: Target
+) -> str | None:
+    """Why a picture, a document or a recording cannot be sent; None if it can."""
+    source, kinds = block.source, _KINDS.get(type(block))
+    if block.type not in target.user_blocks:
+        return f"the model takes no {block.type}"
+    if source.kind == "file_ref":
+        return "the file was not read before sending"
+    if isinstance(source, MediaSource) and source.kind == "file_id":
+        at_home = source.issuer in target.issuers
+        return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
+    if source.kind == "url" and block.type not in target.url_blocks:
+        return f"{block.type} is not taken by URL"
+    taken = getattr(target, kinds) if kinds else None
+    if taken is not None and block.media_type not in taken and block.media_type != _ANY_IMAGE:
+        return f"{block.media_type} is not taken"
+    return None
+
+
+_KINDS: Mapping[type, str] = {ImageBlock: "image_media_types", AudioBlock: "audio_media_types"}
 
 
 def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:
@@ -131,7 +163,7 @@ def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Targ
         return "the target takes no thoughts"
     if block.issuer is not None and block.issuer not in target.issuers:
         return f"it was sealed by {block.issuer}"
-    if isinstance(block, ThinkingBlock) and block.signature is None and target.needs_signatures:
+    if isinstance(block, ThinkingBlock) and not block.signature and target.needs_signatures:
         return "it has no signature"
     return None
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
+from metis.projection.blocks import fail_if_critical
 from metis.projection.ledger import Ledger
 from metis.projection.target import Target, is_native
 
@@ -100,6 +101,7 @@ def _answers(messages: Sequence[Message], ledger: Ledger) -> _Answers:
                 first = answers.by_call.get(result.tool_use_id)
                 if first is not None:
                     reason = "another result of the same call came later"
+                    fail_if_critical(first.content[0], first, "$.content[0]", reason)
                     ledger.dropped(first, "tool_result", "$.content[0]", reason)
                 elif previous is not None and previous.role == Role.USER:
                     reason = "moved to the call that it answers"

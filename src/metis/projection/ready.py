@@ -66,7 +66,7 @@ def _says_plainly(
                 return False
             seen.add(block.id)
             waiting.add(block.id)
-        elif type(block) is not TextBlock or _is_refused_blank(block, target):
+        elif type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
             return False
     return True
 
@@ -74,7 +74,7 @@ def _says_plainly(
 def _asks_plainly(content: tuple[ContentBlock, ...], target: Target) -> bool:
     for block in content:
         if type(block) is TextBlock:
-            if _is_refused_blank(block, target):
+            if block.citations or _is_refused_blank(block, target):
                 return False
         elif type(block) is not ImageBlock or not _is_taken(block, target):
             return False
@@ -88,6 +88,6 @@ def _is_refused_blank(block: TextBlock, target: Target) -> bool:
 def _is_taken(image: ImageBlock, target: Target) -> bool:
     return (
         "image" in target.user_blocks
-        and image.source.kind != "file_ref"
+        and image.source.kind == "base64"
         and image.media_type in target.image_media_types
     )

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
+from metis.projection.blocks import fail_if_critical
 from metis.projection.ledger import Ledger
 from metis.projection.target import is_native
 
@@ -62,6 +63,7 @@ def _without_blanks(message: Message, ledger: Ledger) -> Message:
     if not blanks or any(isinstance(block, ThinkingBlock) for block in message.content):
         return message  # in a signed turn even an empty block has its place (T39)
     for index in blanks:
+        fail_if_critical(message.content[index], message, f"$.content[{index}]", "it is blank")
         ledger.dropped(message, "text", f"$.content[{index}]", "the text is blank")
     left = (block for index, block in enumerate(message.content) if index not in blanks)
     return replace(message, content=tuple(left))

@@ -20,6 +20,12 @@ class Target(Struct, frozen=True, kw_only=True):
     """The tags that a tool result may hold here; other media move behind the results."""
     image_media_types: frozenset[str] = frozenset()
     """The kinds of images it takes inline."""
+    audio_media_types: frozenset[str] = frozenset()
+    """The kinds of recordings it takes."""
+    url_blocks: frozenset[str] = frozenset()
+    """The tags whose media may be given by URL."""
+    citation_kinds: frozenset[str] = frozenset()
+    """The kinds of citations that text may carry back."""
     takes_tools: bool = True
     takes_thinking: bool = False
     """Whether thoughts of its own issuer go back to it."""
@@ -32,5 +38,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def is_native(message: Message, target: Target) -> bool:
-    """Whether a message came from the target itself, or from a client that speaks to it."""
-    return message.metadata.origin == target.adapter
+    """Whether a message is in the words of a client that speaks to the target.
+
+    An answer of the target is not: it may be empty, blank or broken off, and is repaired like any.
+    """
+    return message.metadata.origin == target.adapter and message.metadata.model is None

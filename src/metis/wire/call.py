@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
@@ -36,12 +37,20 @@ class RequestContext(Struct, frozen=True, kw_only=True):
             force_setattr(self, "created_at", to_utc(self.created_at))
 
 
+ToolMode = Literal["auto", "none", "required", "tool"]
+"""May the model call tools, must it not, must it, or must it call the one that is named."""
+
+
 class ToolChoice(Struct, frozen=True):
     """Whether the model may, must or must not call tools; `name` is set for `tool` only."""
 
-    mode: str = "auto"
-    """One of auto, none, required, tool."""
+    mode: ToolMode = "auto"
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no provider could be told."""
+        if self.mode not in ("auto", "none", "required", "tool"):
+            raise InvalidValueError(f"{self.mode!r} is no way to choose tools", path="$.mode")
 
 
 class AdapterOptions(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.anthropic.blocks import PROTOCOL
-from metis.wire.call import AdapterOptions, ToolChoice
+from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 DEFAULT_MAX_TOKENS = 4096
@@ -25,7 +25,7 @@ _KEYS = {
 SHARED_KEYS = frozenset({*_KEYS.values(), "tools"})
 """The keys of a request that the shared options and the tools speak for."""
 
-_MODES = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
+_MODES: Mapping[str, ToolMode] = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _WORDS = {ours: theirs for theirs, ours in _MODES.items()}
 
 
@@ -68,7 +68,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     wire |= {key: value for key, value in stated.items() if key in changed}
     if tuple(tools) != decode_tools(wire.get("tools")):
         wire["tools"] = encode_tools(tools)
-    if not options.native:
+    if PROTOCOL not in options.native:
         wire.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     return wire
 

@@ -22,7 +22,7 @@ from metis.canonical.value import made
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact, is_result
 from metis.wire.anthropic.options import decode_options, decode_tools, encode_options
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, object_at, read_object
+from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.spelling import NOTHING, spelled, spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
@@ -40,7 +40,9 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     system = wire.pop("system", None)
     if system is not None:
         draft.take({"role": "system", "content": system}, "$.system")
-    for index, message in enumerate(list_at(wire.pop("messages", []), "$.messages")):
+    if "messages" not in wire:
+        raise DecodeError("a request has a list of messages", path="$.messages")
+    for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
         path = f"$.messages[{index}]"
         draft.take(object_at(message, path), path)
     return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
@@ -177,14 +179,15 @@ def encode_messages(messages: Sequence[Message]) -> list[Wire]:
         spelling = spelling_of(message, PROTOCOL)
         known.update(spelling.get("ids", {}))
         blocks = _encode_blocks(message, spelling, wire_id)
-        follows = message.role is Role.TOOL and turns and _is_open(turns[-1])
-        if turns and (spelling.get("joined") or (follows and not spelling)):
-            turns[-1]["content"] += blocks
-            continue
-        content: Any = blocks
-        if spelling.get("plain") and len(blocks) == 1:
-            content = blocks[0]["text"]
         role = "user" if message.role in (Role.USER, Role.TOOL) else str(message.role)
+        if turns and turns[-1]["role"] == role and isinstance(turns[-1]["content"], list):
+            follows = message.role is Role.TOOL and not spelling and _is_open(turns[-1])
+            if spelling.get("joined") or follows:
+                turns[-1]["content"] += blocks
+                continue
+        content: Any = blocks
+        if spelling.get("plain") and len(blocks) == 1 and "text" in maybe_object(blocks[0]):
+            content = blocks[0]["text"]
         turns.append({"role": role, "content": content, **(spelling.get("keys") or {})})
     return turns
 

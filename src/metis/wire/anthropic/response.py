@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
+from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
@@ -49,6 +50,7 @@ _WORDS: Mapping[StopReason, str] = {
     StopReason.CONTENT_FILTER: "refusal",
 }
 _write = msgspec.json.Encoder().encode
+_TEXT_KEPT = 500
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 _make_usage = made(Usage)
@@ -56,10 +58,26 @@ _make_usage = made(Usage)
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    wire = body if isinstance(body, dict) else read_object(body, "response")
-    if wire.get("type") == "error" or (context.status or 0) >= 400:  # noqa: PLR2004 - HTTP
+    if isinstance(body, dict):
+        wire = body
+    else:
+        wire = read_error(body) if failed(context) else read_object(body, "response")
+    if wire.get("type") == "error" or failed(context):
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
+
+
+def failed(context: RequestContext) -> bool:
+    """Whether the status of a response says that it is an error."""
+    return (context.status or 0) >= 400  # noqa: PLR2004 - HTTP
+
+
+def read_error(body: bytes) -> Wire:
+    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
+    try:
+        return read_object(body, "response")
+    except DecodeError:
+        return {"message": body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
 
 
 def decode_body(
@@ -78,7 +96,7 @@ def decode_body(
         if not is_exact(block, part):
             odd[str(index)] = part
         if isinstance(block, ToolUseBlock):
-            ours = canonical_tool_id(context.session_id, block.id)
+            ours = call_id(context, wire, message_id, block.id)
             ids[ours] = block.id
             block = replace(block, id=ours)
         content.append(block)
@@ -109,6 +127,12 @@ def decode_body(
             ),
         ),
     )
+
+
+def call_id(context: RequestContext, wire: Wire, message_id: str, theirs: str) -> str:
+    """Our id for a call of an answer; an id that comes again in another answer is another (T09)."""
+    answer = maybe_text(wire.get("id")) or message_id
+    return canonical_tool_id(f"{context.session_id}\0{answer}", theirs)
 
 
 def decode_stop_reason(word: str | None) -> StopReason | None:

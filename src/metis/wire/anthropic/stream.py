@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
@@ -32,10 +33,9 @@ from metis.streaming import (
 from metis.wire.anthropic import types
 from metis.wire.anthropic.blocks import decode_block
 from metis.wire.anthropic.errors import decode_error
-from metis.wire.anthropic.response import decode_body, decode_usage
+from metis.wire.anthropic.response import call_id, decode_body, decode_usage
 from metis.wire.call import RequestContext
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
-from metis.wire.tool_ids import canonical_tool_id
 
 _read_delta = msgspec.json.Decoder(types.ContentBlockDelta).decode
 _read_event = msgspec.json.Decoder(dict[str, Any]).decode
@@ -144,7 +144,7 @@ class StreamDecoder:
         except (ValueError, RecursionError) as error:
             self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
             return
-        take = self._takers.get(wire.get("type", ""))
+        take = self._takers.get(maybe_text(wire.get("type")) or "")
         if take is not None:
             take(wire, events)
 
@@ -160,7 +160,7 @@ class StreamDecoder:
         self._blocks[index] = block
         match block.wire:
             case {"type": "tool_use", "id": str(theirs), "name": str(name)}:
-                block.tool_use_id = canonical_tool_id(self._context.session_id, theirs)
+                block.tool_use_id = call_id(self._context, self._body, self._id, theirs)
                 events.append(ToolUseStart(self._id, index, block.tool_use_id, name))
             case {"type": "text", "text": str(text)} if text:
                 events.append(TextDelta(self._id, index, text))
@@ -244,9 +244,22 @@ class StreamDecoder:
             events.append(UsageUpdate(self._id, usage))
 
     def _message(self, status: MessageStatus) -> Message:
-        content = [self._blocks[index].whole() for index in sorted(self._blocks)]
-        body = {**self._body, "content": content}
-        return decode_body(body, self._context, message_id=self._id, status=status)
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        body = {**self._body, "content": [block.whole() for block in blocks]}
+        message = decode_body(body, self._context, message_id=self._id, status=status)
+        return _with_invalid_input(message, blocks)
+
+
+def _with_invalid_input(message: Message, blocks: list[_Growing]) -> Message:
+    """The message with every call whose arguments were no JSON object marked as such (T32)."""
+    faults = [read_arguments("".join(block.arguments))[1] for block in blocks]
+    if not any(faults):
+        return message
+    content = tuple(
+        replace(block, invalid=fault) if fault and isinstance(block, ToolUseBlock) else block
+        for block, fault in zip(message.content, faults, strict=True)
+    )
+    return replace(message, content=content)
 
 
 def _index(wire: Wire) -> int:

@@ -27,6 +27,10 @@ class CallIds:
         self._open: dict[str, list[str]] = {}
         self._last: dict[str, str] = {}
 
+    def enter(self, answer: str) -> None:
+        """Take the ids that follow for those of one answer: hosts count anew in each (T09)."""
+        self._session_id = f"{self._session_id}\0{answer}"
+
     def of_call(self, theirs: str, *, is_id: bool = True) -> str:
         """Our id for the next call that goes by this id or name."""
         key = theirs if is_id and theirs else f"{self._scope}\0{theirs}"

@@ -4,11 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.wire.call import AdapterOptions, ToolChoice
+from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
-_CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+_CHOICES: Mapping[str, ToolMode] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+    "any": "required",
+}
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 """The two names of one limit; hosts know the second, OpenAI's newer models the first (T182)."""
 

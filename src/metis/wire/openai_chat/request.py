@@ -42,9 +42,9 @@ _Content = tuple[ContentBlock, ...]
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
     wire = read_object(body, "request")
-    found = wire.pop("messages", [])
+    found = wire.pop("messages", None)
     if not isinstance(found, list):
-        raise DecodeError("expected an array", path="$.messages")
+        raise DecodeError("a request has a list of messages", path="$.messages")
     messages = decode_messages(maybe_list(found), context)
     return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
 

@@ -64,6 +64,7 @@ def decode_body(
     choice = maybe_object(choices[0]) if choices else {}
     said = maybe_object(choice.get("message"))
     ids = CallIds(context.session_id, message_id)
+    ids.enter(response_id or message_id)
     content, spelling = decode_assistant(said, ids, context.provider or PROTOCOL)
     spelling = remember(said, Role.ASSISTANT, content, spelling)
     spelling["ids"] = {ours: theirs for ours, theirs in spelling["ids"].items() if theirs}

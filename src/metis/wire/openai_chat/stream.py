@@ -31,7 +31,7 @@ from metis.wire.openai_chat.response import PROVIDER, decode_body, with_status
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS, clear_text, decode_details
 from metis.wire.openai_chat.usage import decode_usage
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 __all__ = ["StreamDecoder", "StreamEncoder"]
 
@@ -52,8 +52,8 @@ class StreamDecoder:
         self._usage: Wire = {}
         self._first = ChoiceFold()
         self._choices: dict[int, ChoiceFold] = {0: self._first}
-        ids = CallIds(context.session_id, self._message_id)
-        self._order = EventOrder(self._message_id, ids, self._first.calls)
+        self._ids = CallIds(context.session_id, self._message_id)
+        self._order = EventOrder(self._message_id, self._ids, self._first.calls)
         self._head = b""
         self._is_plain = False
         """Whether chunks may take the short road: the stream has begun and is not over."""
@@ -241,6 +241,7 @@ class StreamDecoder:
         if self._is_begun:
             return
         self._is_begun = self._is_plain = True
+        self._ids.enter(maybe_text(self._envelope.get("id")) or self._message_id)
         self._head = b""
         metadata = self._build(MessageStatus.PARTIAL).metadata
         event = MessageStart(self._message_id, metadata.model, metadata.response_id)
