@@ -95,6 +95,24 @@ def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
     assert [(loss.block_type, loss.path) for loss in other.losses] == [("option", "$.logit_bias")]
 
 
+@pytest.mark.row("T196", "T201")
+def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    body = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}, search],
+    }
+    anthropic = adapters.get("anthropic")
+    request = anthropic.from_wire_request(body)
+    away = adapters.get("openai").to_wire(request.messages, request.tools, request.options)
+    assert [loss.path for loss in away.losses] == ["$.tools[1]"]
+    own = json.loads(anthropic.to_wire(request.messages, [TOOL], request.options).body)
+    assert own["tools"][1] == search
+    assert own["tools"][0]["name"] == "read_file"
+
+
 @pytest.mark.row("T183")
 def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
     options = AdapterOptions(temperature=0.5, top_k=3)

@@ -249,3 +249,10 @@ def test_a_critical_part_is_never_dropped_for_being_blank_or_double() -> None:
     marked = replace(ANSWER_A, content=(ToolResultBlock(A.id, (text("one"),), critical=True),))
     with pytest.raises(CriticalLossError):
         project([user("go"), assistant(A), marked, user("?"), ANSWER_A], RICH)
+
+
+@pytest.mark.row("T75")
+def test_a_developer_message_at_the_start_is_a_system_message_elsewhere() -> None:
+    projection = project([developer("be brief"), user("go")], PLAIN)
+    assert [message.role for message in projection.messages] == [Role.SYSTEM, Role.USER]
+    assert told(projection) == [("altered", "developer", "$.role")]

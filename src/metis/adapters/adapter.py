@@ -1,7 +1,7 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from metis.projection.project import project
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter
+from metis.wire.shape import maybe_list, maybe_object
 
 log = logging.getLogger("metis.adapters")
 
@@ -61,7 +62,7 @@ class Adapter:
         capabilities = self.capabilities(model)
         projection = project(messages, self.profile.target(capabilities))
         sent = tools if capabilities.supports_tools else ()
-        asked, lost = self._project_options(options)
+        asked, lost = self._project_options(options, tools)
         body = self._codec.encode_request(projection.messages, sent, asked)
         session = messages[0].session_id if messages else ""
         losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
@@ -128,7 +129,9 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _project_options(self, options: AdapterOptions) -> tuple[AdapterOptions, _Lost]:
+    def _project_options(
+        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
+    ) -> tuple[AdapterOptions, _Lost]:
         """The options that this provider takes, and those that have no place here."""
         own = self.profile.protocol
         lost = [
@@ -137,6 +140,12 @@ class Adapter:
             if protocol != own
             for key, value in keys.items()
             if value is not None and key not in _shared_keys(protocol)
+        ]
+        lost += [
+            each
+            for protocol, keys in options.native.items()
+            if protocol != own
+            for each in _lost_tools(protocol, keys, tools)
         ]
         if own in options.native:
             if options.model is None:
@@ -161,6 +170,19 @@ class Adapter:
             change=Change.DROPPED,
             path=f"$.{key}",
         )
+
+
+def _lost_tools(
+    protocol: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
+) -> Iterator[tuple[str, str]]:
+    """Tools of another protocol that are none of the client's own, such as server-side ones."""
+    names = {tool.name for tool in tools}
+    for index, tool in enumerate(maybe_list(keys.get("tools"))):
+        own = maybe_object(tool)
+        name = own.get("name") or maybe_object(own.get("function")).get("name")
+        if name not in names:
+            kind = own.get("type") or name
+            yield f"tools[{index}]", f"the tool {kind!r} of {protocol} has no place here"
 
 
 def _shared_keys(protocol: str) -> frozenset[str]:

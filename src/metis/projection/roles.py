@@ -20,12 +20,13 @@ def place_roles(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
     placed: list[Message] = []
     is_leading = True
     for message in messages:
-        is_leading = is_leading and message.role == Role.SYSTEM
+        is_leading = is_leading and message.role in (Role.SYSTEM, Role.DEVELOPER)
         if is_native(message, target):
             placed.append(message)
         elif message.role == Role.DEVELOPER and not target.developer_role:
-            ledger.altered(message, "developer", "$.role", "sent as a user message in its place")
-            placed.append(replace(message, role=Role.USER))
+            role = Role.SYSTEM if is_leading else Role.USER
+            ledger.altered(message, "developer", "$.role", f"sent as a {role} message in its place")
+            placed.append(replace(message, role=role))
         elif message.role == Role.SYSTEM and not is_leading and target.system == "first":
             ledger.altered(message, "system", "$.role", "sent as a user message in its place")
             placed.append(replace(message, role=Role.USER, content=_marked(message)))

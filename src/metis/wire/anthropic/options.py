@@ -67,7 +67,8 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     stated = {key: value for key, value in _stated(options).items() if value is not None}
     wire |= {key: value for key, value in stated.items() if key in changed}
     if tuple(tools) != decode_tools(wire.get("tools")):
-        wire["tools"] = encode_tools(tools)
+        server = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
+        wire["tools"] = [*encode_tools(tools), *server]
     if PROTOCOL not in options.native:
         wire.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     return wire
