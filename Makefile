@@ -33,6 +33,7 @@ rows: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py
+	$(BIN)/python benchmarks/wire.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py
