@@ -599,6 +599,15 @@ def _named(block: tuple[Any, ...]) -> tuple[Any, ...]:
     return block[1:] if len(block) == 3 else block
 
 
+@pytest.mark.row("T33")
+def test_arguments_that_come_as_an_object_are_taken() -> None:
+    call: Wire = {"index": 0, "id": "a", "function": {"name": "f", "arguments": {"x": 1}}}
+    _, message = play(chunk({"tool_calls": [call]}), chunk({}, finish_reason="tool_calls"))
+    (block,) = message.content
+    assert isinstance(block, ToolUseBlock)
+    assert (block.input, block.invalid) == ({"x": 1}, None)
+
+
 # Any input
 
 

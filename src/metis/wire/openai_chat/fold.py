@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from metis.streaming.arguments import read_arguments
+from metis.wire.openai_chat.parts import write_json
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
@@ -50,7 +51,9 @@ class CallFold:
         for key, value in wire.items():
             if key not in known and value:
                 self.rest[key] = value
-        piece = _text(function.get("input" if self.is_custom else "arguments"))
+        given = function.get("input" if self.is_custom else "arguments")
+        # Some hosts send the arguments as an object, whole, where a string is due (T33).
+        piece = write_json(given).decode() if isinstance(given, dict) else _text(given)
         if piece:
             self.pieces.append(piece)
         return piece
