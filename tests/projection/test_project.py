@@ -256,3 +256,34 @@ def test_a_developer_message_at_the_start_is_a_system_message_elsewhere() -> Non
     projection = project([developer("be brief"), user("go")], PLAIN)
     assert [message.role for message in projection.messages] == [Role.SYSTEM, Role.USER]
     assert told(projection) == [("altered", "developer", "$.role")]
+
+
+def test_calls_and_results_become_text_for_a_model_without_tools() -> None:
+    target = replace(PLAIN, takes_tools=False)
+    projection = project([user("go"), assistant(text("yes"), A), ANSWER_A, user("on")], target)
+    assert [message.role for message in projection.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]
+    assert projection.messages[1].content[1] == TextBlock('[called f with {"a":1}]')
+    assert projection.messages[2].content[1] == TextBlock("one")
+    assert [block for _, block, _ in told(projection)] == ["tool_use", "tool_result"]
+
+
+def test_a_tool_message_with_two_results_answers_both_calls() -> None:
+    both = replace(ANSWER_A, content=(*ANSWER_A.content, *ANSWER_B.content, text("and")))
+    projection = project([user("go"), assistant(A, B), both], PLAIN)
+    assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
+    assert projection.messages[-1].content == (text("and"),)
+    assert told(projection) == [("altered", "text", "$.content[2]")]
+
+
+@pytest.mark.row("T25")
+def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
+    projection = project([user("go"), assistant(A), tool("", answers=A.id)], RICH)
+    result = projection.messages[2].content[0]
+    assert isinstance(result, ToolResultBlock)
+    assert result.content == ()
+    assert told(projection) == [("dropped", "text", "$.content[0].content[0]")]

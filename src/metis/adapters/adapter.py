@@ -61,8 +61,11 @@ class Adapter:
         model = self.wire_model(options.model)
         capabilities = self.capabilities(model)
         projection = project(messages, self.profile.target(capabilities))
-        sent = tools if capabilities.supports_tools else ()
         asked, lost = self._project_options(options, tools)
+        sent = tools
+        if tools and not capabilities.supports_tools:
+            sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
+            lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
         body = self._codec.encode_request(projection.messages, sent, asked)
         session = messages[0].session_id if messages else ""
         losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]

@@ -98,9 +98,10 @@ def _project_result(
     for index, inner in enumerate(result.content):
         place = f"{path}.content[{index}]"
         if inner.type in ledger.target.result_blocks and not isinstance(inner, OpaqueBlock):
-            sent: ContentBlock | None = inner
-            if not isinstance(inner, TextBlock):
-                sent = _project(inner, message, place, ledger)
+            sent = _project(inner, message, place, ledger)
+            if isinstance(sent, TextBlock) and _is_refused_blank(sent, ledger.target):
+                ledger.dropped(message, "text", place, "the text is blank")
+                sent = None
         elif isinstance(inner, OpaqueBlock) and inner.issuer in ledger.target.issuers:
             sent = inner
         else:
@@ -112,6 +113,10 @@ def _project_result(
     if tuple(content) == result.content:
         return result
     return replace(result, content=tuple(content))
+
+
+def _is_refused_blank(block: TextBlock, target: Target) -> bool:
+    return not target.takes_blank_text and not block.text.strip()
 
 
 def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # noqa: PLR0911 - one line a kind

@@ -6,9 +6,10 @@ what is made up or moved here is made up for one request.
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.projection.blocks import fail_if_critical
@@ -23,13 +24,13 @@ def repair_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Messag
     """The same conversation with every call answered right after it, once (T15, T17, T19-T23)."""
     if _are_whole(messages, ledger.target):
         return list(messages)
+    messages = [part for message in messages for part in _single_results(message, ledger)]
     answers = _answers(messages, ledger)
     repaired: list[Message] = []
     for index, message in enumerate(messages):
         if message.role == Role.TOOL:
-            if _result_of(message) is None or index not in answers.orphans:
-                continue
-            repaired.append(_flattened(message, ledger))
+            if _result_of(message) is None or index in answers.orphans:
+                repaired.append(_flattened(message, ledger))
             continue
         repaired.append(message)
         calls = _calls_of(message)
@@ -48,7 +49,7 @@ def _are_whole(messages: Sequence[Message], target: Target) -> bool:
     for message in messages:
         if message.role == Role.TOOL:
             result = _result_of(message)
-            if result is None or result.tool_use_id not in waiting:
+            if result is None or len(message.content) != 1 or result.tool_use_id not in waiting:
                 return False
             waiting.discard(result.tool_use_id)
             continue
@@ -111,15 +112,62 @@ def _answers(messages: Sequence[Message], ledger: Ledger) -> _Answers:
     return answers
 
 
-def _flattened(message: Message, ledger: Ledger) -> Message:
-    """A result whose call is gone, as words of the user (T20)."""
+_GONE = "the call that it answers is not in the history; sent as text"
+
+
+def _flattened(message: Message, ledger: Ledger, reason: str = _GONE) -> Message:
+    """A result without a call, as words of the user (T20)."""
     result = _result_of(message)
-    inner = () if result is None else result.content
-    reason = "the call that it answers is not in the history; sent as text"
+    inner = message.content if result is None else result.content
     ledger.altered(message, "tool_result", "$.content[0]", reason)
     lead = TextBlock("Result of an earlier tool call:")
     metadata = replace(message.metadata, parent_tool_use_id=None)
     return replace(message, role=Role.USER, content=(lead, *inner), metadata=metadata)
+
+
+def _single_results(message: Message, ledger: Ledger) -> list[Message]:
+    """A tool message with several blocks as several messages, one block each."""
+    if message.role != Role.TOOL or len(message.content) == 1:
+        return [message]
+    parts: list[Message] = []
+    for index, block in enumerate(message.content):
+        place = f"$.content[{index}]"
+        if isinstance(block, ToolResultBlock):
+            metadata = replace(message.metadata, parent_tool_use_id=block.tool_use_id)
+            parts.append(replace(message, content=(block,), metadata=metadata))
+        else:
+            ledger.altered(message, block.type, place, "no result; sent as a user message")
+            parts.append(replace(message, role=Role.USER, content=(block,)))
+    return parts
+
+
+def flatten_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
+    """Calls and results as text, for a model that takes no tools; nothing that was said is lost."""
+    flat: list[Message] = []
+    for message in messages:
+        if is_native(message, ledger.target):
+            flat.append(message)
+        elif message.role == Role.TOOL:
+            flat.append(_flattened(message, ledger, "the model takes no tools; sent as text"))
+        elif _calls_of(message):
+            flat.append(_told(message, ledger))
+        else:
+            flat.append(message)
+    return flat
+
+
+def _told(message: Message, ledger: Ledger) -> Message:
+    content: list[ContentBlock] = []
+    for index, block in enumerate(message.content):
+        if isinstance(block, ToolUseBlock):
+            reason = "the model takes no tools; sent as text"
+            fail_if_critical(block, message, f"$.content[{index}]", reason)
+            ledger.altered(message, "tool_use", f"$.content[{index}]", reason)
+            arguments = msgspec.json.encode(block.input, order="deterministic").decode()
+            content.append(TextBlock(f"[called {block.name} with {arguments}]"))
+        else:
+            content.append(block)
+    return replace(message, content=tuple(content))
 
 
 def _calls_of(message: Message) -> list[ToolUseBlock]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from metis.canonical.message import Message
 from metis.projection.blocks import project_blocks
-from metis.projection.exchanges import repair_exchanges
+from metis.projection.exchanges import flatten_exchanges, repair_exchanges
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
@@ -27,6 +27,8 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
         return Projection(list(messages), [])
     ledger = Ledger(target)
     sent = repair_exchanges(messages, ledger)
+    if not target.takes_tools:
+        sent = flatten_exchanges(sent, ledger)
     sent = [
         message if is_native(message, target) else project_blocks(message, ledger)
         for message in sent

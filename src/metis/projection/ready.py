@@ -1,6 +1,6 @@
 """A quick look at a conversation: most need no projection at all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -24,7 +24,7 @@ def is_ready(messages: Sequence[Message], target: Target) -> bool:
     for message in messages:
         role, content = message.role, message.content
         if role is Role.TOOL:
-            if not _answers(content, waiting):
+            if not _answers(content, waiting, target):
                 return False
         elif waiting or not content:
             return False
@@ -40,19 +40,15 @@ def is_ready(messages: Sequence[Message], target: Target) -> bool:
     return not waiting
 
 
-def _answers(content: tuple[ContentBlock, ...], waiting: set[str]) -> bool:
+def _answers(content: tuple[ContentBlock, ...], waiting: set[str], target: Target) -> bool:
     if len(content) != 1:
         return False
     result = content[0]
     if type(result) is not ToolResultBlock or result.tool_use_id not in waiting:
         return False
     waiting.remove(result.tool_use_id)
-    return _are_texts(result.content)
-
-
-def _are_texts(content: Iterable[ContentBlock]) -> bool:
-    for block in content:  # noqa: SIM110 - a generator would cost more than the look
-        if type(block) is not TextBlock:
+    for block in result.content:
+        if type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
             return False
     return True
 
