@@ -557,6 +557,20 @@ def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
             decode_response(body, RequestContext(status=status))
 
 
+@pytest.mark.row("T132", "T194")
+def test_an_error_body_where_a_stream_was_asked_for_is_that_error() -> None:
+    body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key"}}
+    decoder = StreamDecoder(RequestContext(status=401))
+    events = decoder.feed(body_of(body)) + decoder.finish()
+    (last,) = events
+    assert isinstance(last, StreamError)
+    assert (last.error_class, last.text, last.status) == ("AuthenticationError", "invalid key", 401)
+    page = StreamDecoder(RequestContext(status=502))
+    (last,) = page.feed(b"<html>bad gateway</html>") + page.finish()
+    assert isinstance(last, StreamError)
+    assert (last.error_class, last.is_retryable) == ("ServerError", True)
+
+
 ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [
     (429, "rate_limit_error", "slow down", RateLimitError),
     (529, "overloaded_error", "Overloaded", RateLimitError),

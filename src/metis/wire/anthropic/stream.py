@@ -33,11 +33,12 @@ from metis.streaming import (
 from metis.wire.anthropic import types
 from metis.wire.anthropic.blocks import decode_block
 from metis.wire.anthropic.errors import decode_error
-from metis.wire.anthropic.response import call_id, decode_body, decode_usage
+from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
 from metis.wire.call import RequestContext
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 _read_delta = msgspec.json.Decoder(types.ContentBlockDelta).decode
+_HEAD_BYTES = 65536
 _read_event = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -87,6 +88,8 @@ class StreamDecoder:
         self._body: Wire = {}
         self._blocks: dict[int, _Growing] = {}
         self._end: StreamEvent | None = None
+        self._head = b""
+        """What came before the answer began, in case that it is no stream at all."""
         self._takers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
             "message_start": self._take_start,
             "content_block_start": self._take_block_start,
@@ -107,6 +110,8 @@ class StreamDecoder:
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """The events that are complete with this chunk."""
         events: list[StreamEvent] = []
+        if not self._body and len(self._head) < _HEAD_BYTES:
+            self._head += chunk
         for _, data in self._frames.feed(chunk):
             try:
                 event = _read_delta(data)
@@ -132,8 +137,16 @@ class StreamDecoder:
         for _, data in self._frames.finish():
             self._take(data, events)
         if self._end is None:
-            self._fail(NetworkError("the stream ended before the answer was complete"), events)
+            self._fail(self._reason(), events)
         return events
+
+    def _reason(self) -> ProviderError:
+        """Why a stream ended too early: it was an error body, or it was cut off."""
+        if not self._body and self._head.strip():
+            wire = read_error(self._head)
+            if failed(self._context) or wire.get("type") == "error":
+                return decode_error(wire, self._context.status)
+        return NetworkError("the stream ended before the answer was complete")
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
         """Take an event of any kind."""
