@@ -43,7 +43,10 @@ def _strict_dict(kind: Any) -> Any:
     for key, hint in hints.items():
         if key != "betas":  # a header, not a key of the body
             inner = _strict(hint)
-            fields[key] = Required[inner] if key in kind.__required_keys__ else NotRequired[inner]
+            # The SDKs' annotations are strings, so that `__required_keys__` does not know them.
+            marked = get_origin(hint)
+            is_required = marked is Required or (kind.__total__ and marked is not NotRequired)
+            fields[key] = Required[inner] if is_required else NotRequired[inner]
     name = f"Strict{kind.__name__}"
     made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
     made.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")

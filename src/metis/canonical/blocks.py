@@ -98,6 +98,10 @@ class ImageSource(Value, frozen=True):
     data: str
 
 
+ANY_IMAGE = "image/*"
+"""The media type of an image that is only known by its URL."""
+
+
 class ImageBlock(Block, frozen=True, tag="image"):
     """A picture that the model is shown."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
+    ANY_IMAGE,
     ArtifactBlock,
     AudioBlock,
     ContentBlock,
@@ -24,8 +25,6 @@ from metis.canonical.message import Message, Role
 from metis.canonical.unknown import UnknownBlock
 from metis.projection.ledger import Ledger
 from metis.projection.target import Target
-
-_ANY_IMAGE = "image/*"
 
 
 def project_blocks(message: Message, ledger: Ledger) -> Message:
@@ -155,7 +154,7 @@ def _media_refusal(
     if source.kind == "url" and block.type not in target.url_blocks:
         return f"{block.type} is not taken by URL"
     taken = getattr(target, kinds) if kinds else None
-    if taken is not None and block.media_type not in taken and block.media_type != _ANY_IMAGE:
+    if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
         return f"{block.media_type} is not taken"
     return None
 

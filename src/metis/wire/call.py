@@ -14,6 +14,9 @@ from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
 
+UNPRICED = "unpriced"
+"""The pricing version of a usage whose cost nobody has computed yet."""
+
 
 def _now() -> datetime:
     return datetime.now(UTC)

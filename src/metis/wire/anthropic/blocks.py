@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from metis.canonical.blocks import (
+    ANY_IMAGE,
     Citation,
     ContentBlock,
     DocumentBlock,
@@ -32,9 +33,6 @@ PROTOCOL = "anthropic"
 
 _KEYS_OF_TEXT = 2
 _KEYS_OF_CALL = 4
-
-ANY_IMAGE = "image/*"
-"""The media type of an image that is only known by its URL."""
 
 _write = msgspec.json.Encoder().encode
 _make_text = made(TextBlock)

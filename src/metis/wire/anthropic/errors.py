@@ -1,6 +1,5 @@
 """Errors of Anthropic Messages, to and from ours."""
 
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -10,12 +9,12 @@ from metis.canonical.errors import (
     ContextOverflowError,
     InvalidRequestError,
     NetworkError,
-    OtherProviderError,
     ProviderError,
     RateLimitError,
     ServerError,
 )
 from metis.wire.anthropic.blocks import PROTOCOL
+from metis.wire.failure import class_of_status, class_of_words
 from metis.wire.shape import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
@@ -30,14 +29,6 @@ _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "api_error": ServerError,
     "timeout_error": NetworkError,
 }
-_BY_STATUS: Mapping[int, type[ProviderError]] = {
-    401: AuthenticationError,
-    403: AuthenticationError,
-    408: NetworkError,
-    413: ContextOverflowError,
-    429: RateLimitError,
-    529: RateLimitError,
-}
 _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     RateLimitError: (429, "rate_limit_error"),
     AuthenticationError: (401, "authentication_error"),
@@ -46,10 +37,6 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "invalid_request_error"),
     InvalidRequestError: (400, "invalid_request_error"),
 }
-_OVERFLOW = re.compile(
-    r"prompt is too long|context (?:length|window)|exceed.{0,40}context|too many (?:input )?tokens",
-    re.IGNORECASE,
-)
 _write = msgspec.json.Encoder().encode
 
 
@@ -68,15 +55,9 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
     by_type = _BY_TYPE.get(kind or "")
-    if by_type is InvalidRequestError and _OVERFLOW.search(text):
-        return ContextOverflowError
-    if by_type is not None:
-        return by_type
-    if status is None:
-        return OtherProviderError
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
-    return ServerError if status >= 500 else InvalidRequestError  # noqa: PLR2004 - HTTP
+    if by_type is InvalidRequestError:
+        return class_of_words(text) or by_type
+    return by_type or class_of_status(status)
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:

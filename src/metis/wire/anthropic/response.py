@@ -16,7 +16,8 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason,
 from metis.canonical.value import made
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact
 from metis.wire.anthropic.errors import decode_error
-from metis.wire.call import RequestContext
+from metis.wire.call import UNPRICED, RequestContext
+from metis.wire.failure import FIRST_ERROR_STATUS
 from metis.wire.shape import (
     Wire,
     list_at,
@@ -27,9 +28,6 @@ from metis.wire.shape import (
 )
 from metis.wire.spelling import spelled, spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
-
-UNPRICED = "unpriced"
-"""The pricing version of a usage whose cost nobody has computed yet."""
 
 _STOP_REASONS = {
     "end_turn": StopReason.END_TURN,
@@ -69,7 +67,7 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
 
 def failed(context: RequestContext) -> bool:
     """Whether the status of a response says that it is an error."""
-    return (context.status or 0) >= 400  # noqa: PLR2004 - HTTP
+    return (context.status or 0) >= FIRST_ERROR_STATUS
 
 
 def read_error(body: bytes) -> Wire:

@@ -14,6 +14,7 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
+from metis.wire.failure import class_of_status, class_of_words
 from metis.wire.openai_chat.parts import read_json, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
@@ -38,14 +39,6 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "internal_server_error": ServerError,
     "timeout": NetworkError,
 }
-_BY_STATUS: Mapping[int, type[ProviderError]] = {
-    401: AuthenticationError,
-    403: AuthenticationError,
-    408: NetworkError,
-    413: ContextOverflowError,
-    429: RateLimitError,
-    529: RateLimitError,
-}
 _KIND_OF: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
     AuthenticationError: (401, "authentication_error", "invalid_api_key"),
@@ -56,13 +49,6 @@ _KIND_OF: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
 }
 _FINAL = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a limit that waiting does not lift (T187)."""
-_THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
-_OVERFLOW = re.compile(
-    r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
-    r"|(?:prompt|input|request) is too (?:long|large)|exceed.{0,40}(?:context|token limit)"
-    r"|token limit (?:reached|exceeded)|string too long",
-    re.IGNORECASE,
-)
 _WAIT = re.compile(
     r"(?:try again in|retry (?:after|in)|retryDelay\W+)\s*(\d+(?:\.\d+)?)\s*"
     r"(ms|milliseconds?|m(?:in(?:utes?)?)?(?![a-z])|s(?:ec(?:onds?)?)?)?",
@@ -132,24 +118,14 @@ def _class_of(names: tuple[str | None, ...], status: int | None, text: str) -> t
     by_name = next((found for name in names if (found := _BY_CODE.get(name or ""))), None)
     if by_name is not None:
         return by_name
-    by_status = _class_of_status(status)
+    by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        # Throttling that speaks of tokens is no overflow (T185).
-        if _THROTTLED.search(text):
-            return RateLimitError
-        if _OVERFLOW.search(text):
-            return ContextOverflowError
+        by_words = class_of_words(text)
+        if by_words is not None:
+            return by_words
     if status is None and "invalid_request_error" in names:
         return InvalidRequestError
     return by_status
-
-
-def _class_of_status(status: int | None) -> type[ProviderError]:
-    if status is None:
-        return OtherProviderError
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
-    return ServerError if status >= 500 else InvalidRequestError  # noqa: PLR2004 - HTTP
 
 
 def _request_id(wire: Wire, error: Wire, text: str) -> str | None:

@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
+    ANY_IMAGE,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
@@ -29,8 +30,6 @@ from metis.wire.shape import Wire, maybe_list, maybe_object
 PROTOCOL = "openai_chat"
 """The name under which messages remember how they were spelled here."""
 
-ANY_IMAGE = "image/*"
-"""The media type of an image that is only known by its URL."""
 ANY_VIDEO = "video/*"
 """The media type of a film that is only known by its URL."""
 ANY_FILE = "application/octet-stream"

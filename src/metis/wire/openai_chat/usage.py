@@ -5,11 +5,8 @@ from decimal import Decimal
 from typing import Any
 
 from metis.canonical.metadata import StopReason, Usage
-from metis.wire.call import RequestContext
+from metis.wire.call import UNPRICED, RequestContext
 from metis.wire.shape import Wire, maybe_object
-
-UNPRICED = "unpriced"
-"""The pricing version of a usage whose cost nobody has computed yet."""
 
 _LARGEST = 2**63 - 1
 _CACHE_KEYS = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
