@@ -48,10 +48,11 @@ from metis.streaming import (
     ToolUseStart,
 )
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.request import decode_request, encode_request
+from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
 from metis.wire.anthropic.stream_encoder import StreamEncoder
+from metis.wire.anthropic.turns import encode_request
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.shape import Wire
 

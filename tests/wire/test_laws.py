@@ -213,6 +213,24 @@ def test_prefix_stable(source: str, target: str) -> None:
             assert whole.startswith(part[: part.rindex(b'],"model":')]), (key, count)
 
 
+@needs_corpus
+@pytest.mark.row("M-224", "T176")
+@pytest.mark.parametrize("source", ADAPTERS)
+@pytest.mark.parametrize("target", ADAPTERS)
+def test_what_was_sent_before_is_reused_and_changes_nothing(source: str, target: str) -> None:
+    """A conversation that grows gives the same requests and losses as one that is sent at once."""
+    profile = adapters.get(target).profile
+    for key, body in recorded(source):
+        request = adapters.get(source).from_wire_request(body, CONTEXT)
+        growing = adapters.Adapter(profile)
+        for count in (*turn_ends(request.messages), len(request.messages)):
+            part = request.messages[:count]
+            sent = growing.to_wire(part, request.tools, AdapterOptions())
+            fresh = adapters.Adapter(profile).to_wire(part, request.tools, AdapterOptions())
+            assert sent.body == fresh.body, (key, count)
+            assert sent.losses == fresh.losses, (key, count)
+
+
 def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
     """Where a request could have been sent: before each answer."""
     for index, message in enumerate(messages):

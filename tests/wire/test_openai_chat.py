@@ -43,8 +43,9 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.openai_chat.errors import decode_error, encode_error
 from metis.wire.openai_chat.parts import PROTOCOL, is_empty
-from metis.wire.openai_chat.request import decode_request, encode_messages, encode_request
+from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
+from metis.wire.openai_chat.turns import encode_request
 from wire.openai_chat_corpus import (
     Exchange,
     answers,
@@ -120,7 +121,7 @@ def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
     assert len(echoes()) == 72
     for before, after in echoes():
         message = decode_response(before["response"], CONTEXT)
-        sent = _told(json.loads(json.dumps(encode_messages([message])[0], default=_raw)))
+        sent = _told(write_messages(message)[0])
         assert sent in [_told(turn) for turn in after["request"]["messages"]], after["id"]
 
 
@@ -842,7 +843,7 @@ def test_any_answer_comes_back_or_is_refused(message: Wire, choice: Wire) -> Non
     def there_and_back() -> None:
         found = decode_response(as_json(body), CONTEXT)
         _same(json.loads(encode_response(found, CONTEXT)), body)
-        encode_messages([found])
+        write_messages(found)
 
     survives(there_and_back)
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.memory import Memory, Sent
 from metis.adapters.profile import Profile
 from metis.canonical.errors import CatalogError, DecodeError
 from metis.canonical.json_value import json_fault
@@ -16,13 +17,17 @@ from metis.canonical.tools import ToolDefinition
 from metis.catalog.load import catalog
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.loss import Change, Loss
-from metis.projection.project import project
+from metis.projection.project import project, project_more
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
-from metis.wire.codec import StreamReader, StreamWriter
+from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.shape import maybe_list, maybe_object
 
 log = logging.getLogger("metis.adapters")
+
+_MODELS = 1000
+"""How many models an adapter remembers the facts of."""
 
 _Lost = list[tuple[str, str]]
 """Options that are not sent, each with the reason."""
@@ -35,6 +40,8 @@ class Adapter:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
+        self._memory = Memory()
+        self._targets: dict[str, tuple[AdapterCapabilities, Target]] = {}
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -59,16 +66,16 @@ class Adapter:
             CriticalLossError: a block that is marked critical cannot be carried.
         """
         model = self.wire_model(options.model)
-        capabilities = self.capabilities(model)
-        projection = project(messages, self.profile.target(capabilities))
+        capabilities, target = self._target(model)
+        turns, losses = self._turns(messages, target)
         asked, lost = self._project_options(options, tools)
         sent = tools
         if tools and not capabilities.supports_tools:
             sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
             lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
-        body = self._codec.encode_request(projection.messages, sent, asked)
+        body = turns.body(sent, asked)
         session = messages[0].session_id if messages else ""
-        losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
+        losses = [*losses, *(self._option_loss(session, *each) for each in lost)]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
@@ -77,6 +84,34 @@ class Adapter:
             body=body,
             losses=losses,
         )
+
+    def _target(self, model: str) -> tuple[AdapterCapabilities, Target]:
+        """What a model can do, and what can be sent to it; asked once a model."""
+        known = self._targets.get(model)
+        if known is None:
+            capabilities = self.capabilities(model)
+            known = capabilities, self.profile.target(capabilities, model)
+            if len(self._targets) > _MODELS:
+                self._targets.clear()
+            self._targets[model] = known
+        return known
+
+    def _turns(self, messages: Sequence[Message], target: Target) -> tuple[TurnWriter, list[Loss]]:
+        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
+        sent = self._memory.find(messages, target)
+        more = None
+        if sent is not None:
+            more = project_more(messages[len(sent.messages) :], target, sent.calls)
+        if sent is None or more is None:
+            more = project(messages, target)
+            turns, losses, calls = self._codec.turns(), more.losses, set[str]()
+        else:
+            turns, losses, calls = sent.turns.copy(), sent.losses + more.losses, sent.calls
+        turns.add(more.messages)
+        if messages and more.calls is not None:
+            calls |= more.calls
+            self._memory.keep(Sent(tuple(messages), target, calls, losses, turns))
+        return turns, losses
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None

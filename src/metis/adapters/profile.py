@@ -35,7 +35,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     developer_role: bool = False
     takes_blank_text: bool = True
 
-    def target(self, capabilities: AdapterCapabilities) -> Target:
+    def target(self, capabilities: AdapterCapabilities, model: str) -> Target:
         """What a model of this provider can carry."""
         taken = {"text"}
         if capabilities.supports_images:
@@ -47,6 +47,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         results = self.result_blocks if capabilities.supports_images else frozenset({"text"})
         return Target(
             adapter=self.name,
+            model=model,
             issuers=frozenset({self.name, *self.issuers}),
             user_blocks=frozenset(taken),
             result_blocks=results,

@@ -1,5 +1,7 @@
 """The registry: adapters by name."""
 
+from functools import cache
+
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
@@ -16,7 +18,15 @@ def get(name: str, *, base_url: str | None = None) -> Adapter:
     profile = COMPATIBLE if name == COMPATIBLE.name else PROFILES.get(name)
     if profile is None:
         raise UnknownAdapterError(name, names())
-    return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
+    return (
+        _adapter(profile.name) if base_url is None else Adapter(replace(profile, base_url=base_url))
+    )
+
+
+@cache
+def _adapter(name: str) -> Adapter:
+    """One adapter a provider, so that all callers share what it remembers."""
+    return Adapter(COMPATIBLE if name == COMPATIBLE.name else PROFILES[name])
 
 
 def names() -> list[str]:

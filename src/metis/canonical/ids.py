@@ -63,12 +63,13 @@ class UlidSource:
         """Several new ULIDs at once, in order; cheaper than one by one."""
         if count < 1:
             return []
-        first = self._advance(count)
-        last_pair = first & 1023
-        if last_pair + count <= len(_PAIRS):
-            stem = int_to_ulid(first)[:-2]
-            return [stem + pair for pair in _PAIRS[last_pair : last_pair + count]]
-        return [int_to_ulid(number) for number in range(first, first + count)]
+        number = self._advance(count)
+        minted: list[str] = []
+        while len(minted) < count:  # ids that differ in the last two letters only share the rest
+            stem, pair = int_to_ulid(number)[:-2], number % len(_PAIRS)
+            minted += [stem + last for last in _PAIRS[pair : pair + count - len(minted)]]
+            number += len(_PAIRS) - pair
+        return minted
 
     def _advance(self, count: int) -> int:
         """Reserve that many numbers in a row and give the first."""

@@ -22,8 +22,6 @@ NO_RESULT = "No result of this call is available. It may or may not have run."
 
 def repair_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
     """The same conversation with every call answered right after it, once (T15, T17, T19-T23)."""
-    if _are_whole(messages, ledger.target):
-        return list(messages)
     messages = [part for message in messages for part in _single_results(message, ledger)]
     answers = _answers(messages, ledger)
     repaired: list[Message] = []
@@ -39,7 +37,7 @@ def repair_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Messag
     return repaired
 
 
-def _are_whole(messages: Sequence[Message], target: Target) -> bool:
+def are_whole(messages: Sequence[Message], target: Target) -> bool:
     """Whether nothing has to be repaired; the common case, and a quick look.
 
     What came from the target itself may have several answers in a row before their results.

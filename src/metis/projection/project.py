@@ -1,15 +1,17 @@
 """The projection: from a conversation to what one target can carry, with every loss named."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
+from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.message import Message
 from metis.projection.blocks import project_blocks
-from metis.projection.exchanges import flatten_exchanges, repair_exchanges
+from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
-from metis.projection.ready import is_ready
+from metis.projection.ready import calls_if_ready
 from metis.projection.roles import drop_empties, place_roles
 from metis.projection.target import Target, is_native
 
@@ -17,22 +19,47 @@ from metis.projection.target import Target, is_native
 class Projection(Struct, frozen=True):
     """The messages as they can be sent to a target, and what was lost on the way."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     losses: list[Loss]
+    calls: AbstractSet[str] | None = None
+    """The calls in it, if all are answered: then what follows can be projected alone."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
-    if is_ready(messages, target):
-        return Projection(list(messages), [])
+    calls = calls_if_ready(messages, target)
+    if calls is not None:
+        return Projection(messages, [], calls)
+    return _project(messages, target, is_start=True)
+
+
+def project_more(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str]
+) -> Projection | None:
+    """The same for what follows a projection with these calls; None if they must go together."""
+    calls = calls_if_ready(messages, target, before)
+    if calls is not None:
+        return Projection(messages, [], calls)
+    more = _project(messages, target, is_start=False)
+    return None if more.calls is None or not more.calls.isdisjoint(before) else more
+
+
+def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> Projection:
     ledger = Ledger(target)
-    sent = repair_exchanges(messages, ledger)
+    is_whole = are_whole(messages, target)
+    sent = list(messages) if is_whole else repair_exchanges(messages, ledger)
     if not target.takes_tools:
         sent = flatten_exchanges(sent, ledger)
     sent = [
         message if is_native(message, target) else project_blocks(message, ledger)
         for message in sent
     ]
-    sent = place_roles(sent, ledger)
+    sent = place_roles(sent, ledger, is_start=is_start)
     sent = drop_empties(sent, ledger)
-    return Projection(sent, ledger.losses)
+    return Projection(sent, ledger.losses, _calls(messages) if is_whole else None)
+
+
+def _calls(messages: Sequence[Message]) -> set[str]:
+    return {
+        block.id for message in messages for block in message.content if type(block) is ToolUseBlock
+    }

@@ -11,14 +11,16 @@ from metis.projection.ledger import Ledger
 from metis.projection.target import is_native
 
 
-def place_roles(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
+def place_roles(
+    messages: Sequence[Message], ledger: Ledger, *, is_start: bool = True
+) -> list[Message]:
     """Developer and late system messages in a role that the target knows, in their own place.
 
     Nothing earlier changes, so that the prefix of a conversation stays what it was (T73, T75).
     """
     target = ledger.target
     placed: list[Message] = []
-    is_leading = True
+    is_leading = is_start
     for message in messages:
         is_leading = is_leading and message.role in (Role.SYSTEM, Role.DEVELOPER)
         if is_native(message, target):

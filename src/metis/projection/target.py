@@ -12,6 +12,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
     adapter: str
     """The name that losses are reported under."""
+    model: str = ""
     issuers: frozenset[str]
     """Whose sealed parts it takes back: signatures, redacted thoughts, opaque parts."""
     user_blocks: frozenset[str] = frozenset({"text"})

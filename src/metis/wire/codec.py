@@ -41,12 +41,28 @@ class StreamWriter(Protocol):
         ...
 
 
+class TurnWriter(Protocol):
+    """Writes the turns of a conversation, each once, and request bodies with them."""
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Add messages that were projected for the protocol."""
+        ...
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """The request body with these turns."""
+        ...
+
+    def copy(self) -> "TurnWriter":
+        """The same turns, to which others can be added."""
+        ...
+
+
 class Codec(Struct, frozen=True, kw_only=True):
     """One wire protocol, both directions."""
 
     protocol: str
     decode_request: Callable[[bytes, RequestContext], CanonicalRequest]
-    encode_request: Callable[[Sequence[Message], Sequence[ToolDefinition], AdapterOptions], bytes]
+    turns: Callable[[], TurnWriter]
     decode_response: Callable[[bytes | dict[str, Any], RequestContext], Message]
     encode_response: Callable[[Message, RequestContext], bytes]
     stream_reader: Callable[[RequestContext], StreamReader]

@@ -19,7 +19,6 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.wire.openai_chat.calls import (
-    CallIds,
     WireId,
     decode_call,
     decode_function_call,
@@ -38,6 +37,7 @@ from metis.wire.openai_chat.parts import (
 )
 from metis.wire.openai_chat.thoughts import Thought, clear_text, decode_thoughts, encode_thoughts
 from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.tool_ids import CallIds
 
 _SOUND = "audio/*"
 _CALL = "tool_call"

@@ -7,47 +7,10 @@ from metis.canonical.blocks import ContentBlock, InvalidInput, ToolUseBlock
 from metis.streaming.arguments import read_arguments
 from metis.wire.openai_chat.parts import opaque, write_json
 from metis.wire.shape import Wire, maybe_object
-from metis.wire.tool_ids import canonical_tool_id
+from metis.wire.tool_ids import CallIds
 
 WireId = Callable[[str], str]
 """The protocol's id for one of ours."""
-
-
-class CallIds:
-    """Our ids for the calls of one conversation, by the order in which calls and results come.
-
-    An id that comes again is another call (T09), and an empty one names nothing (T10): what has no
-    id of its own is told apart by its turn, `scope`, and its position there.
-    """
-
-    def __init__(self, session_id: str, scope: str = "") -> None:
-        self._session_id = session_id
-        self._scope = scope
-        self._counts: dict[str, int] = {}
-        self._open: dict[str, list[str]] = {}
-        self._last: dict[str, str] = {}
-
-    def enter(self, answer: str) -> None:
-        """Take the ids that follow for those of one answer: hosts count anew in each (T09)."""
-        self._session_id = f"{self._session_id}\0{answer}"
-
-    def of_call(self, theirs: str, *, is_id: bool = True) -> str:
-        """Our id for the next call that goes by this id or name."""
-        key = theirs if is_id and theirs else f"{self._scope}\0{theirs}"
-        occurrence = self._counts.get(key, 0)
-        self._counts[key] = occurrence + 1
-        ours = canonical_tool_id(self._session_id, key, occurrence)
-        self._open.setdefault(key, []).append(ours)
-        self._last[key] = ours
-        return ours
-
-    def of_result(self, theirs: str, *, is_id: bool = True) -> str:
-        """Our id for the call that a result answers: the oldest that waits for one."""
-        key = theirs if is_id and theirs else f"{self._scope}\0{theirs}"
-        waiting = self._open.get(key)
-        if waiting:
-            return waiting.pop(0)
-        return self._last.get(key) or canonical_tool_id(self._session_id, key)
 
 
 def decode_call(wire: Any, ids: CallIds) -> tuple[ContentBlock, str | None]:

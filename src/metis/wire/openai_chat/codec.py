@@ -3,10 +3,11 @@
 from metis.wire.codec import Codec
 from metis.wire.openai_chat.errors import decode_error, encode_error
 from metis.wire.openai_chat.parts import PROTOCOL
-from metis.wire.openai_chat.request import decode_request, encode_request
+from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
+from metis.wire.openai_chat.turns import Turns
 
 SHARED_KEYS = frozenset(
     {
@@ -27,7 +28,7 @@ SHARED_KEYS = frozenset(
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    encode_request=encode_request,
+    turns=Turns,
     decode_response=decode_response,
     encode_response=encode_response,
     stream_reader=StreamDecoder,

@@ -17,8 +17,8 @@ from metis.streaming.events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.wire.openai_chat.calls import CallIds
 from metis.wire.openai_chat.fold import CallFold
+from metis.wire.tool_ids import CallIds
 
 Spoken = type[TextDelta] | type[ThinkingDelta]
 """The events that carry text."""

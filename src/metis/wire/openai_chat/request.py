@@ -13,16 +13,15 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import made
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
-from metis.wire.openai_chat.calls import CallIds, WireId
-from metis.wire.openai_chat.options import decode_options, decode_tools, encode_options
-from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty, write_json
+from metis.wire.openai_chat.calls import WireId
+from metis.wire.openai_chat.options import decode_options, decode_tools
+from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
-from metis.wire.spelling import spelled, spelling_of
-from metis.wire.tool_ids import derived_id
+from metis.wire.spelling import spelled
+from metis.wire.tool_ids import CallIds, derived_id
 
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
@@ -47,13 +46,6 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         raise DecodeError("a request has a list of messages", path="$.messages")
     messages = decode_messages(maybe_list(found), context)
     return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
-
-
-def encode_request(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bytes:
-    """The request body for messages that were projected for this protocol."""
-    return write_json({**encode_options(options, tools), "messages": encode_messages(messages)})
 
 
 def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
@@ -153,18 +145,6 @@ def spell(wire: Wire, spelling: Mapping[str, Any]) -> Wire:
         if not wire.get(key):
             wire.pop(key, None)
     return wire
-
-
-def encode_messages(messages: Sequence[Message]) -> list[Wire]:
-    """The messages of the wire for ours."""
-    known: dict[str, str] = {}
-    wire_id = _wire_id(known)
-    turns: list[Wire] = []
-    for message in messages:
-        spelling = spelling_of(message, PROTOCOL)
-        known.update(spelling.get("ids") or {})
-        turns.append(encode_message(message, spelling, wire_id))
-    return turns
 
 
 def encode_message(

@@ -21,7 +21,6 @@ from metis.streaming.events import (
 )
 from metis.streaming.sse import SseParser
 from metis.wire.call import RequestContext
-from metis.wire.openai_chat.calls import CallIds
 from metis.wire.openai_chat.chunks import PlainDelta, read_plain
 from metis.wire.openai_chat.errors import decode_error
 from metis.wire.openai_chat.fold import ChoiceFold, fold_body, merge_envelope, text_of
@@ -32,6 +31,7 @@ from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS, clear_text, decode_details
 from metis.wire.openai_chat.usage import decode_usage
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.tool_ids import CallIds
 
 __all__ = ["StreamDecoder", "StreamEncoder"]
 
