@@ -135,6 +135,94 @@ def test_what_another_adapter_remembers_changes_nothing() -> None:
     assert one == two
 
 
+ANSWER = {
+    "id": "chatcmpl-1",
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "reasoning": "hm",
+                "executed_tools": [{"index": 0}],
+                "tool_calls": [
+                    {
+                        "id": "fc_own",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": "{ }"},
+                    }
+                ],
+            },
+        }
+    ],
+}
+
+
+@pytest.mark.row("M-151", "M-173", "M-195", "T13")
+def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
+    host = adapters.get("openai-compatible")
+    answer = host.from_wire_response(ANSWER)
+    (called,) = (block for block in answer.content if isinstance(block, ToolUseBlock))
+    history = [user("go"), answer, tool("ok", answers=called.id)]
+    own = json.loads(host.to_wire(history).body)["messages"]
+    assert own[1]["tool_calls"][0]["id"] == own[2]["tool_call_id"] == "fc_own"
+    assert own[1]["tool_calls"][0]["function"]["arguments"] == "{ }"
+    assert own[1]["executed_tools"] == [{"index": 0}]
+    away = adapters.get("openai").to_wire(history)
+    sent = json.loads(away.body)["messages"]
+    derived = "call_" + called.id.removeprefix("tu_")
+    assert sent[1:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": derived, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": derived, "content": "ok"},
+    ]
+    assert [(loss.block_type, loss.path) for loss in away.losses] == [
+        ("thinking", "$.content[0]"),
+        ("message", "$.executed_tools"),
+    ]
+    shown = json.loads(adapters.get("openai").to_wire_response(answer))
+    assert shown["choices"][0]["message"]["tool_calls"][0]["id"] == derived
+    assert json.loads(host.to_wire_response(answer)) == ANSWER
+
+
+@pytest.mark.row("M-014", "T183")
+def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
+    body = {
+        "model": "gpt-5",
+        "messages": [{"role": "user", "content": "go"}],
+        "max_completion_tokens": 9,
+        "response_format": {"type": "json_object"},
+        "seed": 7,
+        "logit_bias": {"1": 2},
+        "stop": "x",
+        "verbosity": "low",
+        "tools": [{"type": "custom", "custom": {"name": "c"}}],
+    }
+    openai = adapters.get("openai")
+    request = openai.from_wire_request(body)
+    assert request.options.origin == "openai"
+    assert json.loads(openai.to_wire(request.messages, (), request.options).body) == body
+    options = replace(request.options, model="other")
+    away = adapters.get("openai-compatible").to_wire(request.messages, (), options)
+    assert json.loads(away.body) == {
+        "model": "other",
+        "messages": body["messages"],
+        "max_completion_tokens": 9,
+        "response_format": {"type": "json_object"},
+        "seed": 7,
+        "logit_bias": {"1": 2},
+        "stop": ["x"],
+    }
+    assert [loss.path for loss in away.losses] == ["$.verbosity", "$.tools[0]"]
+
+
 @pytest.mark.row("M-009", "M-056", "M-168", "M-173", "T204", "T205")
 def test_a_conversation_walks_to_another_provider_and_back() -> None:
     anthropic, openai = adapters.get("anthropic"), adapters.get("openai")

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def told(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
 
 
-def calls_and_results(messages: list[Message]) -> list[str]:
+def calls_and_results(messages: Sequence[Message]) -> list[str]:
     return [
         block.name if isinstance(block, ToolUseBlock) else block.tool_use_id
         for message in messages

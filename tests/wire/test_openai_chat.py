@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, system, text, tool, tool_id, user
+from metis import adapters
 from metis.canonical import Message, Role, StopReason, ToolUseBlock, validate
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -127,10 +128,6 @@ def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
 
 def _told(wire: Wire) -> Wire:
     return {key: value for key, value in wire.items() if not is_empty(value)}
-
-
-def _raw(value: Any) -> Any:
-    return json.loads(bytes(value))
 
 
 @needs_corpus
@@ -852,11 +849,23 @@ def _same(found: Wire, expected: Wire) -> None:
     assert found == expected
 
 
-def test_opaque_parts_go_to_this_protocol_only() -> None:
-    (message,) = read_messages({"role": "user", "content": [{"type": "new"}]})
-    (block,) = message.content
+def test_opaque_parts_go_to_their_issuer_only() -> None:
+    openai, other = adapters.get("openai"), adapters.get("openai-compatible")
+    body = {
+        "messages": [{"role": "user", "content": [{"type": "new"}, {"type": "text", "text": "a"}]}]
+    }
+    (message,) = openai.from_wire_request(body).messages
+    (block, _) = message.content
     assert isinstance(block, OpaqueBlock)
-    foreign = replace(message, content=(replace(block, issuer="anthropic"), TextBlock("a")))
-    assert write_messages(replace(foreign, metadata=MessageMetadata())) == [
-        {"role": "user", "content": [{"type": "text", "text": "a"}]}
-    ]
+    assert block.issuer == "openai"
+    assert json.loads(openai.to_wire([message]).body)["messages"] == body["messages"]
+    away = other.to_wire([message])
+    assert json.loads(away.body)["messages"] == [{"role": "user", "content": "a"}]
+    assert [loss.reason for loss in away.losses] == ["only openai understands it"]
+
+
+def test_an_answer_shows_no_opaque_part_of_another_provider() -> None:
+    body = {"choices": [{"message": {"role": "assistant", "content": [{"type": "new"}]}}]}
+    answer = adapters.get("openai-compatible").from_wire_response(body)
+    assert b"new" in adapters.get("openai-compatible").to_wire_response(answer)
+    assert b"new" not in adapters.get("openai").to_wire_response(answer)

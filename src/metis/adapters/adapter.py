@@ -23,6 +23,7 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.spelling import extra_keys, has_foreign_spelling, without_spelling
 
 log = logging.getLogger("metis.adapters")
 
@@ -107,7 +108,9 @@ class Adapter:
             turns, losses, calls = self._codec.turns(), more.losses, set[str]()
         else:
             turns, losses, calls = sent.turns.copy(), sent.losses + more.losses, sent.calls
-        turns.add(more.messages)
+        own, unsaid = self._own_spelling(more.messages)
+        turns.add(own)
+        losses = losses + unsaid
         if messages and more.calls is not None:
             calls |= more.calls
             self._memory.keep(Sent(tuple(messages), target, calls, losses, turns))
@@ -140,10 +143,13 @@ class Adapter:
         """The canonical request of a client that speaks this provider's protocol."""
         body = _checked(body)
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return self._codec.decode_request(data, self._context(context))
+        request = self._codec.decode_request(data, self._context(context))
+        return replace(request, options=replace(request.options, origin=self.name))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
+        if has_foreign_spelling(message, self.profile.protocol, self.name):
+            message = without_spelling(message)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
@@ -167,6 +173,25 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
+    def _own_spelling(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
+        """The messages without what other hosts of the protocol remember, and what that loses."""
+        protocol, name = self.profile.protocol, self.name
+        foreign = [
+            index
+            for index, message in enumerate(messages)
+            if message.metadata.provider_raw is not None
+            and has_foreign_spelling(message, protocol, name)
+        ]
+        if not foreign:
+            return messages, []
+        losses: list[Loss] = []
+        own = list(messages)
+        for index in foreign:
+            own[index] = without_spelling(own[index])
+            keys = extra_keys(messages[index], protocol)
+            losses += (self._key_loss(messages[index], key) for key in keys)
+        return own, losses
+
     def _project_options(
         self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> tuple[AdapterOptions, _Lost]:
@@ -185,7 +210,8 @@ class Adapter:
             if protocol != own
             for each in _lost_tools(protocol, keys, tools)
         ]
-        if own in options.native:
+        spelled = options.native.get(own)
+        if spelled is not None and options.origin in (None, self.name):
             if options.model is None:
                 return options, lost
             return replace(options, model=self.wire_model(options.model)), lost
@@ -196,7 +222,34 @@ class Adapter:
         ]
         lost += [(name, f"{self.name} takes no {name}") for name in refused]
         changes: dict[str, Any] = dict.fromkeys(refused)
+        if spelled is not None:
+            changes["native"] = {own: self._common(spelled)}
+            lost += self._uncommon(spelled, options.origin, tools)
         return replace(options, model=self.wire_model(options.model), **changes), lost
+
+    def _common(self, spelled: Mapping[str, Any]) -> dict[str, Any]:
+        """What this host knows of the keys that another host of the protocol was asked with."""
+        known = self._codec.common_keys - self.profile.unknown_keys
+        return {key: value for key, value in spelled.items() if key in known}
+
+    def _uncommon(
+        self, spelled: Mapping[str, Any], origin: str | None, tools: Sequence[ToolDefinition]
+    ) -> Iterator[tuple[str, str]]:
+        known = self._codec.common_keys - self.profile.unknown_keys | self._codec.shared_keys
+        for key, value in spelled.items():
+            if value is not None and key not in known:
+                yield key, f"{self.name} does not know the option {key!r} of {origin}"
+        yield from _lost_tools(str(origin), spelled, tools)
+
+    def _key_loss(self, message: Message, key: str) -> Loss:
+        return Loss(
+            session_id=message.session_id,
+            message_id=message.id,
+            block_type="message",
+            adapter=self.name,
+            reason=f"only {message.metadata.provider or message.metadata.origin} knows the key",
+            path=f"$.{key}",
+        )
 
     def _option_loss(self, session_id: str, key: str, reason: str) -> Loss:
         return Loss(

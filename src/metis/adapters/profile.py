@@ -25,6 +25,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Other names under which its sealed parts are known."""
     refused_options: frozenset[str] = frozenset()
     """Shared options that the provider's API does not take any more; a client's own go through."""
+    unknown_keys: frozenset[str] = frozenset()
+    """Keys which the hosts of the protocol share, but which this one does not know."""
     documents: bool = False
     audio_media_types: frozenset[str] = frozenset()
     url_blocks: frozenset[str] = frozenset()

@@ -61,7 +61,8 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
 
     `native` remembers, by protocol, the options of a request as they were spelled. A spelling is
     used as long as it says the same as the shared option beside it; change the option, and the
-    option wins.
+    option wins. `origin` is the provider whose client spelled them: another provider of the
+    protocol gets of them what all its hosts know. Without it they are meant for every host.
     """
 
     model: str | None = None
@@ -74,6 +75,7 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     native: Mapping[str, Mapping[str, Any]] = {}
+    origin: str | None = None
 
 
 class CanonicalRequest(Struct, frozen=True):

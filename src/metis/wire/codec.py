@@ -71,3 +71,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
     """The keys of a request that the shared options speak for."""
+    common_keys: frozenset[str] = frozenset()
+    """Other keys of a request that mean the same at every host of the protocol."""

@@ -1,8 +1,9 @@
 """Spelling: what a protocol can say in several ways, and which way was taken.
 
 The canonical form says what a message means; a wire message can say the same in different JSON. For
-the way back to the same protocol the difference is kept in the metadata of the message, under the
-name of the protocol, where only the codec that wrote it looks:
+the way back to the same provider the difference is kept in the metadata of the message, under the
+name of the protocol, where only the codec that wrote it looks. It belongs to the provider that the
+message came from: hosts of one protocol do not know each other's ids and extra keys.
 
 - `joined`: the message shares its wire message with the one before it
 - `plain`: the content was a string, not a list of parts
@@ -15,15 +16,39 @@ name of the protocol, where only the codec that wrote it looks:
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from metis.canonical.message import Message
 
 NOTHING: Mapping[str, Any] = {}
+CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
+"""Keys of a message that blocks speak for, however they are spelled."""
 
 
 def spelling_of(message: Message, protocol: str) -> Mapping[str, Any]:
     """How a message was spelled in a protocol; empty if it did not come from there."""
     raw = message.metadata.provider_raw
     return NOTHING if raw is None else raw.get(protocol, NOTHING)
+
+
+def has_foreign_spelling(message: Message, protocol: str, provider: str) -> bool:
+    """Whether a message is spelled in the protocol, but by another provider or its client."""
+    metadata = message.metadata
+    raw = metadata.provider_raw
+    return (
+        raw is not None and (metadata.provider or metadata.origin) != provider and protocol in raw
+    )
+
+
+def extra_keys(message: Message, protocol: str) -> list[str]:
+    """The keys of the wire message that say something which the canonical form does not."""
+    keys: Mapping[str, Any] = spelling_of(message, protocol).get("keys") or NOTHING
+    return [key for key, value in keys.items() if value and key not in CANONICAL_KEYS]
+
+
+def without_spelling(message: Message) -> Message:
+    """The message as the canonical form alone says it."""
+    return replace(message, metadata=replace(message.metadata, provider_raw=None))
 
 
 def spelled_blocks(message: Message, spelling: Mapping[str, Any]) -> Mapping[str, Any]:

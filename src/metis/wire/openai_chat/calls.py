@@ -13,12 +13,12 @@ WireId = Callable[[str], str]
 """The protocol's id for one of ours."""
 
 
-def decode_call(wire: Any, ids: CallIds) -> tuple[ContentBlock, str | None]:
+def decode_call(wire: Any, ids: CallIds, issuer: str) -> tuple[ContentBlock, str | None]:
     """Our block for one entry of `tool_calls`, and the provider's id if it is a call."""
     call = maybe_object(wire)
     read = _read_custom(call) if call.get("type") == "custom" else _read_function(call)
     if read is None:
-        return opaque(wire, "tool_call"), None
+        return opaque(wire, "tool_call", issuer), None
     theirs = call.get("id")
     theirs = theirs if isinstance(theirs, str) else ""
     name, arguments, invalid = read

@@ -15,6 +15,7 @@ SHARED_KEYS = frozenset(
         "max_completion_tokens",
         "max_tokens",
         "temperature",
+        "top_k",
         "top_p",
         "stop",
         "stream",
@@ -24,6 +25,22 @@ SHARED_KEYS = frozenset(
     }
 )
 """The keys of a request that the shared options and the tools speak for."""
+
+COMMON_KEYS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "n",
+        "presence_penalty",
+        "response_format",
+        "seed",
+        "stream_options",
+        "top_logprobs",
+        "user",
+    }
+)
+"""The other keys of a request that hosts share; their own ones mean nothing elsewhere."""
 
 CODEC = Codec(
     protocol=PROTOCOL,
@@ -36,5 +53,6 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    common_keys=COMMON_KEYS,
 )
 """Chat Completions, both directions."""

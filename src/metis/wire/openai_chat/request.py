@@ -92,20 +92,20 @@ def _decode(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, 
         case "assistant":
             return decode_assistant(wire, ids, issuer)
         case "tool" | "function":
-            return _decode_result(wire, ids)
+            return _decode_result(wire, ids, issuer)
         case _:
-            return _decode_content(wire.get("content"))
+            return _decode_content(wire.get("content"), issuer)
 
 
-def _decode_content(content: Any) -> tuple[_Content, dict[str, Any]]:
+def _decode_content(content: Any, issuer: str) -> tuple[_Content, dict[str, Any]]:
     if isinstance(content, list):
-        blocks, odd = decode_parts(maybe_list(content))
+        blocks, odd = decode_parts(maybe_list(content), issuer)
         return tuple(blocks), {"parts": True, "blocks": odd}
     return ((TextBlock(content),) if isinstance(content, str) and content else ()), {}
 
 
-def _decode_result(wire: Wire, ids: CallIds) -> tuple[_Content, dict[str, Any]]:
-    content, spelling = _decode_content(wire.get("content"))
+def _decode_result(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, Any]]:
+    content, spelling = _decode_content(wire.get("content"), issuer)
     name = wire.get("name")
     if wire.get("role") == "function":
         spelling["function"] = {"name": name}
