@@ -81,8 +81,6 @@ def decode_part(part: Part, call_id: str | None = None) -> ContentBlock:
 
 def is_exact_part(part: Part) -> bool:
     """Whether a part says no more than its block."""
-    if isinstance(part, ThinkingPart | RedactedPart):
-        return True
     if part.cache_control is not UNSET:
         return False
     if type(part) is TextPart:

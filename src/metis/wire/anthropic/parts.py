@@ -5,7 +5,7 @@ listed are not skipped: what holds one is read again as plain JSON.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -19,8 +19,9 @@ class TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
 
 
 class ThinkingPart(Struct, tag="thinking", gc=False, forbid_unknown_fields=True):
-    """A signed thought."""
+    """A signed thought; it bears no mark."""
 
+    cache_control: ClassVar[UnsetType] = UNSET
     signature: str
     thinking: str
 
@@ -28,6 +29,7 @@ class ThinkingPart(Struct, tag="thinking", gc=False, forbid_unknown_fields=True)
 class RedactedPart(Struct, tag="redacted_thinking", gc=False, forbid_unknown_fields=True):
     """A thought that only its issuer can read."""
 
+    cache_control: ClassVar[UnsetType] = UNSET
     data: str
 
 
