@@ -7,6 +7,8 @@ message nor tool goes into the options.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
@@ -17,6 +19,17 @@ from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import WireId
+from metis.wire.openai_chat.common import (
+    Assistant,
+    Body,
+    System,
+    Tool,
+    Turn,
+    User,
+    read_assistant,
+    read_tool,
+    read_user,
+)
 from metis.wire.openai_chat.options import decode_options, decode_tools
 from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
@@ -33,19 +46,81 @@ _ROLES = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
+_ASSISTANT, _DEVELOPER, _SYSTEM, _TOOL, _USER = (
+    Role.ASSISTANT,
+    Role.DEVELOPER,
+    Role.SYSTEM,
+    Role.TOOL,
+    Role.USER,
+)
 _ERROR = "Error: "
+_read_common = msgspec.json.Decoder(Body).decode
 
 _Content = tuple[ContentBlock, ...]
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
-    wire = read_object(body, "request")
-    found = wire.pop("messages", None)
-    if not isinstance(found, list):
-        raise DecodeError("a request has a list of messages", path="$.messages")
-    messages = decode_messages(maybe_list(found), context)
+    quick = _decode_common(body, context)
+    if quick is None:
+        wire = read_object(body, "request")
+        found = wire.pop("messages", None)
+        if not isinstance(found, list):
+            raise DecodeError("a request has a list of messages", path="$.messages")
+        messages = decode_messages(maybe_list(found), context)
+    else:
+        messages, wire = quick
     return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
+
+
+def _decode_common(body: bytes, context: RequestContext) -> tuple[tuple[Message, ...], Wire] | None:
+    """The messages and the options of a request of common messages; None for all others."""
+    try:
+        request = _read_common(body)
+    except (ValueError, RecursionError):
+        return None
+    ids, issuer = CallIds(context.session_id), context.provider or PROTOCOL
+    bare = _make_metadata(origin=issuer)
+    messages: list[Message] = []
+    for message_id, turn in zip(new_ulids(len(request.messages)), request.messages, strict=True):
+        found = _read_turn(turn, ids, issuer)
+        if found is None:
+            return None
+        role, content, spelling = found
+        metadata = bare
+        if spelling:
+            first = content[0] if role is _TOOL else None
+            metadata = _make_metadata(
+                origin=issuer,
+                parent_tool_use_id=first.tool_use_id if type(first) is ToolResultBlock else None,
+                provider_raw={PROTOCOL: spelling},
+            )
+        messages.append(
+            _make_message(
+                id=message_id,
+                session_id=context.session_id,
+                role=role,
+                content=content,
+                created_at=context.created_at,
+                metadata=metadata,
+            )
+        )
+    return tuple(messages), request.options()
+
+
+def _read_turn(
+    turn: Turn, ids: CallIds, issuer: str
+) -> tuple[Role, _Content, dict[str, Any]] | None:
+    if isinstance(turn, Tool):
+        role, found = _TOOL, read_tool(turn, ids)
+    elif isinstance(turn, Assistant):
+        role, found = _ASSISTANT, read_assistant(turn, ids, issuer)
+    elif isinstance(turn, User):
+        role, found = _USER, read_user(turn.content)
+    else:
+        role = _SYSTEM if isinstance(turn, System) else _DEVELOPER
+        found = read_user(turn.content)
+    return None if found is None else (role, *found)
 
 
 def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:

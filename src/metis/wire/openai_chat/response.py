@@ -1,10 +1,12 @@
 """Responses of Chat Completions."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, OpaqueBlock, ToolUseBlock
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
@@ -12,6 +14,7 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
 from metis.wire.openai_chat.assistant import decode_assistant
+from metis.wire.openai_chat.common import Completion, read_assistant
 from metis.wire.openai_chat.errors import decode_error
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message, known_ids, remember
@@ -31,6 +34,8 @@ PROVIDER = "openai"
 """Who answers if nobody says."""
 
 _LOWEST_ERROR = 400
+_ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
+_read_common = msgspec.json.Decoder(Completion).decode
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
@@ -38,6 +43,9 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     provider = context.provider or PROVIDER
     if (context.status or 0) >= _LOWEST_ERROR:
         raise decode_error(body, context.status, provider)
+    quick = _decode_common(body, context) if isinstance(body, bytes) else None
+    if quick is not None:
+        return quick
     wire = body if isinstance(body, dict) else read_object(body, "response")
     choices = wire.get("choices")
     if wire.get("error") and not choices:
@@ -50,36 +58,68 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     return decode_body(wire, context, message_id=new_ulid())
 
 
+def _decode_common(body: bytes, context: RequestContext) -> Message | None:
+    """The message of a response of common parts; None for all others."""
+    try:
+        answer = _read_common(body)
+    except (ValueError, RecursionError):
+        return None
+    message_id = new_ulid()
+    said, choice = answer.choices[0].message, answer.choices[0].rest()
+    ids = CallIds(context.session_id, message_id)
+    ids.enter(answer.id or message_id)
+    found = read_assistant(said, ids, context.provider or PROTOCOL)
+    if found is None:
+        return None
+    content, spelling = found
+    spelling["response"] = {**answer.rest(), "choices": [choice]}
+    return _message(_Answer(answer.rest(), choice, content, spelling), context, message_id)
+
+
 def decode_body(
     wire: Wire,
     context: RequestContext,
     *,
     message_id: str,
-    status: MessageStatus = MessageStatus.COMPLETE,
+    status: MessageStatus = _COMPLETE,
 ) -> Message:
     """The message of a response, whole or as far as it has come."""
-    provider = context.provider or PROVIDER
-    response_id, model = _text(wire.get("id")), _text(wire.get("model"))
     choices = maybe_list(wire.get("choices"))
     choice = maybe_object(choices[0]) if choices else {}
     said = maybe_object(choice.get("message"))
     ids = CallIds(context.session_id, message_id)
-    ids.enter(response_id or message_id)
+    ids.enter(_text(wire.get("id")) or message_id)
     content, spelling = decode_assistant(said, ids, context.provider or PROTOCOL)
     spelling = remember(said, Role.ASSISTANT, content, spelling)
     spelling["ids"] = {ours: theirs for ours, theirs in spelling["ids"].items() if theirs}
     spelling["response"] = _envelope(wire, choices)
+    return _message(_Answer(wire, choice, content, spelling), context, message_id, status)
+
+
+class _Answer(NamedTuple):
+    """A response, and what its first choice says."""
+
+    wire: Wire
+    choice: Wire
+    content: tuple[ContentBlock, ...]
+    spelling: Mapping[str, Any]
+
+
+def _message(
+    answer: _Answer, context: RequestContext, message_id: str, status: MessageStatus = _COMPLETE
+) -> Message:
+    wire, choice, content, spelling = answer
+    provider = context.provider or PROVIDER
+    model = _text(wire.get("model"))
     reason = decode_stop_reason(
-        choice,
-        has_calls=any(isinstance(block, ToolUseBlock) for block in content),
-        is_refused="refusal" in spelling,
+        choice, has_calls=_has_calls(content), is_refused="refusal" in spelling
     )
-    if reason is StopReason.ERROR and status is MessageStatus.COMPLETE:
+    if reason is StopReason.ERROR and status is _COMPLETE:
         status = MessageStatus.ERROR
     return _make_message(
         id=message_id,
         session_id=context.session_id,
-        role=Role.ASSISTANT,
+        role=_ASSISTANT,
         content=content,
         created_at=context.created_at,
         metadata=_make_metadata(
@@ -89,10 +129,14 @@ def decode_body(
             status=status,
             usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
             stop_reason=reason,
-            response_id=response_id,
+            response_id=_text(wire.get("id")),
             provider_raw=spelled(PROTOCOL, spelling),
         ),
     )
+
+
+def _has_calls(content: tuple[ContentBlock, ...]) -> bool:
+    return bool(content) and any(type(block) is ToolUseBlock for block in content)
 
 
 def _envelope(wire: Wire, choices: list[Any]) -> Wire:

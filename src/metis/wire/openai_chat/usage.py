@@ -5,10 +5,13 @@ from decimal import Decimal
 from typing import Any
 
 from metis.canonical.metadata import StopReason, Usage
+from metis.canonical.value import made
 from metis.wire.call import UNPRICED, RequestContext
 from metis.wire.shape import Wire, maybe_object
 
 _LARGEST = 2**63 - 1
+_FREE = Decimal(0)
+_make_usage = made(Usage)
 _CACHE_KEYS = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
 
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -75,14 +78,14 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     cached = _first_count(details, ("cached_tokens",)) or _first_count(usage, _CACHE_KEYS)
     written = _first_count(details, ("cache_write_tokens", "cache_creation_tokens"))
     output, reasoning = _outputs(usage, prompt, output)
-    return Usage(
+    return _make_usage(
         # A sum smaller than its parts counts them apart (T143).
         input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         output_tokens=output,
         reasoning_output_tokens=reasoning,
-        cost_usd=Decimal(0),
+        cost_usd=_FREE,
         pricing_version=UNPRICED,
         latency_ms=context.latency_ms,
         reported_cost_usd=_cost(usage.get("cost")),
