@@ -72,8 +72,10 @@ def _decode_common(body: bytes, context: RequestContext) -> Message | None:
     if found is None:
         return None
     content, spelling = found
-    spelling["response"] = {**answer.rest(), "choices": [choice]}
-    return _message(_Answer(answer.rest(), choice, content, spelling), context, message_id)
+    wire = answer.rest()
+    wire["choices"] = [choice]
+    spelling["response"] = wire
+    return _message(_Answer(wire, choice, content, spelling), context, message_id)
 
 
 def decode_body(

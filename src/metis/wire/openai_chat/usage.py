@@ -108,9 +108,9 @@ def _outputs(usage: Wire, prompt: int, output: int) -> tuple[int, int]:
 
 
 def _server_tools(usage: Wire) -> dict[str, int] | None:
-    used = maybe_object(usage.get("server_tool_use_details")) or maybe_object(
-        usage.get("server_tool_use")
-    )
+    used = maybe_object(usage.get("server_tool_use_details") or usage.get("server_tool_use"))
+    if not used:
+        return None
     counts = {
         name.removesuffix("_requests"): count
         for name, value in used.items()
@@ -120,7 +120,11 @@ def _server_tools(usage: Wire) -> dict[str, int] | None:
 
 
 def _first_count(wire: Wire, keys: tuple[str, ...]) -> int:
-    return next((count for key in keys if (count := _count(wire.get(key)))), 0)
+    for key in keys:
+        count = wire.get(key)
+        if type(count) is int and 0 < count <= _LARGEST:
+            return count
+    return 0
 
 
 def _count(value: Any) -> int | None:
