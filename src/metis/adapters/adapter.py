@@ -1,32 +1,33 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from metis.adapters.asked import Asked, LostOption, is_own
 from metis.adapters.codecs import CODECS
+from metis.adapters.dialect import Dialect
+from metis.adapters.model import Model, model_of
+from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
-from metis.canonical.errors import CatalogError, DecodeError
+from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
-from metis.catalog.load import catalog
 from metis.catalog.models import AdapterCapabilities
-from metis.projection.loss import Change, Loss
+from metis.projection.loss import Loss
 from metis.projection.project import project
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter
-from metis.wire.shape import maybe_list, maybe_object
-from metis.wire.spelling import extra_keys, has_foreign_spelling, without_spelling
+from metis.wire.spelling import has_foreign_spelling, without_spelling
 
 log = logging.getLogger("metis.adapters")
 
-_Lost = list[tuple[str, str]]
-"""Options that are not sent, each with the reason."""
+_MODELS_KEPT = 1000
 
 
 class Adapter:
@@ -36,17 +37,19 @@ class Adapter:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
+        self._models: dict[str, Model] = {}
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
-        try:
-            return catalog().capabilities(f"{self.name}:{self.wire_model(model)}")
-        except CatalogError:
-            return self.profile.defaults
+        return self._model(self.wire_model(model)).capabilities
 
     def wire_model(self, model: str | None) -> str:
-        """The name of a model as this provider spells it."""
-        return (model or self.profile.default_model).removeprefix(f"{self.name}:")
+        """The name of a model as this provider spells it.
+
+        Raises:
+            WrongProviderError: the model is one of another provider.
+        """
+        return wire_model(model, self.profile)
 
     def to_wire(
         self,
@@ -58,20 +61,22 @@ class Adapter:
 
         Raises:
             CriticalLossError: a block that is marked critical cannot be carried.
+            WrongProviderError: the model is one of another provider.
         """
-        model = self.wire_model(options.model)
-        capabilities = self.capabilities(model)
-        projection = project(messages, self.profile.target(capabilities))
-        asked, lost = self._project_options(options, tools)
-        sent = tools
-        if tools and not capabilities.supports_tools:
-            sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
-            lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
-        own, unsaid = self._own_spelling(projection.messages)
-        body = self._codec.encode_request(own, sent, asked)
+        model = self._asked_model(options)
+        projection = project(messages, model.target)
+        asked = Asked(self.profile, model)
+        taken = asked.project(options, tools)
+        if tools and not model.capabilities.supports_tools:
+            taken = replace(taken, tool_choice=None, parallel_tool_calls=None)
+            reason = f"{model.name} takes no tools: "
+            asked.lost += [LostOption("tools", reason + tool.name) for tool in tools]
+            tools = ()
+        dialect = Dialect(self.profile, is_thinking=model.capabilities.supports_thinking)
+        body = self._codec.encode_request(dialect.spell(projection.messages), tools, taken)
         session = messages[0].session_id if messages else ""
-        options_lost = (self._option_loss(session, *each) for each in lost)
-        losses = [*projection.losses, *unsaid, *options_lost]
+        options_lost = (self._option_loss(session, each) for each in asked.lost)
+        losses = [*projection.losses, *dialect.losses, *options_lost]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
@@ -138,103 +143,32 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _own_spelling(self, messages: list[Message]) -> tuple[list[Message], list[Loss]]:
-        """The messages without what other hosts of the protocol remember, and what that loses."""
-        protocol, name = self.profile.protocol, self.name
-        losses: list[Loss] = []
-        for index, message in enumerate(messages):
-            if has_foreign_spelling(message, protocol, name):
-                messages[index] = without_spelling(message)
-                losses += (self._key_loss(message, key) for key in extra_keys(message, protocol))
-        return messages, losses
+    def _asked_model(self, options: AdapterOptions) -> Model:
+        """The model of a request; a name that a client of this provider spelled stays."""
+        if is_own(options, self.profile) and options.model:
+            spelled = options.native[self.profile.protocol].get("model")
+            if options.model == spelled:
+                return self._model(options.model)
+        return self._model(self.wire_model(options.model))
 
-    def _project_options(
-        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
-    ) -> tuple[AdapterOptions, _Lost]:
-        """The options that this provider takes, and those that have no place here."""
-        own = self.profile.protocol
-        lost = [
-            (key, f"the option {key!r} of {protocol} has no place here")
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for key, value in keys.items()
-            if value is not None and key not in _shared_keys(protocol)
-        ]
-        lost += [
-            each
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for each in _lost_tools(protocol, keys, tools)
-        ]
-        spelled = options.native.get(own)
-        if spelled is not None and options.origin in (None, self.name):
-            if options.model is None:
-                return options, lost
-            return replace(options, model=self.wire_model(options.model)), lost
-        refused = [
-            name
-            for name in sorted(self.profile.refused_options)
-            if getattr(options, name) is not None
-        ]
-        lost += [(name, f"{self.name} takes no {name}") for name in refused]
-        changes: dict[str, Any] = dict.fromkeys(refused)
-        if spelled is not None:
-            changes["native"] = {own: self._common(spelled)}
-            lost += self._uncommon(spelled, options.origin, tools)
-        return replace(options, model=self.wire_model(options.model), **changes), lost
+    def _model(self, name: str) -> Model:
+        model = self._models.get(name)
+        if model is None:
+            if len(self._models) >= _MODELS_KEPT:
+                self._models.clear()
+            model = self._models[name] = model_of(self.profile, name)
+        return model
 
-    def _common(self, spelled: Mapping[str, Any]) -> dict[str, Any]:
-        """What this host knows of the keys that another host of the protocol was asked with."""
-        known = self._codec.common_keys - self.profile.unknown_keys
-        return {key: value for key, value in spelled.items() if key in known}
-
-    def _uncommon(
-        self, spelled: Mapping[str, Any], origin: str | None, tools: Sequence[ToolDefinition]
-    ) -> Iterator[tuple[str, str]]:
-        known = self._codec.common_keys - self.profile.unknown_keys | self._codec.shared_keys
-        for key, value in spelled.items():
-            if value is not None and key not in known:
-                yield key, f"{self.name} does not know the option {key!r} of {origin}"
-        yield from _lost_tools(str(origin), spelled, tools)
-
-    def _key_loss(self, message: Message, key: str) -> Loss:
-        return Loss(
-            session_id=message.session_id,
-            message_id=message.id,
-            block_type="message",
-            adapter=self.name,
-            reason=f"only {message.metadata.provider or message.metadata.origin} knows the key",
-            path=f"$.{key}",
-        )
-
-    def _option_loss(self, session_id: str, key: str, reason: str) -> Loss:
+    def _option_loss(self, session_id: str, lost: LostOption) -> Loss:
         return Loss(
             session_id=session_id,
             message_id="",
             block_type="option",
             adapter=self.name,
-            reason=reason,
-            change=Change.DROPPED,
-            path=f"$.{key}",
+            reason=lost.reason,
+            change=lost.change,
+            path=f"$.{lost.key}",
         )
-
-
-def _lost_tools(
-    protocol: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
-) -> Iterator[tuple[str, str]]:
-    """Tools of another protocol that are none of the client's own, such as server-side ones."""
-    names = {tool.name for tool in tools}
-    for index, tool in enumerate(maybe_list(keys.get("tools"))):
-        own = maybe_object(tool)
-        name = own.get("name") or maybe_object(own.get("function")).get("name")
-        if name not in names:
-            kind = own.get("type") or name
-            yield f"tools[{index}]", f"the tool {kind!r} of {protocol} has no place here"
-
-
-def _shared_keys(protocol: str) -> frozenset[str]:
-    codec = CODECS.get(protocol)
-    return frozenset() if codec is None else codec.shared_keys
 
 
 def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.adapters.hosts import HOSTS
 from metis.adapters.profiles import COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
 
@@ -13,7 +14,7 @@ def get(name: str, *, base_url: str | None = None) -> Adapter:
     >>> get("anthropic").name
     'anthropic'
     """
-    profile = COMPATIBLE if name == COMPATIBLE.name else PROFILES.get(name)
+    profile = COMPATIBLE if name == COMPATIBLE.name else PROFILES.get(name) or HOSTS.get(name)
     if profile is None:
         raise UnknownAdapterError(name, names())
     return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
@@ -21,4 +22,4 @@ def get(name: str, *, base_url: str | None = None) -> Adapter:
 
 def names() -> list[str]:
     """The names of all adapters."""
-    return [*PROFILES, COMPATIBLE.name]
+    return [*PROFILES, *HOSTS, COMPATIBLE.name]

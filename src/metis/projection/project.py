@@ -12,6 +12,7 @@ from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
 from metis.projection.roles import drop_empties, place_roles
 from metis.projection.target import Target, is_native
+from metis.projection.turns import are_turns_free, place_turns
 
 
 class Projection(Struct, frozen=True):
@@ -23,7 +24,7 @@ class Projection(Struct, frozen=True):
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
-    if is_ready(messages, target):
+    if are_turns_free(messages, target) and is_ready(messages, target):
         return Projection(list(messages), [])
     ledger = Ledger(target)
     sent = repair_exchanges(messages, ledger)
@@ -35,4 +36,5 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     ]
     sent = place_roles(sent, ledger)
     sent = drop_empties(sent, ledger)
+    sent = place_turns(sent, ledger)
     return Projection(sent, ledger.losses)
