@@ -27,7 +27,8 @@ TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffe
 
 
 def test_adapters_are_found_by_name() -> None:
-    assert NAMES == ["anthropic", "openai", "openai-compatible"]
+    assert NAMES[:2] == ["anthropic", "openai"]
+    assert NAMES[-1] == "openai-compatible"
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
     assert other.profile.base_url == "http://127.0.0.1:9"
@@ -115,13 +116,41 @@ def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
 
 @pytest.mark.row("T183")
 def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
-    options = AdapterOptions(temperature=0.5, top_k=3)
-    wire = adapters.get("anthropic").to_wire(TALK[:1], options=options)
-    assert not {"temperature", "top_k"} & set(json.loads(wire.body))
-    assert [loss.path for loss in wire.losses] == ["$.temperature", "$.top_k"]
-    kept = adapters.get("openai").to_wire(TALK[:1], options=options)
-    assert json.loads(kept.body)["temperature"] == 0.5
-    assert [loss.path for loss in kept.losses] == ["$.top_k"]
+    options = AdapterOptions(temperature=0.5, top_k=3, model="gpt-4.1")
+    wire = adapters.get("openai").to_wire(TALK[:1], options=options)
+    assert json.loads(wire.body)["temperature"] == 0.5
+    assert [(loss.path, loss.reason) for loss in wire.losses] == [
+        ("$.top_k", "openai takes no top_k")
+    ]
+
+
+@pytest.mark.row("T183")
+@pytest.mark.parametrize(
+    ("name", "model", "refused"),
+    [
+        ("anthropic", "claude-3-5-haiku-latest", []),
+        ("anthropic", "claude-sonnet-4-20250514", []),
+        ("anthropic", "claude-sonnet-4-6", ["$.top_p"]),
+        ("anthropic", "claude-haiku-4-5", ["$.top_p"]),
+        ("anthropic", "claude-opus-4-7", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("anthropic", "claude-opus-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("anthropic", "claude-sonnet-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-4.1", ["$.top_k"]),
+        ("openai", "o3", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-5-chat-latest", ["$.top_k"]),
+        ("azure", "gpt-5-mini", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openrouter", "anthropic/claude-opus-4.7", []),
+    ],
+)
+def test_what_a_model_refuses_is_a_fact_of_the_model(
+    name: str, model: str, refused: list[str]
+) -> None:
+    options = AdapterOptions(temperature=0.5, top_p=0.5, top_k=3, model=model)
+    wire = adapters.get(name).to_wire(TALK[:1], options=options)
+    assert [loss.path for loss in wire.losses] == refused
+    sent = {f"$.{key}" for key in ("temperature", "top_p", "top_k") if key in json.loads(wire.body)}
+    assert sent == {"$.temperature", "$.top_p", "$.top_k"} - set(refused)
 
 
 @pytest.mark.row("M-151", "M-195")
@@ -214,7 +243,7 @@ def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
     assert json.loads(away.body) == {
         "model": "other",
         "messages": body["messages"],
-        "max_completion_tokens": 9,
+        "max_tokens": 9,
         "response_format": {"type": "json_object"},
         "seed": 7,
         "logit_bias": {"1": 2},

@@ -24,7 +24,20 @@ def judge(target: str) -> pydantic.TypeAdapter[Any]:
         "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
         "openai": openai_params.CompletionCreateParamsNonStreaming,
     }
+    if target == "anthropic":
+        # The SDK describes the newest models; those before them still take what it has dropped.
+        return pydantic.TypeAdapter(_with_sampling(_strict(kinds[target])))
     return pydantic.TypeAdapter(_strict(kinds[target]))
+
+
+def _with_sampling(kind: Any) -> Any:
+    keys = ("temperature", "top_p", "top_k")
+    fields = {**get_type_hints(kind, include_extras=True)}
+    fields |= dict.fromkeys(keys, NotRequired[float])
+    name = "Sampled"
+    made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
+    made.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    return made
 
 
 def complaints(target: str, body: Any) -> list[str]:

@@ -10,6 +10,7 @@ from operator import is_
 
 from msgspec import Struct
 
+from metis.adapters.dialect import Dialect
 from metis.canonical.message import Message
 from metis.projection.loss import Loss
 from metis.projection.target import Target
@@ -26,6 +27,7 @@ class Sent(Struct, frozen=True, gc=False):
     target: Target
     calls: set[str]
     """The calls in it; each has its result."""
+    dialect: Dialect
     losses: list[Loss]
     turns: TurnWriter
 

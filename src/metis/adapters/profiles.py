@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from metis.adapters.profile import Profile, assumed
+from metis.adapters.profile import Auth, Profile, assumed
+from metis.wire.tool_ids import IdRule
 
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
@@ -10,6 +11,7 @@ PROFILES: Mapping[str, Profile] = {
         protocol="anthropic",
         base_url="https://api.anthropic.com",
         path="/v1/messages",
+        auth=Auth(header="x-api-key", scheme="", variable="ANTHROPIC_API_KEY"),
         headers={"anthropic-version": "2023-06-01"},
         default_model="claude-sonnet-4-6",
         defaults=assumed(
@@ -19,7 +21,7 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
-        refused_options=frozenset({"temperature", "top_p", "top_k"}),
+        ids=IdRule(prefix="toolu_"),
         documents=True,
         url_blocks=frozenset({"image", "document"}),
         citation_kinds=frozenset(
@@ -40,6 +42,7 @@ PROFILES: Mapping[str, Profile] = {
         protocol="openai_chat",
         base_url="https://api.openai.com",
         path="/v1/chat/completions",
+        auth=Auth(variable="OPENAI_API_KEY"),
         default_model="gpt-5",
         defaults=assumed(
             context_tokens=128_000,
@@ -48,8 +51,11 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=True,
         ),
-        issuers=frozenset({"openai_chat"}),
         refused_options=frozenset({"top_k"}),
+        length_key="max_completion_tokens",
+        strict_tools=True,
+        asks_for_usage=True,
+        ids=IdRule(prefix="call_", longest=40),
         documents=True,
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
         url_blocks=frozenset({"image"}),
@@ -64,7 +70,12 @@ COMPATIBLE = Profile(
     base_url="http://127.0.0.1:8080",
     path="/v1/chat/completions",
     default_model="default",
+    free_names=True,
     refused_options=frozenset({"top_k"}),
+    length_key="max_tokens",
+    asks_for_usage=True,
+    ids=IdRule(prefix="call_", longest=40),
+    joins_text=True,
     defaults=assumed(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),

@@ -5,8 +5,11 @@ from functools import cache
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.adapters.hosts import HOSTS
 from metis.adapters.profiles import COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
+
+_ROWS = {**PROFILES, **HOSTS, COMPATIBLE.name: COMPATIBLE}
 
 
 def get(name: str, *, base_url: str | None = None) -> Adapter:
@@ -15,20 +18,19 @@ def get(name: str, *, base_url: str | None = None) -> Adapter:
     >>> get("anthropic").name
     'anthropic'
     """
-    profile = COMPATIBLE if name == COMPATIBLE.name else PROFILES.get(name)
-    if profile is None:
+    if name not in _ROWS:
         raise UnknownAdapterError(name, names())
-    return (
-        _adapter(profile.name) if base_url is None else Adapter(replace(profile, base_url=base_url))
-    )
+    if base_url is not None:
+        return Adapter(replace(_ROWS[name], base_url=base_url))
+    return _adapter(name)
 
 
 @cache
 def _adapter(name: str) -> Adapter:
     """One adapter a provider, so that all callers share what it remembers."""
-    return Adapter(COMPATIBLE if name == COMPATIBLE.name else PROFILES[name])
+    return Adapter(_ROWS[name])
 
 
 def names() -> list[str]:
     """The names of all adapters."""
-    return [*PROFILES, COMPATIBLE.name]
+    return list(_ROWS)

@@ -167,7 +167,9 @@ def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Targ
         return "the target takes no thoughts"
     if block.issuer is not None and block.issuer not in target.issuers:
         return f"it was sealed by {block.issuer}"
-    if isinstance(block, ThinkingBlock) and not block.signature and target.needs_signatures:
+    if not target.needs_signatures:
+        return None if block.issuer is not None else "nobody knows whose it is"
+    if isinstance(block, ThinkingBlock) and not block.signature:
         return "it has no signature"
     return None
 

@@ -14,6 +14,7 @@ from metis.projection.loss import Loss
 from metis.projection.ready import calls_if_ready
 from metis.projection.roles import drop_empties, place_roles
 from metis.projection.target import Target, is_native
+from metis.projection.turns import are_turns_free, place_turns
 
 
 class Projection(Struct, frozen=True):
@@ -27,9 +28,10 @@ class Projection(Struct, frozen=True):
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
-    calls = calls_if_ready(messages, target)
-    if calls is not None:
-        return Projection(messages, [], calls)
+    if are_turns_free(messages, target):
+        calls = calls_if_ready(messages, target)
+        if calls is not None:
+            return Projection(messages, [], calls)
     return _project(messages, target, is_start=True)
 
 
@@ -37,6 +39,8 @@ def project_more(
     messages: Sequence[Message], target: Target, before: AbstractSet[str]
 ) -> Projection | None:
     """The same for what follows a projection with these calls; None if they must go together."""
+    if not are_turns_free(messages, target):
+        return None
     calls = calls_if_ready(messages, target, before)
     if calls is not None:
         return Projection(messages, [], calls)
@@ -56,7 +60,9 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     ]
     sent = place_roles(sent, ledger, is_start=is_start)
     sent = drop_empties(sent, ledger)
-    return Projection(sent, ledger.losses, _calls(messages) if is_whole else None)
+    sent = place_turns(sent, ledger)
+    calls = _calls(messages) if is_whole and are_turns_free(messages, target) else None
+    return Projection(sent, ledger.losses, calls)
 
 
 def _calls(messages: Sequence[Message]) -> set[str]:

@@ -36,6 +36,14 @@ class Target(Struct, frozen=True, kw_only=True):
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True
+    alternates: bool = False
+    """Whether two messages of one role may not follow each other."""
+    joins_text: bool = False
+    """Whether a message of texts has to be one text."""
+    user_after_tool: bool = True
+    """Whether a user may speak right after a result."""
+    prefill: Literal["any", "begun", "none"] = "any"
+    """Whether an assistant may speak last: always, with an answer that was begun, or never."""
 
 
 def is_native(message: Message, target: Target) -> bool:

@@ -6,8 +6,15 @@ message that holds the call; for other providers an id is derived from ours.
 """
 
 import hashlib
+import re
+import string
+from collections.abc import Collection
+from itertools import count
+
+from msgspec import Struct
 
 _LETTERS_OF_HASH = 25
+_ALNUM = string.digits + string.ascii_letters
 
 
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
@@ -22,6 +29,38 @@ def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) ->
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """An id for a call that the target did not make: its prefix, and what is unique of ours."""
     return prefix + (tool_use_id[3:] if tool_use_id[:3] == "tu_" else tool_use_id)
+
+
+class IdRule(Struct, frozen=True, kw_only=True):
+    """Which ids of calls a provider takes."""
+
+    prefix: str
+    """How an id begins that is derived from ours."""
+    pattern: str = "[a-zA-Z0-9_-]+"
+    longest: int = 64
+    hashed: int = 24
+    """How many letters and digits stand in for an id that does not fit."""
+
+    def fits(self, wire_id: str) -> bool:
+        """Whether the provider takes an id."""
+        return len(wire_id) <= self.longest and bool(re.fullmatch(self.pattern, wire_id))
+
+    def wire_id(self, tool_use_id: str, taken: Collection[str] = ()) -> str:
+        """The id for a call of ours: derived while that fits, else a hash of it all (T02, T13)."""
+        derived = derived_id(tool_use_id, self.prefix)
+        if self.fits(derived) and derived not in taken:
+            return derived
+        candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hashed) for salt in count())
+        return next(self.prefix + one for one in candidates if self.prefix + one not in taken)
+
+
+def _hashed(text: str, length: int) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+    letters: list[str] = []
+    for _ in range(length):
+        number, rest = divmod(number, len(_ALNUM))
+        letters.append(_ALNUM[rest])
+    return "".join(letters)
 
 
 class CallIds:
