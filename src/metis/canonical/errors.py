@@ -207,6 +207,10 @@ class OtherProviderError(ProviderError):
     """A failure that fits no other class."""
 
 
+class KeyFileError(MetisError):
+    """A file of keys that cannot be used; what it says never holds a key."""
+
+
 class CatalogError(MetisError):
     """Something about models or prices that the catalogue cannot answer."""
 
