@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from metis.adapters.asked import Asked, LostOption, is_own
 from metis.adapters.codecs import CODECS
 from metis.adapters.dialect import Dialect
+from metis.adapters.estimate import Estimate
 from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
@@ -104,6 +105,18 @@ class Adapter:
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
         return turns, losses
+
+    def estimate_input_tokens(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        *,
+        model: str | None = None,
+    ) -> int:
+        """About how many tokens a request will take, told at once and without a network."""
+        asked = self._model(self.wire_model(model))
+        sent = tools if asked.capabilities.supports_tools else ()
+        return Estimate(asked.rates, asked.target).of(messages, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None

@@ -3,8 +3,9 @@
 from msgspec import Struct
 
 from metis.adapters.profile import Profile
-from metis.catalog.load import catalog, refusals
+from metis.catalog.load import catalog, refusals, token_table
 from metis.catalog.models import AdapterCapabilities
+from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
 
 
@@ -21,6 +22,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Options that it does not take."""
     conflicts: tuple[tuple[str, ...], ...]
     """Options of which it takes one only."""
+    rates: TokenRates
+    """What costs how many tokens."""
 
 
 def model_of(profile: Profile, name: str) -> Model:
@@ -36,4 +39,5 @@ def model_of(profile: Profile, name: str) -> Model:
         is_listed=entry is not None,
         refused=refused,
         conflicts=refusals().conflicts_of(model),
+        rates=token_table().rates(model),
     )

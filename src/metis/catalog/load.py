@@ -13,6 +13,7 @@ from metis.canonical.problem import Problem
 from metis.catalog.models import Catalog, read_catalog
 from metis.catalog.prices import PriceTable, read_price_table
 from metis.catalog.refusals import Refusals, read_refusals
+from metis.catalog.tokens import TokenTable, read_token_table
 
 _DATA = files("metis.catalog") / "data"
 
@@ -41,6 +42,13 @@ def refusals() -> Refusals:
     """What single models do not take."""
     name = "refusals.toml"
     return read_refusals(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+
+
+@cache
+def token_table() -> TokenTable:
+    """What costs how many tokens, by family of models."""
+    name = "tokens.toml"
+    return read_token_table(_parse((_DATA / name).read_text(encoding="utf-8"), name))
 
 
 @cache
