@@ -6,6 +6,7 @@ id is counted up instead of drawing anew. This is the one file of a pure room wi
 randomness; both can be passed in.
 """
 
+import hashlib
 import re
 import secrets
 import threading
@@ -101,6 +102,12 @@ def new_ulids(count: int) -> list[str]:
 def new_tool_use_id() -> str:
     """A new id for a tool call: `tu_` and a ULID."""
     return f"tu_{_source.mint()}"
+
+
+def hashed_tool_id(*parts: str) -> str:
+    """A tool id that is the same for the same parts, in every process."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+    return f"tu_{int_to_ulid(int.from_bytes(digest[:16], 'big'))}"
 
 
 def new_session_id() -> str:

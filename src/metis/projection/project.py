@@ -4,13 +4,16 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.projection.blocks import project_blocks
+from metis.projection.cache import plan_marks
+from metis.projection.calls import project_calls
 from metis.projection.exchanges import flatten_exchanges, repair_exchanges
+from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
-from metis.projection.roles import drop_empties, place_roles
+from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.target import Target, is_native
 
 
@@ -27,12 +30,27 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
         return Projection(list(messages), [])
     ledger = Ledger(target)
     sent = repair_exchanges(messages, ledger)
-    if not target.takes_tools:
-        sent = flatten_exchanges(sent, ledger)
-    sent = [
-        message if is_native(message, target) else project_blocks(message, ledger)
-        for message in sent
-    ]
-    sent = place_roles(sent, ledger)
+    sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
+    sent = _project_messages(sent, ledger)
     sent = drop_empties(sent, ledger)
+    sent = plan_marks(sent, ledger)
     return Projection(sent, ledger.losses)
+
+
+def _project_messages(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
+    """Each message in its role, with the blocks that may stand there."""
+    sent: list[Message] = []
+    hoist = Hoist()
+    for message, role in zip(messages, placed_roles(messages, ledger.target), strict=True):
+        if message.role != Role.TOOL:
+            sent += hoist.give()
+            hoist.note_calls(message)
+        if role is None:
+            ledger.dropped(message, "message", "$", f"no target knows the role {message.role}")
+        elif is_native(message, ledger.target):
+            sent.append(message)
+        else:
+            carried, media = project_blocks(message, role, ledger)
+            hoist.take(message, media)
+            sent.append(place(carried, role, ledger))
+    return sent + hoist.give()

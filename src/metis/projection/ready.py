@@ -10,23 +10,24 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
+from metis.projection.calls import PLAIN_NAME
 from metis.projection.target import Target
 
 
 def is_ready(messages: Sequence[Message], target: Target) -> bool:
     """Whether a conversation surely can be sent as it is; no is no verdict, only a longer look.
 
-    Text, images that the target takes, and calls that are answered in the next messages.
+    Text, images that the target takes, and calls that the next messages answer in their order.
     """
-    waiting: set[str] = set()
+    waiting: list[str] = []
     seen: set[str] = set()
     is_leading = True
     for message in messages:
         role, content = message.role, message.content
         if role is Role.TOOL:
-            if not _answers(content, waiting, target):
+            if message.metadata.hints or not _answers(content, waiting, target):
                 return False
-        elif waiting or not content:
+        elif waiting or not content or message.metadata.hints:
             return False
         elif role is Role.ASSISTANT:
             if not _says_plainly(content, waiting, seen, target):
@@ -40,13 +41,14 @@ def is_ready(messages: Sequence[Message], target: Target) -> bool:
     return not waiting
 
 
-def _answers(content: tuple[ContentBlock, ...], waiting: set[str], target: Target) -> bool:
+def _answers(content: tuple[ContentBlock, ...], waiting: list[str], target: Target) -> bool:
     if len(content) != 1:
         return False
     result = content[0]
-    if type(result) is not ToolResultBlock or result.tool_use_id not in waiting:
+    if type(result) is not ToolResultBlock or not waiting:
         return False
-    waiting.remove(result.tool_use_id)
+    if waiting.pop(0) != result.tool_use_id:
+        return False
     for block in result.content:
         if type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
             return False
@@ -54,17 +56,26 @@ def _answers(content: tuple[ContentBlock, ...], waiting: set[str], target: Targe
 
 
 def _says_plainly(
-    content: tuple[ContentBlock, ...], waiting: set[str], seen: set[str], target: Target
+    content: tuple[ContentBlock, ...], waiting: list[str], seen: set[str], target: Target
 ) -> bool:
     for block in content:
         if type(block) is ToolUseBlock:
-            if block.id in seen or not target.takes_tools:
+            if block.id in seen or not target.takes_tools or not _is_plain(block, target):
                 return False
             seen.add(block.id)
-            waiting.add(block.id)
+            waiting.append(block.id)
         elif type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
             return False
     return True
+
+
+def _is_plain(call: ToolUseBlock, target: Target) -> bool:
+    return (
+        call.invalid is None
+        and len(call.name) <= target.tool_name_length
+        and PLAIN_NAME.fullmatch(call.name) is not None
+        and bool(call.id)
+    )
 
 
 def _asks_plainly(content: tuple[ContentBlock, ...], target: Target) -> bool:

@@ -24,9 +24,17 @@ class Target(Struct, frozen=True, kw_only=True):
     """The kinds of recordings it takes."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
+    takes_text_documents: bool = True
+    """Whether a document may be plain text; else it is sent as text, with its name."""
+    takes_document_context: bool = True
+    """Whether a document may carry words about what it is."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
     takes_tools: bool = True
+    takes_raw_arguments: bool = False
+    """Whether the arguments of a call are a string here, which may be no JSON at all."""
+    tool_name_length: int = 64
+    """How long the name of a tool may be."""
     takes_thinking: bool = False
     """Whether thoughts of its own issuer go back to it."""
     needs_signatures: bool = True
@@ -35,6 +43,10 @@ class Target(Struct, frozen=True, kw_only=True):
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True
+    cache_marks: int = 0
+    """How many places a request may mark as the end of a reusable prefix."""
+    takes_long_marks: bool = True
+    """Whether a marked prefix may live for an hour."""
 
 
 def is_native(message: Message, target: Target) -> bool:

@@ -5,16 +5,12 @@ gives the same ids every time it is read, in every process. The way back is reme
 message that holds the call; for other providers an id is derived from ours.
 """
 
-import hashlib
-
-from metis.canonical.ids import int_to_ulid
+from metis.canonical.ids import hashed_tool_id
 
 
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
     """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
-    key = f"{session_id}\0{provider_id}\0{occurrence}".encode()
-    number = int.from_bytes(hashlib.sha256(key).digest()[:16], "big")
-    return f"tu_{int_to_ulid(number)}"
+    return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
