@@ -470,7 +470,7 @@ def test_a_stream_is_the_plain_response_in_pieces() -> None:
         ThinkingDelta(ids[0], 0, "m"),
         ThinkingDelta(ids[0], 0, "", "s"),
         TextDelta(ids[0], 1, "hi"),
-        ToolUseStart(ids[0], 2, call.id, "f"),
+        ToolUseStart(ids[0], 2, call.id, "f", "toolu_1"),
         ToolUseInputDelta(ids[0], 2, call.id, '{"a"'),
         ToolUseInputDelta(ids[0], 2, call.id, ": 1}"),
         ToolUseEnd(ids[0], 2, call.id, {"a": 1}),

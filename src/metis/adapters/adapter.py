@@ -1,31 +1,32 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
+from metis.adapters.answer_calls import CallReader, CallReading
 from metis.adapters.codecs import CODECS
+from metis.adapters.options import Asked, project_options
 from metis.adapters.profile import Profile
-from metis.canonical.errors import CatalogError, DecodeError
+from metis.canonical.errors import CatalogError, DecodeError, InvalidValueError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.load import catalog
 from metis.catalog.models import AdapterCapabilities
-from metis.projection.loss import Change, Loss
+from metis.projection.cache import LONG
+from metis.projection.loss import Loss
 from metis.projection.project import project
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter
 from metis.wire.shape import maybe_list, maybe_object
 
 log = logging.getLogger("metis.adapters")
-
-_Lost = list[tuple[str, str]]
-"""Options that are not sent, each with the reason."""
 
 
 class Adapter:
@@ -45,6 +46,8 @@ class Adapter:
 
     def wire_model(self, model: str | None) -> str:
         """The name of a model as this provider spells it."""
+        if not _is_name(model):
+            raise InvalidValueError(f"a model is named by a string, not {model!r}", path="$.model")
         return (model or self.profile.default_model).removeprefix(f"{self.name}:")
 
     def to_wire(
@@ -60,15 +63,16 @@ class Adapter:
         """
         model = self.wire_model(options.model)
         capabilities = self.capabilities(model)
-        projection = project(messages, self.profile.target(capabilities))
-        asked, lost = self._project_options(options, tools)
-        sent = tools
-        if tools and not capabilities.supports_tools:
-            sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
-            lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
-        body = self._codec.encode_request(projection.messages, sent, asked)
-        session = messages[0].session_id if messages else ""
-        losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
+        asked = project_options(
+            self.profile, options, tools, model=model, takes_tools=capabilities.supports_tools
+        )
+        projection = project(messages, self._target(capabilities, asked))
+        body = self._codec.encode_request(projection.messages, asked.tools, asked.options)
+        losses = [
+            *projection.losses,
+            *self._unsaid(messages),
+            *self._option_losses(messages, asked),
+        ]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
@@ -82,7 +86,9 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
         """The message of a response; an error body raises the error that it stands for."""
-        return self._codec.decode_response(_checked(body), self._context(context))
+        context = self._context(context)
+        message = self._codec.decode_response(_bytes_of(body), context)
+        return self._reading(context).read(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -97,15 +103,14 @@ class Adapter:
 
     def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
         """A decoder that is fed the bytes of a streamed response."""
-        return self._codec.stream_reader(self._context(context))
+        context = self._context(context)
+        return CallReader(self._codec.stream_reader(context), self._reading(context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        body = _checked(body)
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return self._codec.decode_request(data, self._context(context))
+        return self._codec.decode_request(_bytes_of(body), self._context(context))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
@@ -132,74 +137,83 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _project_options(
-        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
-    ) -> tuple[AdapterOptions, _Lost]:
-        """The options that this provider takes, and those that have no place here."""
-        own = self.profile.protocol
-        lost = [
-            (key, f"the option {key!r} of {protocol} has no place here")
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for key, value in keys.items()
-            if value is not None and key not in _shared_keys(protocol)
+    def _target(self, capabilities: AdapterCapabilities, asked: Asked) -> Target:
+        """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
+        target = self.profile.target(capabilities)
+        own = asked.options.native.get(self.profile.protocol)
+        if not target.cache_marks or own is None:
+            return target
+        marks = [
+            mark
+            for part in (own, *map(maybe_object, maybe_list(own.get("tools"))))
+            if (mark := maybe_object(part.get("cache_control")))
         ]
-        lost += [
-            each
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for each in _lost_tools(protocol, keys, tools)
-        ]
-        if own in options.native:
-            if options.model is None:
-                return options, lost
-            return replace(options, model=self.wire_model(options.model)), lost
-        refused = [
-            name
-            for name in sorted(self.profile.refused_options)
-            if getattr(options, name) is not None
-        ]
-        lost += [(name, f"{self.name} takes no {name}") for name in refused]
-        changes: dict[str, Any] = dict.fromkeys(refused)
-        return replace(options, model=self.wire_model(options.model), **changes), lost
+        is_long = all(mark.get("ttl") == LONG for mark in marks)
+        left = max(0, target.cache_marks - len(marks))
+        return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
 
-    def _option_loss(self, session_id: str, key: str, reason: str) -> Loss:
+    def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
+        """What messages say in the words of another protocol only."""
+        own = self.profile.protocol
+        for message in messages:
+            raw = message.metadata.provider_raw
+            for protocol in raw or ():
+                if protocol == own or protocol not in CODECS:
+                    continue
+                for path in CODECS[protocol].unsaid(message):
+                    reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
+                    yield self._loss(message, "key", path, reason)
+
+    def _option_losses(self, messages: Sequence[Message], asked: Asked) -> Iterator[Loss]:
+        session = messages[0].session_id if messages else ""
+        for loss in asked.losses:
+            yield Loss(
+                session_id=session,
+                message_id="",
+                block_type="option",
+                adapter=self.name,
+                reason=loss.reason,
+                change=loss.change,
+                path=loss.path,
+            )
+
+    def _loss(self, message: Message, kind: str, path: str, reason: str) -> Loss:
         return Loss(
-            session_id=session_id,
-            message_id="",
-            block_type="option",
+            session_id=message.session_id,
+            message_id=message.id,
+            block_type=kind,
             adapter=self.name,
             reason=reason,
-            change=Change.DROPPED,
-            path=f"$.{key}",
+            path=path,
         )
 
-
-def _lost_tools(
-    protocol: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
-) -> Iterator[tuple[str, str]]:
-    """Tools of another protocol that are none of the client's own, such as server-side ones."""
-    names = {tool.name for tool in tools}
-    for index, tool in enumerate(maybe_list(keys.get("tools"))):
-        own = maybe_object(tool)
-        name = own.get("name") or maybe_object(own.get("function")).get("name")
-        if name not in names:
-            kind = own.get("type") or name
-            yield f"tools[{index}]", f"the tool {kind!r} of {protocol} has no place here"
+    def _reading(self, context: RequestContext) -> CallReading:
+        return CallReading(context.tools, self.profile.tool_name_length)
 
 
-def _shared_keys(protocol: str) -> frozenset[str]:
-    codec = CODECS.get(protocol)
-    return frozenset() if codec is None else codec.shared_keys
+def _is_name(model: object) -> bool:
+    return isinstance(model, str | None)
 
 
-def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:
-    """A body that is JSON; objects that were made by hand may hold what JSON has no place for."""
-    if isinstance(body, dict):
-        fault = json_fault(body)
-        if fault:
-            raise DecodeError(fault[1], path=fault[0])
-    return body
+def _bytes_of(body: object) -> bytes:
+    """The JSON of a body; objects that were made by hand may hold what JSON has no place for.
+
+    An object is written and read again, so that nobody can change a message through it.
+    """
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(cast("bytearray", body))
+    if not isinstance(body, dict):
+        raise DecodeError(f"a body is bytes or an object, got {type(body).__name__}")
+    wire = cast("dict[str, Any]", body)
+    fault = json_fault(wire)
+    if fault:
+        raise DecodeError(fault[1], path=fault[0])
+    try:
+        return msgspec.json.encode(wire)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
 def _fields(loss: Loss) -> dict[str, str]:

@@ -26,6 +26,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     refused_options: frozenset[str] = frozenset()
     """Shared options that the provider's API does not take any more; a client's own go through."""
     documents: bool = False
+    text_documents: bool = True
+    document_context: bool = True
     audio_media_types: frozenset[str] = frozenset()
     url_blocks: frozenset[str] = frozenset()
     citation_kinds: frozenset[str] = frozenset()
@@ -34,6 +36,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     needs_signatures: bool = True
     developer_role: bool = False
     takes_blank_text: bool = True
+    raw_arguments: bool = False
+    """Whether arguments that are no JSON may go back to it as they came."""
+    tool_name_length: int = 64
+    cache_marks: int = 0
+    """How many cache marks a request may hold, for models that cache prompts."""
 
     def target(self, capabilities: AdapterCapabilities) -> Target:
         """What a model of this provider can carry."""
@@ -60,6 +67,11 @@ class Profile(Struct, frozen=True, kw_only=True):
             developer_role=self.developer_role,
             system="anywhere" if capabilities.supports_system_messages_in_list else "first",
             takes_blank_text=self.takes_blank_text,
+            takes_text_documents=self.text_documents,
+            takes_document_context=self.document_context,
+            takes_raw_arguments=self.raw_arguments,
+            tool_name_length=self.tool_name_length,
+            cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
         )
 
 

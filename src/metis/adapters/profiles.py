@@ -34,6 +34,8 @@ PROFILES: Mapping[str, Profile] = {
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
         takes_blank_text=False,
+        tool_name_length=128,
+        cache_marks=4,
     ),
     "openai": Profile(
         name="openai",
@@ -52,8 +54,11 @@ PROFILES: Mapping[str, Profile] = {
         refused_options=frozenset({"top_k"}),
         documents=True,
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
+        text_documents=False,
+        document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        raw_arguments=True,
     ),
 }
 """The providers that come with metis, by name."""
@@ -65,6 +70,8 @@ COMPATIBLE = Profile(
     path="/v1/chat/completions",
     default_model="default",
     refused_options=frozenset({"top_k"}),
+    text_documents=False,
+    document_context=False,
     defaults=assumed(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),

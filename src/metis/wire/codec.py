@@ -1,6 +1,6 @@
 """Codec: what each protocol package offers, as one value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -41,6 +41,10 @@ class StreamWriter(Protocol):
         ...
 
 
+def _nothing(_: Message) -> Iterable[str]:
+    return ()
+
+
 class Codec(Struct, frozen=True, kw_only=True):
     """One wire protocol, both directions."""
 
@@ -55,3 +59,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
     """The keys of a request that the shared options speak for."""
+    unsaid: Callable[[Message], Iterable[str]] = _nothing
+    """The paths of what a message says in this protocol only, kept in its spelling."""

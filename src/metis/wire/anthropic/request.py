@@ -20,9 +20,10 @@ from metis.canonical.metadata import MessageMetadata
 from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import made
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact, is_result
+from metis.wire.anthropic.cache import hints_of, is_bare, marked
 from metis.wire.anthropic.options import decode_options, decode_tools, encode_options
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
+from metis.wire.shape import Wire, list_at, object_at, read_object
 from metis.wire.spelling import NOTHING, spelled, spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
@@ -116,6 +117,7 @@ class _Draft:
         parent = next((b.tool_use_id for b in content if isinstance(b, ToolResultBlock)), None)
         metadata = _make_metadata(
             origin=self._context.provider or PROTOCOL,
+            hints=hints_of(odd) if odd else (),
             parent_tool_use_id=parent,
             provider_raw=spelled(
                 PROTOCOL,
@@ -186,7 +188,7 @@ def encode_messages(messages: Sequence[Message]) -> list[Wire]:
                 turns[-1]["content"] += blocks
                 continue
         content: Any = blocks
-        if spelling.get("plain") and len(blocks) == 1 and "text" in maybe_object(blocks[0]):
+        if spelling.get("plain") and len(blocks) == 1 and is_bare(blocks[0]):
             content = blocks[0]["text"]
         turns.append({"role": role, "content": content, **(spelling.get("keys") or {})})
     return turns
@@ -215,7 +217,8 @@ def _encode_blocks(
             wire = encode_block(block, wire_id)
             if wire is not None:
                 blocks.append(wire)
-    return blocks
+    hints = message.metadata.hints
+    return marked(blocks, hints) if hints else blocks
 
 
 def _split_system(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
@@ -230,4 +233,5 @@ def _encode_system(messages: Sequence[Message]) -> Any:
         for message in messages
         for block in _encode_blocks(message, spelling_of(message, PROTOCOL), str)
     ]
-    return blocks[0]["text"] if spelling.get("plain") and len(blocks) == 1 else blocks
+    is_plain = spelling.get("plain") and len(blocks) == 1 and is_bare(blocks[0])
+    return blocks[0]["text"] if is_plain else blocks

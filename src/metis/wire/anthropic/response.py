@@ -139,8 +139,8 @@ def decode_stop_reason(word: str | None) -> StopReason | None:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """The provider's word for our reason."""
-    return None if reason is None else _WORDS.get(reason, "end_turn")
+    """The provider's word for our reason; none if it is not known or no clean end (T164)."""
+    return None if reason is None else _WORDS.get(reason)
 
 
 def decode_usage(wire: object, context: RequestContext) -> Usage | None:

@@ -7,6 +7,7 @@ from metis.wire.openai_chat.request import decode_request, encode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
+from metis.wire.openai_chat.unsaid import unsaid_keys
 
 SHARED_KEYS = frozenset(
     {
@@ -35,5 +36,6 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    unsaid=unsaid_keys,
 )
 """Chat Completions, both directions."""
