@@ -134,7 +134,9 @@ def test_a_stream_holds_the_same_calls(case: str) -> None:
 @pytest.mark.row("T35")
 def test_a_history_with_glued_arguments_stays_one_call() -> None:
     (said,) = (choice["message"] for choice in answer("write", '{"a":1}{"b":2}')["choices"])
-    body = {"messages": [said, {"role": "tool", "tool_call_id": "c1", "content": "ok"}]}
+    asked: dict[str, Any] = {"role": "user", "content": "go"}
+    answered: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
+    body: dict[str, Any] = {"messages": [asked, said, answered]}
     request = OPENAI.from_wire_request(body, CONTEXT)
     assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body
     away = adapters.get("anthropic").to_wire(request.messages)

@@ -1,20 +1,30 @@
 """What is said in one protocol only is told when a conversation goes to another."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from build import assistant, call, image, system, text, tool, tool_id, user
+from build import assistant, call, image, system, text, thinking, tool, tool_id, user
 from metis import adapters
-from metis.canonical import CacheHint, InvalidInput, Message, ToolDefinition, ToolUseBlock
+from metis.canonical import (
+    CacheHint,
+    InvalidInput,
+    Message,
+    ToolDefinition,
+    ToolUseBlock,
+    decode,
+    encode,
+)
 from metis.canonical.tools import SideEffects
 from metis.projection.calls import wire_name
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice, WireRequest
 
 ANTHROPIC, OPENAI = adapters.get("anthropic"), adapters.get("openai")
 COMPATIBLE = adapters.get("openai-compatible")
+NAMES = adapters.names()
 CONTEXT = RequestContext(session_id="sess_losses")
 A = call("f", tool_id(1), a=1)
 
@@ -84,6 +94,7 @@ def test_what_stands_beside_a_call_is_told() -> None:
     wire = away(
         "openai",
         "anthropic",
+        {"role": "user", "content": "go"},
         {"role": "assistant", "content": None, "tool_calls": [asked]},
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
     )
@@ -215,7 +226,7 @@ def test_hints_become_marks_where_there_are_marks() -> None:
 def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     mark: Any = {"type": "ephemeral"}
     inner = {"type": "text", "text": "x", "cache_control": mark}
-    body: Any = {
+    body: dict[str, Any] = {
         "model": "claude-sonnet-4-6",
         "max_tokens": 9,
         "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": mark}],
@@ -246,3 +257,75 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     assert sent[4]["content"][0]["cache_control"] == mark
     assert told(wire) == [("hint", "$.content[0]")]
     assert told(OPENAI.to_wire(request.messages, request.tools, AdapterOptions())) == []
+
+
+@pytest.mark.row("T01", "T02", "T03", "T13")
+@pytest.mark.parametrize(
+    "theirs", ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99]
+)
+def test_an_id_that_a_provider_does_not_take_is_replaced(theirs: str) -> None:
+    asked = {"id": theirs, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "tool_calls": [asked]},
+            {"role": "tool", "tool_call_id": theirs, "content": "ok"},
+        ]
+    }
+    request = COMPATIBLE.from_wire_request(body, CONTEXT)
+    own = COMPATIBLE.to_wire(request.messages, (), request.options)
+    assert json.loads(own.body) == body
+    sent = json.loads(OPENAI.to_wire(request.messages).body)["messages"]
+    new = sent[1]["tool_calls"][0]["id"]
+    assert new == sent[2]["tool_call_id"] != theirs
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", new)
+    claude = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
+    wire_id = claude[1]["content"][0]["id"]
+    assert wire_id == claude[2]["content"][0]["tool_use_id"]
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire_id)
+    assert request.messages[1].metadata.provider_raw is not None
+    assert theirs in str(request.messages[1].metadata.provider_raw)
+
+
+@pytest.mark.row("T53", "T68", "T69")
+@pytest.mark.parametrize("name", ["openai", "openai-compatible"])
+def test_thoughts_of_another_model_are_not_told_as_text(name: str) -> None:
+    thought = replace(thinking("a secret plan"), signature="s", issuer="anthropic")
+    talk = [user("go"), assistant(thought), user("on"), assistant(thought, text("yes")), user("?")]
+    wire = adapters.get(name).to_wire(talk)
+    assert b"secret" not in wire.body
+    sent = json.loads(wire.body)["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "user", "assistant", "user"]
+    assert told(wire) == [("thinking", "$.content[0]")] * 2 + [("message", "$")]
+
+
+@pytest.mark.row("T190")
+def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
+    thought = replace(thinking("hm"), signature="s", issuer="anthropic")
+    talk = [user("go"), assistant(thought, text("a"), A), tool(image(), answers=A.id)]
+    options = AdapterOptions(temperature=0.5, top_k=3, tool_choice=ToolChoice("required"))
+    fresh = {name: adapters.get(name).to_wire(talk, [tool_named("f")], options) for name in NAMES}
+    for first in NAMES:
+        for second in NAMES:
+            adapters.get(first).to_wire(talk, [tool_named("f")], options)
+            again = adapters.get(second).to_wire(talk, [tool_named("f")], options)
+            assert again == fresh[second]
+
+
+@pytest.mark.row("T202", "T210")
+def test_a_compaction_goes_to_its_issuer_only_and_stays_in_the_store() -> None:
+    part = {"type": "compaction", "content": "sealed", "encrypted_content": None}
+    body = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": [part, {"type": "text", "text": "on"}]},
+        ],
+    }
+    request = ANTHROPIC.from_wire_request(body, CONTEXT)
+    stored = [decode(encode(message)) for message in request.messages]
+    away = OPENAI.to_wire(stored)
+    assert told(away) == [("opaque", "$.content[0]")]
+    assert json.loads(away.body)["messages"][1] == {"role": "assistant", "content": "on"}
+    assert json.loads(ANTHROPIC.to_wire(stored, (), request.options).body) == body

@@ -53,6 +53,9 @@ targets = st.builds(
     developer_role=st.booleans(),
     system=st.sampled_from(["anywhere", "first"]),
     takes_blank_text=st.booleans(),
+    starts_with_user=st.booleans(),
+    takes_blank_end=st.booleans(),
+    max_image_chars=st.sampled_from([None, 4]),
     cache_marks=st.sampled_from([0, 1, 4]),
 )
 
@@ -122,6 +125,9 @@ def faults(messages: list[Message], target: Target) -> Iterator[str]:
 
 
 def role_faults(messages: list[Message], target: Target) -> Iterator[str]:
+    speakers = [m.role for m in messages if m.role not in (Role.SYSTEM, Role.DEVELOPER)]
+    if target.starts_with_user and messages and speakers[:1] != [Role.USER]:
+        yield "no user begins"
     allowed = {Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL}
     if target.developer_role:
         allowed.add(Role.DEVELOPER)

@@ -493,6 +493,18 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
     assert message.content == (TextBlock("hi there"),)
 
 
+@pytest.mark.row("T133")
+def test_a_second_start_is_ignored_or_an_error() -> None:
+    hi = block_events(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hi"})
+    decoder = StreamDecoder(CONTEXT)
+    events = decoder.feed(frames(STARTED, *hi, STARTED))
+    assert sum(isinstance(event, MessageStart) for event in events) == 1
+    other: dict[str, Any] = {"type": "message_start", "message": {"id": "msg_other"}}
+    (last,) = decoder.feed(frames(other))
+    assert isinstance(last, StreamError)
+    assert decoder.message.content == (TextBlock("hi"),)
+
+
 @pytest.mark.row("M-078", "T131")
 def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
     events, message = events_of([frames(STARTED, *block_events(0, TEXT)[:1])])

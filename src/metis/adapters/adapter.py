@@ -1,6 +1,7 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
@@ -25,8 +26,10 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter
 from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.spelling import without_ids
 
 log = logging.getLogger("metis.adapters")
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class Adapter:
@@ -67,7 +70,8 @@ class Adapter:
             self.profile, options, tools, model=model, takes_tools=capabilities.supports_tools
         )
         projection = project(messages, self._target(capabilities, asked))
-        body = self._codec.encode_request(projection.messages, asked.tools, asked.options)
+        sent = [self._with_fitting_ids(message) for message in projection.messages]
+        body = self._codec.encode_request(sent, asked.tools, asked.options)
         losses = [
             *projection.losses,
             *self._unsaid(messages),
@@ -151,6 +155,16 @@ class Adapter:
         is_long = all(mark.get("ttl") == LONG for mark in marks)
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
+
+    def _with_fitting_ids(self, message: Message) -> Message:
+        """The message with ids that this provider takes; its own go back as they came (T01-T03)."""
+        metadata = message.metadata
+        if metadata.provider_raw is None or metadata.origin == self.name:
+            return message
+        return without_ids(message, self.profile.protocol, self._fits)
+
+    def _fits(self, theirs: str) -> bool:
+        return 0 < len(theirs) <= self.profile.tool_id_length and _ID.fullmatch(theirs) is not None
 
     def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
         """What messages say in the words of another protocol only."""

@@ -36,6 +36,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     needs_signatures: bool = True
     developer_role: bool = False
     takes_blank_text: bool = True
+    max_image_chars: int | None = None
+    starts_with_user: bool = False
+    takes_blank_end: bool = True
+    tool_id_length: int = 64
+    """How long the id of a call may be that another provider gave."""
     raw_arguments: bool = False
     """Whether arguments that are no JSON may go back to it as they came."""
     tool_name_length: int = 64
@@ -67,6 +72,9 @@ class Profile(Struct, frozen=True, kw_only=True):
             developer_role=self.developer_role,
             system="anywhere" if capabilities.supports_system_messages_in_list else "first",
             takes_blank_text=self.takes_blank_text,
+            max_image_chars=self.max_image_chars,
+            starts_with_user=self.starts_with_user,
+            takes_blank_end=self.takes_blank_end,
             takes_text_documents=self.text_documents,
             takes_document_context=self.document_context,
             takes_raw_arguments=self.raw_arguments,

@@ -34,6 +34,9 @@ PROFILES: Mapping[str, Profile] = {
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
         takes_blank_text=False,
+        takes_blank_end=False,
+        starts_with_user=True,
+        max_image_chars=5 * 1024 * 1024,
         tool_name_length=128,
         cache_marks=4,
     ),
@@ -58,6 +61,7 @@ PROFILES: Mapping[str, Profile] = {
         document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        tool_id_length=40,
         raw_arguments=True,
     ),
 }

@@ -6,12 +6,10 @@ from typing import cast
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
-    ANY_IMAGE,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
-    MediaSource,
     OpaqueBlock,
     RedactedThinkingBlock,
     TextBlock,
@@ -26,10 +24,8 @@ from metis.projection.content import Placed, with_blocks
 from metis.projection.critical import fail_if_critical
 from metis.projection.exchanges import told_call
 from metis.projection.ledger import Ledger
+from metis.projection.media import Media, media_refusal, settled_image
 from metis.projection.target import Target
-
-Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
-"""What a model is shown."""
 
 _SILENT = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock)
 
@@ -65,6 +61,8 @@ def _project(
     target = ledger.target
     if isinstance(block, TextBlock):
         return _project_citations(block, message, path, ledger)
+    if isinstance(block, ImageBlock):
+        block = _settled(block, message, path, ledger)
     reason = _misplaced(block, role) or _refusal(block, role, target)
     if isinstance(block, DocumentBlock) and _is_better_told(block, reason, target):
         why = reason or "a document of plain text is not taken; sent as text"
@@ -82,6 +80,15 @@ def _project(
         return told_call(block)
     ledger.altered(message, block.type, path, f"{reason}; a note stands in its place")
     return _note(block)
+
+
+def _settled(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:
+    """The image as what it is, whatever it was declared to be."""
+    settled = settled_image(image)
+    if settled is not image:
+        reason = f"its bytes are {settled.media_type}, not {image.media_type}"
+        ledger.altered(message, "image", path, reason)
+    return settled
 
 
 def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
@@ -112,11 +119,11 @@ def _project_result(
             sent = None
         elif _may_stand_in_result(inner, target):
             sent = _project(inner, Role.USER, message, place, ledger)
-        elif isinstance(inner, Media) and _media_refusal(inner, target) is None:
+        elif isinstance(inner, Media) and media_refusal(inner, target) is None:
             ledger.altered(
                 message, inner.type, place, "not taken in a tool result; moved behind the results"
             )
-            later.append(inner)
+            later.append(settled_image(inner) if isinstance(inner, ImageBlock) else inner)
             sent = TextBlock(f"[{inner.type}: shown in the message after the results]")
         else:
             fail_if_critical(inner, message, place, "not taken in a tool result")
@@ -171,34 +178,13 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
         case UnknownBlock():
             return "this version does not know the block"
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
-            return _media_refusal(block, target)
+            return media_refusal(block, target)
         case ToolResultBlock():
             return f"a {role} message holds no result"
         case TextBlock() | ToolUseBlock():
             return None
         case _:
             return "an artifact of a model is not sent back"
-
-
-def _media_refusal(block: Media, target: Target) -> str | None:
-    """Why a picture, a document or a recording cannot be sent; None if it can."""
-    source, kinds = block.source, _KINDS.get(type(block))
-    if block.type not in target.user_blocks:
-        return f"the model takes no {block.type}"
-    if source.kind == "file_ref":
-        return "the file was not read before sending"
-    if isinstance(source, MediaSource) and source.kind == "file_id":
-        at_home = source.issuer in target.issuers
-        return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
-    if source.kind == "url" and block.type not in target.url_blocks:
-        return f"{block.type} is not taken by URL"
-    taken = getattr(target, kinds) if kinds else None
-    if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
-        return f"{block.media_type} is not taken"
-    return None
-
-
-_KINDS: Mapping[type, str] = {ImageBlock: "image_media_types", AudioBlock: "audio_media_types"}
 
 
 def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:

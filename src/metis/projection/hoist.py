@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.projection.blocks import Media
 from metis.projection.exchanges import calls_of, result_of
+from metis.projection.media import Media
 
 
 class Hoist:

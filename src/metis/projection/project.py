@@ -15,6 +15,7 @@ from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
 from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.target import Target, is_native
+from metis.projection.turns import settle_turns
 
 
 class Projection(Struct, frozen=True):
@@ -33,6 +34,7 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
     sent = _project_messages(sent, ledger)
     sent = drop_empties(sent, ledger)
+    sent = settle_turns(sent, ledger)
     sent = plan_marks(sent, ledger)
     return Projection(sent, ledger.losses)
 

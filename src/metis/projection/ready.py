@@ -11,6 +11,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
+from metis.projection.media import sniffed
 from metis.projection.target import Target
 
 
@@ -38,7 +39,18 @@ def is_ready(messages: Sequence[Message], target: Target) -> bool:
         elif not (role is Role.SYSTEM and is_leading and _asks_plainly(content, target)):
             return False
         is_leading = is_leading and role is Role.SYSTEM
-    return not waiting
+    return not waiting and _is_framed(messages, target)
+
+
+def _is_framed(messages: Sequence[Message], target: Target) -> bool:
+    """Whether a conversation begins and ends as the target wants it."""
+    if not messages:
+        return True
+    if target.starts_with_user:
+        first = next((message for message in messages if message.role is not Role.SYSTEM), None)
+        if first is None or first.role is not Role.USER:
+            return False
+    return target.takes_blank_end or messages[-1].role is not Role.ASSISTANT
 
 
 def _answers(content: tuple[ContentBlock, ...], waiting: list[str], target: Target) -> bool:
@@ -97,4 +109,7 @@ def _is_taken(image: ImageBlock, target: Target) -> bool:
         "image" in target.user_blocks
         and image.source.kind == "base64"
         and image.media_type in target.image_media_types
+        and sniffed(image.source.data) in (None, image.media_type)
+        and not image.source.data.startswith("data:")
+        and (target.max_image_chars is None or len(image.source.data) <= target.max_image_chars)
     )

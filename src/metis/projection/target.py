@@ -20,6 +20,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The tags that a tool result may hold here; other media move behind the results."""
     image_media_types: frozenset[str] = frozenset()
     """The kinds of images it takes inline."""
+    max_image_chars: int | None = None
+    """How long an inline image may be, as the base64 that is sent."""
     audio_media_types: frozenset[str] = frozenset()
     """The kinds of recordings it takes."""
     url_blocks: frozenset[str] = frozenset()
@@ -43,6 +45,10 @@ class Target(Struct, frozen=True, kw_only=True):
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True
+    starts_with_user: bool = False
+    """Whether a conversation must begin with words of a user."""
+    takes_blank_end: bool = True
+    """Whether the last turn may be an answer that ends in blanks."""
     cache_marks: int = 0
     """How many places a request may mark as the end of a reusable prefix."""
     takes_long_marks: bool = True

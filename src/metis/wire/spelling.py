@@ -12,8 +12,10 @@ name of the protocol, where only the codec that wrote it looks:
 - `ids`: the provider's ids of the calls in this message, by ours
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from metis.canonical.message import Message
 
@@ -36,6 +38,18 @@ def spelled(protocol: str, spelling: Mapping[str, Any]) -> Mapping[str, Any] | N
     """The value for `provider_raw` that remembers a spelling; None if there is none."""
     kept = {name: value for name, value in spelling.items() if value}
     return {protocol: kept} if kept else None
+
+
+def without_ids(message: Message, protocol: str, fits: Callable[[str], bool]) -> Message:
+    """The message without those remembered ids of calls that do not fit; they are derived anew."""
+    raw = message.metadata.provider_raw or NOTHING
+    spelling: Mapping[str, Any] = raw.get(protocol) or NOTHING
+    ids: Mapping[str, str] = spelling.get("ids") or {}
+    if all(map(fits, ids.values())):
+        return message
+    kept = {ours: theirs for ours, theirs in ids.items() if fits(theirs)}
+    renewed = {**raw, protocol: {**spelling, "ids": kept}}
+    return replace(message, metadata=replace(message.metadata, provider_raw=renewed))
 
 
 _IDLE_KEYS = frozenset({"cache_control", "caller", "index"})

@@ -162,7 +162,13 @@ class StreamDecoder:
             take(wire, events)
 
     def _take_start(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._body = dict(maybe_object(wire.get("message")))
+        message = dict(maybe_object(wire.get("message")))
+        if self._body:
+            if message.get("id") != self._body.get("id"):
+                # Another answer was begun after part of this one was shown (T133).
+                self._fail(NetworkError("another answer began in the same stream"), events)
+            return
+        self._body = message
         model = self._context.model or maybe_text(self._body.get("model"))
         response_id = maybe_text(self._body.get("id"))
         events.append(MessageStart(self._id, model, response_id, protocol=PROTOCOL))
