@@ -25,6 +25,7 @@ from metis.canonical import (
     InvalidInput,
     MediaSource,
     Message,
+    OpaqueBlock,
     RedactedThinkingBlock,
     Role,
     TextBlock,
@@ -441,3 +442,25 @@ def test_a_recording_that_is_not_heard_is_told_in_its_words() -> None:
     sound = AudioBlock(MediaSource("base64", "AA=="), "audio/wav", "good morning")
     (sent,) = project([user(sound)], PLAIN).messages
     assert sent.content == (text("[audio audio/wav: not shown to this model]\ngood morning"),)
+
+
+@pytest.mark.row("T195", "T197")
+def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
+    def half(raw: bytes, kind: str) -> OpaqueBlock:
+        return replace(opaque(raw, kind=kind), issuer="rich")
+
+    asked = half(b'{"type":"server_tool_use","id":"s1"}', "server_tool_use")
+    found = half(b'{"tool_use_id":"s1","content":[]}', "web_search_tool_result")
+    lonely = half(b'{"tool_use_id":"s2"}', "advisor_tool_result")
+    pair = assistant(asked, found, text("so"))
+    assert project([user("go"), pair, user("on")], RICH).losses == []
+    torn = project([user("go"), assistant(asked, text("so"), lonely), user("on")], RICH)
+    assert torn.messages[1].content == (text("so"),)
+    assert told(torn) == [
+        ("dropped", "opaque", "$.content[0]"),
+        ("dropped", "opaque", "$.content[2]"),
+    ]
+    paused = project([user("go"), assistant(text("so"), asked)], RICH)
+    assert paused.messages[1].content == (text("so"), asked)
+    with pytest.raises(CriticalLossError):
+        project([assistant(replace(lonely, critical=True)), user("on")], RICH)

@@ -76,6 +76,19 @@ def test_an_answer_that_failed_or_was_cancelled_is_no_clean_end(
     assert told in (None, "error")
 
 
+@pytest.mark.row("T164")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_that_was_cancelled_later_is_no_clean_end_either(name: str) -> None:
+    adapter = adapters.get(name)
+    decoder = adapter.stream_decoder(CONTEXT)
+    decoder.feed(write(name, START, HI, ended(StopReason.END_TURN)))
+    message = decoder.message
+    metadata = replace(message.metadata, stop_reason=StopReason.CANCELLED)
+    body = json.loads(adapter.to_wire_response(replace(message, metadata=metadata)))
+    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    assert told in (None, "error")
+
+
 @pytest.mark.row("T131", "T164")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reason", [StopReason.UNKNOWN, StopReason("brand_new")])

@@ -70,7 +70,7 @@ class Adapter:
             self.profile, options, tools, model=model, takes_tools=capabilities.supports_tools
         )
         projection = project(messages, self._target(capabilities, asked))
-        sent = [self._with_fitting_ids(message) for message in projection.messages]
+        sent = self._with_fitting_ids(projection.messages)
         body = self._codec.encode_request(sent, asked.tools, asked.options)
         losses = [
             *projection.losses,
@@ -156,12 +156,15 @@ class Adapter:
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
 
-    def _with_fitting_ids(self, message: Message) -> Message:
-        """The message with ids that this provider takes; its own go back as they came (T01-T03)."""
-        metadata = message.metadata
-        if metadata.provider_raw is None or metadata.origin == self.name:
-            return message
-        return without_ids(message, self.profile.protocol, self._fits)
+    def _with_fitting_ids(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages with ids that this provider takes; its own go back as they came (T01-T03)."""
+        name, protocol = self.name, self.profile.protocol
+        return [
+            message
+            if (about := message.metadata).provider_raw is None or about.origin == name
+            else without_ids(message, protocol, self._fits)
+            for message in messages
+        ]
 
     def _fits(self, theirs: str) -> bool:
         return 0 < len(theirs) <= self.profile.tool_id_length and _ID.fullmatch(theirs) is not None
@@ -169,9 +172,14 @@ class Adapter:
     def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
         """What messages say in the words of another protocol only."""
         own = self.profile.protocol
-        for message in messages:
-            raw = message.metadata.provider_raw
-            for protocol in raw or ():
+        spelled = [
+            (message, raw)
+            for message in messages
+            if (raw := message.metadata.provider_raw) is not None
+            and (own not in raw or len(raw) > 1)
+        ]
+        for message, raw in spelled:
+            for protocol in raw:
                 if protocol == own or protocol not in CODECS:
                     continue
                 for path in CODECS[protocol].unsaid(message):

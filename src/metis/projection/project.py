@@ -14,6 +14,7 @@ from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
 from metis.projection.roles import drop_empties, place, placed_roles
+from metis.projection.server_calls import drop_halves
 from metis.projection.target import Target, is_native
 from metis.projection.turns import settle_turns
 
@@ -32,7 +33,7 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     ledger = Ledger(target)
     sent = repair_exchanges(messages, ledger)
     sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
-    sent = _project_messages(sent, ledger)
+    sent = _project_messages(drop_halves(sent, ledger), ledger)
     sent = drop_empties(sent, ledger)
     sent = settle_turns(sent, ledger)
     sent = plan_marks(sent, ledger)

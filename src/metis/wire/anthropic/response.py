@@ -17,7 +17,7 @@ from metis.canonical.value import made
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
 from metis.wire.shape import (
     Wire,
     list_at,
@@ -185,6 +185,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         for index, block in enumerate(message.content)
     ]
     envelope = spelling.get("response") or encode_envelope(message, context)
+    if is_broken(message.metadata.stop_reason):
+        envelope = {**envelope, "stop_reason": None}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
 
 
