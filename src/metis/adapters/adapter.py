@@ -1,13 +1,14 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from metis.adapters.asked import Asked, LostOption, is_own
+from metis.adapters.answer_calls import CallReader, CallReading
+from metis.adapters.asked import Asked, is_own
 from metis.adapters.codecs import CODECS
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
@@ -15,16 +16,20 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
+from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities
+from metis.projection.cache import LONG
 from metis.projection.loss import Loss
 from metis.projection.project import project, project_more
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
+from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import has_foreign_spelling, without_spelling
 
 log = logging.getLogger("metis.adapters")
@@ -67,15 +72,10 @@ class Adapter:
             WrongProviderError: the model is one of another provider.
         """
         model = self._asked_model(options)
-        turns, losses = self._turns(messages, model)
         asked = Asked(self.profile, model)
-        taken = asked.project(options, tools)
-        if tools and not model.capabilities.supports_tools:
-            taken = replace(taken, tool_choice=None, parallel_tool_calls=None)
-            reason = f"{model.name} takes no tools: "
-            asked.lost += [LostOption("tools", reason + tool.name) for tool in tools]
-            tools = ()
-        body = turns.body(tools, taken)
+        taken, sent = asked.project(options, tools)
+        turns, losses = self._turns(messages, model, self._target(model, taken))
+        body = turns.body(sent, taken)
         session = messages[0].session_id if messages else ""
         losses = [*losses, *(self._option_loss(session, each) for each in asked.lost)]
         for loss in losses:
@@ -87,9 +87,10 @@ class Adapter:
             losses=losses,
         )
 
-    def _turns(self, messages: Sequence[Message], model: Model) -> tuple[TurnWriter, list[Loss]]:
-        """The turns of a conversation for a model, and what was lost; what was sent is reused."""
-        target = model.target
+    def _turns(
+        self, messages: Sequence[Message], model: Model, target: Target
+    ) -> tuple[TurnWriter, list[Loss]]:
+        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None:
@@ -98,13 +99,56 @@ class Adapter:
             more = project(messages, target)
             sent = Sent((), target, set(), Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
-        own, unsaid = dialect.spell(more.messages)
+        own, unspelled = dialect.spell(more.messages)
         turns.add(own)
-        losses = [*sent.losses, *more.losses, *unsaid]
+        unsaid = self._unsaid(messages[len(sent.messages) :])
+        losses = [*sent.losses, *more.losses, *unspelled, *unsaid]
         if more.calls is not None and not _is_begun(messages):
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
         return turns, losses
+
+    def _target(self, model: Model, asked: AdapterOptions) -> Target:
+        """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
+        target = model.target
+        own = asked.native.get(self.profile.protocol)
+        if not target.cache_marks or own is None:
+            return target
+        marks = [
+            mark
+            for part in (own, *map(maybe_object, maybe_list(own.get("tools"))))
+            if (mark := maybe_object(part.get("cache_control")))
+        ]
+        is_long = all(mark.get("ttl") == LONG for mark in marks)
+        left = max(0, target.cache_marks - len(marks))
+        return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
+
+    def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
+        """What messages say in the words of another protocol only."""
+        own = self.profile.protocol
+        spelled = [
+            (message, raw)
+            for message in messages
+            if (raw := message.metadata.provider_raw) is not None
+            and (own not in raw or len(raw) > 1)
+        ]
+        for message, raw in spelled:
+            for protocol in raw:
+                if protocol == own or protocol not in CODECS:
+                    continue
+                for path in CODECS[protocol].unsaid(message):
+                    reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
+                    yield self._key_loss(message, path, reason)
+
+    def _key_loss(self, message: Message, path: str, reason: str) -> Loss:
+        return Loss(
+            session_id=message.session_id,
+            message_id=message.id,
+            block_type="key",
+            adapter=self.name,
+            reason=reason,
+            path=path,
+        )
 
     def estimate_input_tokens(
         self,
@@ -122,7 +166,9 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
         """The message of a response; an error body raises the error that it stands for."""
-        return self._codec.decode_response(_checked(body), self._context(context))
+        context = self._context(context)
+        message = self._codec.decode_response(_bytes_of(body), context)
+        return self._reading(context).read(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -137,15 +183,14 @@ class Adapter:
 
     def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
         """A decoder that is fed the bytes of a streamed response."""
-        return self._codec.stream_reader(self._context(context))
+        context = self._context(context)
+        return CallReader(self._codec.stream_reader(context), self._reading(context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        body = _checked(body)
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        request = self._codec.decode_request(data, self._context(context))
+        request = self._codec.decode_request(_bytes_of(body), self._context(context))
         return replace(request, options=replace(request.options, origin=self.name))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
@@ -175,6 +220,9 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
+    def _reading(self, context: RequestContext) -> CallReading:
+        return CallReading(context.tools, self.profile.tool_name_length)
+
     def _asked_model(self, options: AdapterOptions) -> Model:
         """The model of a request; a name that a client of this provider spelled stays."""
         if is_own(options, self.profile) and options.model:
@@ -203,13 +251,25 @@ class Adapter:
         )
 
 
-def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:
-    """A body that is JSON; objects that were made by hand may hold what JSON has no place for."""
-    if isinstance(body, dict):
-        fault = json_fault(body)
-        if fault:
-            raise DecodeError(fault[1], path=fault[0])
-    return body
+def _bytes_of(body: object) -> bytes:
+    """The JSON of a body; objects that were made by hand may hold what JSON has no place for.
+
+    An object is written and read again, so that nobody can change a message through it.
+    """
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(cast("bytearray", body))
+    if not isinstance(body, dict):
+        raise DecodeError(f"a body is bytes or an object, got {type(body).__name__}")
+    wire = cast("dict[str, Any]", body)
+    fault = json_fault(wire)
+    if fault:
+        raise DecodeError(fault[1], path=fault[0])
+    try:
+        return msgspec.json.encode(wire)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
 def _is_begun(messages: Sequence[Message]) -> bool:

@@ -3,26 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
+from metis.adapters.toolbox import LostOption, lost_tools, named, without_choice
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
-
-
-class LostOption(Struct, frozen=True):
-    """An option that is not sent as it was stated."""
-
-    key: str
-    reason: str
-    change: Change = Change.DROPPED
 
 
 class Asked:
@@ -34,8 +26,24 @@ class Asked:
         self._codec = CODECS[profile.protocol]
         self.lost: list[LostOption] = []
 
-    def project(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
-        """The options that the provider takes; the others are in `lost`."""
+    def project(
+        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
+    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
+        """The options and tools that the provider takes; the rest is in `lost`."""
+        protocol, profile = self._profile.protocol, self._profile
+        own = options.native.get(protocol)
+        asked = self._options(options, tools)
+        if not is_own(options, profile):
+            tools, asked = named(profile, tools, asked, self.lost)
+        if tools and not self._model.capabilities.supports_tools:
+            reason = f"{self._model.name} takes no tools: "
+            self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
+            tools, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
+        if not tools:
+            asked = without_choice(asked, own, self.lost)
+        return asked, tools
+
+    def _options(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
         own = self._profile.protocol
         self.lost += _foreign(options, own, tools)
         spelled = options.native.get(own)
@@ -121,7 +129,7 @@ class Asked:
             if value is not None and key not in known and key not in codec.shared_keys:
                 reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
                 self.lost.append(LostOption(key, reason))
-        self.lost += _lost_tools(str(origin), spelled, tools)
+        self.lost += lost_tools(str(origin), spelled, tools, strict=True)
         renamed = profile.renamed_keys
         native = {renamed.get(key, key): spelled[key] for key in spelled if key in known}
         return native | self._strict(maybe_list(spelled.get("tools")))
@@ -164,18 +172,4 @@ def _foreign(
         for key, value in keys.items():
             if value is not None and key not in shared:
                 yield LostOption(key, f"the option {key!r} of {protocol} has no place here")
-        yield from _lost_tools(protocol, keys, tools)
-
-
-def _lost_tools(
-    origin: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
-) -> Iterator[LostOption]:
-    """Tools of another provider that are none of the client's own, such as server-side ones."""
-    names = {tool.name for tool in tools}
-    for index, tool in enumerate(maybe_list(keys.get("tools"))):
-        own = maybe_object(tool)
-        name = own.get("name") or maybe_object(own.get("function")).get("name")
-        if name not in names:
-            kind = own.get("type") or name
-            reason = f"the tool {kind!r} of {origin} has no place here"
-            yield LostOption(f"tools[{index}]", reason)
+        yield from lost_tools(protocol, keys, tools)

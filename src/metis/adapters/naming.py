@@ -3,7 +3,7 @@
 from functools import cache
 
 from metis.adapters.profile import Profile
-from metis.canonical.errors import WrongProviderError
+from metis.canonical.errors import InvalidValueError, WrongProviderError
 from metis.catalog.load import catalog
 
 
@@ -15,6 +15,8 @@ def wire_model(name: str | None, profile: Profile) -> str:
     """
     if name is None:
         return profile.default_model
+    if not _is_text(name):
+        raise InvalidValueError(f"a model is named by a string, not {name!r}", path="$.model")
     known, homes = catalog(), _homes(profile)
     for home in homes:
         entry = known.entries.get(name if name.startswith(f"{home}:") else f"{home}:{name}")
@@ -33,6 +35,11 @@ def wire_model(name: str | None, profile: Profile) -> str:
     if stranger is not None:
         raise WrongProviderError(alias or name, adapter=profile.name, provider=stranger)
     return name
+
+
+def _is_text(name: object) -> bool:
+    """Whether a name is a string; what clients send may be anything."""
+    return isinstance(name, str)
 
 
 def _homes(profile: Profile) -> set[str]:

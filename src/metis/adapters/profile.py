@@ -67,6 +67,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     ids: IdRule | None = None
     """The ids of calls that it takes."""
     documents: bool = False
+    text_documents: bool = True
+    document_context: bool = True
     audio_media_types: frozenset[str] = frozenset()
     url_blocks: frozenset[str] = frozenset()
     citation_kinds: frozenset[str] = frozenset()
@@ -86,6 +88,14 @@ class Profile(Struct, frozen=True, kw_only=True):
     prefill: Literal["any", "begun", "none"] = "any"
     prefill_key: str | None = None
     """The key that marks an answer which the model shall go on with (T81)."""
+    max_image_chars: int | None = None
+    starts_with_user: bool = False
+    takes_blank_end: bool = True
+    raw_arguments: bool = False
+    """Whether arguments that are no JSON may go back to it as they came."""
+    tool_name_length: int = 64
+    cache_marks: int = 0
+    """How many cache marks a request may hold, for models that cache prompts."""
 
     def target(
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
@@ -120,6 +130,14 @@ class Profile(Struct, frozen=True, kw_only=True):
             joins_text=self.joins_text,
             user_after_tool=self.user_after_tool,
             prefill="none" if "prefill" in refused else self.prefill,
+            max_image_chars=self.max_image_chars,
+            starts_with_user=self.starts_with_user,
+            takes_blank_end=self.takes_blank_end,
+            takes_text_documents=self.text_documents,
+            takes_document_context=self.document_context,
+            takes_raw_arguments=self.raw_arguments,
+            tool_name_length=self.tool_name_length,
+            cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
         )
 
 

@@ -36,6 +36,11 @@ PROFILES: Mapping[str, Profile] = {
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
         takes_blank_text=False,
+        takes_blank_end=False,
+        starts_with_user=True,
+        max_image_chars=5 * 1024 * 1024,
+        tool_name_length=128,
+        cache_marks=4,
     ),
     "openai": Profile(
         name="openai",
@@ -58,8 +63,11 @@ PROFILES: Mapping[str, Profile] = {
         ids=IdRule(prefix="call_", longest=40),
         documents=True,
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
+        text_documents=False,
+        document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        raw_arguments=True,
     ),
 }
 """The providers that come with metis, by name."""
@@ -76,6 +84,8 @@ COMPATIBLE = Profile(
     asks_for_usage=True,
     ids=IdRule(prefix="call_", longest=40),
     joins_text=True,
+    text_documents=False,
+    document_context=False,
     defaults=assumed(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),

@@ -6,6 +6,7 @@ id is counted up instead of drawing anew. This is the one file of a pure room wi
 randomness; both can be passed in.
 """
 
+import hashlib
 import os
 import re
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Callable
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
+_LETTERS_OF_HASH = 25
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _PART = (1 << 50) - 1
 _END = 1 << 128
@@ -102,6 +104,13 @@ def new_ulids(count: int) -> list[str]:
 def new_tool_use_id() -> str:
     """A new id for a tool call: `tu_` and a ULID."""
     return f"tu_{_source.mint()}"
+
+
+def hashed_tool_id(*parts: str) -> str:
+    """A tool id that is the same for the same parts, in every process."""
+    # Hexadecimal digits are letters of a ULID, too, and cheaper to come by.
+    key = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return f"tu_0{hashlib.sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()}"
 
 
 def new_session_id() -> str:

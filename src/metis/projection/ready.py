@@ -12,6 +12,8 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
+from metis.projection.calls import PLAIN_NAME
+from metis.projection.media import sniffed
 from metis.projection.target import Target
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
@@ -22,16 +24,18 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
 ) -> set[str] | None:
     """The calls of a conversation that surely can be sent as it is; None asks for a longer look.
 
-    Ready are text, images that the target takes, its own signed thoughts, and calls that are
-    answered in the next messages. `before` are the calls of what stands before these messages; None
-    if nothing does.
+    Ready are text, images that the target takes, its own signed thoughts, and calls that the next
+    messages answer in their order. `before` are the calls of what stands before these messages;
+    None if nothing does.
     """
-    waiting: set[str] = set()
+    waiting: list[str] = []
     seen: set[str] = set()
     is_leading = before is None
     may_be_blank = target.takes_blank_text
     for message in messages:
         role, content = message.role, message.content
+        if message.metadata.hints:
+            return None
         if role is _TOOL:
             if not _answers(content, waiting, may_be_blank=may_be_blank):
                 return None
@@ -50,32 +54,44 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
                 return None
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
-    return seen
+    return seen if _is_framed(messages, target, is_start=before is None) else None
+
+
+def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -> bool:
+    """Whether a conversation begins and ends as the target wants it."""
+    if not messages:
+        return True
+    if target.starts_with_user and is_start:
+        first = next((message for message in messages if message.role is not _SYSTEM), None)
+        if first is None or first.role is not _USER:
+            return False
+    return target.takes_blank_end or messages[-1].role is not _ASSISTANT
 
 
 def _is_fine(
-    block: ContentBlock, role: Role, target: Target, waiting: set[str], seen: set[str]
+    block: ContentBlock, role: Role, target: Target, waiting: list[str], seen: set[str]
 ) -> bool:
     """Whether a block other than text can be sent as it is."""
     if role is not _ASSISTANT:
         return role is _USER and _is_taken(block, target)
     if type(block) is not ToolUseBlock:
         return _is_own_thought(block, target)
-    call = block.id
-    if call in seen or block.invalid is not None:
+    call, name = block.id, block.name
+    if not call or call in seen or block.invalid is not None:
+        return False
+    if len(name) > target.tool_name_length or PLAIN_NAME.fullmatch(name) is None:
         return False
     seen.add(call)
-    waiting.add(call)
+    waiting.append(call)
     return True
 
 
-def _answers(content: tuple[ContentBlock, ...], waiting: set[str], *, may_be_blank: bool) -> bool:
-    if len(content) != 1:
+def _answers(content: tuple[ContentBlock, ...], waiting: list[str], *, may_be_blank: bool) -> bool:
+    if len(content) != 1 or not waiting:
         return False
     result = content[0]
-    if type(result) is not ToolResultBlock or result.tool_use_id not in waiting:
+    if type(result) is not ToolResultBlock or waiting.pop(0) != result.tool_use_id:
         return False
-    waiting.remove(result.tool_use_id)
     for block in result.content:
         if type(block) is not TextBlock or block.citations:
             return False
@@ -94,9 +110,13 @@ def _is_own_thought(block: ContentBlock, target: Target) -> bool:
 
 
 def _is_taken(block: ContentBlock, target: Target) -> bool:
+    if type(block) is not ImageBlock or "image" not in target.user_blocks:
+        return False
+    data = block.source.data
     return (
-        type(block) is ImageBlock
-        and "image" in target.user_blocks
-        and block.source.kind == "base64"
+        block.source.kind == "base64"
         and block.media_type in target.image_media_types
+        and sniffed(data) in (None, block.media_type)
+        and not data.startswith("data:")
+        and (target.max_image_chars is None or len(data) <= target.max_image_chars)
     )

@@ -21,13 +21,23 @@ class Target(Struct, frozen=True, kw_only=True):
     """The tags that a tool result may hold here; other media move behind the results."""
     image_media_types: frozenset[str] = frozenset()
     """The kinds of images it takes inline."""
+    max_image_chars: int | None = None
+    """How long an inline image may be, as the base64 that is sent."""
     audio_media_types: frozenset[str] = frozenset()
     """The kinds of recordings it takes."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
+    takes_text_documents: bool = True
+    """Whether a document may be plain text; else it is sent as text, with its name."""
+    takes_document_context: bool = True
+    """Whether a document may carry words about what it is."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
     takes_tools: bool = True
+    takes_raw_arguments: bool = False
+    """Whether the arguments of a call are a string here, which may be no JSON at all."""
+    tool_name_length: int = 64
+    """How long the name of a tool may be."""
     takes_thinking: bool = False
     """Whether thoughts of its own issuer go back to it."""
     needs_signatures: bool = True
@@ -44,6 +54,14 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a user may speak right after a result."""
     prefill: Literal["any", "begun", "none"] = "any"
     """Whether an assistant may speak last: always, with an answer that was begun, or never."""
+    starts_with_user: bool = False
+    """Whether a conversation must begin with words of a user."""
+    takes_blank_end: bool = True
+    """Whether the last turn may be an answer that ends in blanks."""
+    cache_marks: int = 0
+    """How many places a request may mark as the end of a reusable prefix."""
+    takes_long_marks: bool = True
+    """Whether a marked prefix may live for an hour."""
 
 
 def is_native(message: Message, target: Target) -> bool:

@@ -1,6 +1,6 @@
 """Codec: what each protocol package offers, as one value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -57,6 +57,10 @@ class TurnWriter(Protocol):
         ...
 
 
+def _nothing(_: Message) -> Iterable[str]:
+    return ()
+
+
 class Codec(Struct, frozen=True, kw_only=True):
     """One wire protocol, both directions."""
 
@@ -73,3 +77,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     """The keys of a request that the shared options speak for."""
     common_keys: frozenset[str] = frozenset()
     """Other keys of a request that mean the same at every host of the protocol."""
+    unsaid: Callable[[Message], Iterable[str]] = _nothing
+    """The paths of what a message says in this protocol only, kept in its spelling."""

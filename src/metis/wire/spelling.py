@@ -13,8 +13,8 @@ message came from: hosts of one protocol do not know each other's ids and extra 
 - `ids`: the provider's ids of the calls in this message, by ours
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -61,3 +61,30 @@ def spelled(protocol: str, spelling: Mapping[str, Any]) -> Mapping[str, Any] | N
     """The value for `provider_raw` that remembers a spelling; None if there is none."""
     kept = {name: value for name, value in spelling.items() if value}
     return {protocol: kept} if kept else None
+
+
+_IDLE_KEYS = frozenset({"cache_control", "caller", "index"})
+"""Keys that mean something to their own protocol only; cache marks are hints of the message."""
+_IDLE_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
+_IDLE = (("detail", "auto"), ("type", "custom"), ("type", "function"))
+
+
+def unsaid(wire: object, plain: object, path: str) -> Iterator[str]:
+    """The paths of what a part says beyond its plain form; other words for the same are no loss."""
+    if isinstance(wire, dict) and isinstance(plain, dict):
+        known = cast("dict[str, object]", plain)
+        for key, value in cast("dict[str, object]", wire).items():
+            place = f"{path}.{key}"
+            if key in known:
+                yield from unsaid(value, known[key], place)
+            elif says(key, value):
+                yield place
+    elif isinstance(wire, list) and isinstance(plain, list):
+        pairs = zip(cast("list[object]", wire), cast("list[object]", plain), strict=False)
+        for index, (one, other) in enumerate(pairs):
+            yield from unsaid(one, other, f"{path}[{index}]")
+
+
+def says(key: str, value: object) -> bool:
+    """Whether a key that other protocols do not have says anything."""
+    return key not in _IDLE_KEYS and value not in _IDLE_VALUES and (key, value) not in _IDLE

@@ -13,17 +13,14 @@ from itertools import count
 
 from msgspec import Struct
 
-_LETTERS_OF_HASH = 25
+from metis.canonical.ids import hashed_tool_id
+
 _ALNUM = string.digits + string.ascii_letters
 
 
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
-    """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn.
-
-    It has the form of those that we mint: hexadecimal digits are letters of a ULID, too.
-    """
-    key = f"{session_id}\0{provider_id}\0{occurrence}".encode(errors="surrogatepass")
-    return f"tu_0{hashlib.sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()}"
+    """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
+    return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
 def derived_id(tool_use_id: str, prefix: str) -> str:

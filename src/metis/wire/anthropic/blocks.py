@@ -113,8 +113,12 @@ def is_exact(block: ContentBlock, wire: Any) -> bool:
         return True
     if type(block) is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
         return True
-    again = encode_block(block, str)
-    return isinstance(again, Raw) or _read(_write(again)) == wire
+    return type(block) is OpaqueBlock or plain_block(block) == wire
+
+
+def plain_block(block: ContentBlock) -> Any:
+    """The JSON that a block alone stands for, with our ids."""
+    return _read(_write(encode_block(block, str)))
 
 
 WireId = Callable[[str], str]

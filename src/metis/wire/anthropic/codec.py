@@ -8,6 +8,7 @@ from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
 from metis.wire.anthropic.stream_encoder import StreamEncoder
 from metis.wire.anthropic.turns import Turns
+from metis.wire.anthropic.unsaid import unsaid_keys
 from metis.wire.codec import Codec
 
 CODEC = Codec(
@@ -21,5 +22,6 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    unsaid=unsaid_keys,
 )
 """Anthropic Messages, both directions."""

@@ -18,7 +18,7 @@ from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageMetadata
+from metis.canonical.metadata import CacheHint, MessageMetadata
 from metis.canonical.value import made
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
@@ -29,6 +29,7 @@ from metis.wire.anthropic.blocks import (
     is_result,
     with_id,
 )
+from metis.wire.anthropic.cache import hints_of
 from metis.wire.anthropic.options import decode_options, decode_tools
 from metis.wire.anthropic.parts import Part, TextPart, ToolResultPart, ToolUsePart
 from metis.wire.call import CanonicalRequest, RequestContext
@@ -193,13 +194,17 @@ class _Draft:
             spelling["blocks"], spelling["digest"] = odd, content_digest(role, content)
         metadata = self._bare
         if spelling:
-            metadata = _make_metadata(origin=self._origin, provider_raw={PROTOCOL: spelling})
+            hints = hints_of(odd) if odd else ()
+            metadata = _make_metadata(
+                origin=self._origin, hints=hints, provider_raw={PROTOCOL: spelling}
+            )
         self._read.append((role, tuple(content), metadata))
 
     def _add_result(self, part: ToolResultPart, *, is_joined: bool) -> None:
         theirs, inner = part.tool_use_id, part.content
         ours = self._ids.of_result(theirs)
         spelling: dict[str, Any] = {"ids": {ours: theirs}}
+        hints: tuple[CacheHint, ...] = ()
         if is_joined:
             spelling["joined"] = True
         text = _only_text(part)
@@ -212,8 +217,12 @@ class _Draft:
             if not is_exact_part(part):
                 odd = {"0": to_builtins(part)}
                 spelling["blocks"], spelling["digest"] = odd, content_digest(_TOOL, content)
+                hints = hints_of(odd)
         metadata = _make_metadata(
-            origin=self._origin, parent_tool_use_id=ours, provider_raw={PROTOCOL: spelling}
+            origin=self._origin,
+            hints=hints,
+            parent_tool_use_id=ours,
+            provider_raw={PROTOCOL: spelling},
         )
         self._read.append((_TOOL, content, metadata))
 
@@ -260,6 +269,7 @@ class _Draft:
         spelling |= {"blocks": odd, "digest": digest, "ids": ids}
         metadata = _make_metadata(
             origin=self._origin,
+            hints=hints_of(odd) if odd else (),
             parent_tool_use_id=parent,
             provider_raw=spelled(PROTOCOL, spelling),
         )

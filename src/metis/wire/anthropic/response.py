@@ -26,7 +26,7 @@ from metis.wire.anthropic.blocks import (
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.parts import Part, ToolUsePart
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
 from metis.wire.shape import (
     Wire,
     list_at,
@@ -214,8 +214,8 @@ def decode_stop_reason(word: str | None) -> StopReason | None:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """The provider's word for our reason."""
-    return None if reason is None else _WORDS.get(reason, "end_turn")
+    """The provider's word for our reason; none if it is not known or no clean end (T164)."""
+    return None if reason is None else _WORDS.get(reason)
 
 
 def decode_usage(wire: object, context: RequestContext) -> Usage | None:
@@ -263,6 +263,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         for index, block in enumerate(message.content)
     ]
     envelope = spelling.get("response") or encode_envelope(message, context)
+    if is_broken(message.metadata.stop_reason):
+        envelope = {**envelope, "stop_reason": None}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
 
 

@@ -14,6 +14,7 @@ from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, Too
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.wire.anthropic.blocks import PROTOCOL, encode_block
+from metis.wire.anthropic.cache import mark
 from metis.wire.anthropic.options import encode_options
 from metis.wire.anthropic.parts import TextPart, ToolResultPart, ToolUsePart
 from metis.wire.body import write_around
@@ -95,6 +96,8 @@ class Turns:
                 last, parts = self._last, self._parts
                 continue
             blocks = self._blocks(message.content)
+            if message.metadata.hints:
+                mark(blocks, message.metadata.hints)
             if role is _TOOL:
                 if parts is not None and self._takes_results:
                     parts += blocks
@@ -125,7 +128,7 @@ class Turns:
             turns.append(last)
         self._parts, self._takes_results = blocks, is_result
         content: Any = blocks
-        if spelling.get("plain") and len(blocks) == 1 and type(blocks[0]) is TextPart:
+        if spelling.get("plain") and _is_bare(blocks):
             content, self._parts = blocks[0].text, None
         keys = spelling.get("keys")
         self._last = {"role": word, "content": content, **keys} if keys else _Turn(content, word)
@@ -184,7 +187,14 @@ def _spelled_blocks(
     if message.role is _TOOL and spelling.get("plain"):
         for block in blocks:
             _make_plain(block)
+    if message.metadata.hints:
+        mark(blocks, message.metadata.hints)
     return blocks
+
+
+def _is_bare(blocks: list[Any]) -> bool:
+    """Whether blocks are one text and nothing else, so that a string can stand for them."""
+    return len(blocks) == 1 and type(blocks[0]) is TextPart and blocks[0].cache_control is UNSET
 
 
 def _make_plain(result: Any) -> None:
@@ -203,4 +213,4 @@ def _encode_system(messages: Sequence[Message]) -> Any:
         for block in _spelled_blocks(message, spelling_of(message, PROTOCOL), str)
     ]
     is_plain = spelling_of(messages[0], PROTOCOL).get("plain")
-    return blocks[0].text if is_plain and len(blocks) == 1 else blocks
+    return blocks[0].text if is_plain and _is_bare(blocks) else blocks

@@ -40,7 +40,9 @@ def encode_call(block: ToolUseBlock, wire_id: WireId) -> Wire:
 
 
 def encode_function(block: ToolUseBlock) -> Wire:
-    """Name and arguments; invalid ones were no use to anybody and are left empty (T32)."""
+    """Name and arguments; invalid ones are a string like any, and stay what they were (T32)."""
+    if block.invalid is not None:
+        return {"name": block.name, "arguments": block.invalid.raw}
     return {"name": block.name, "arguments": write_json(block.input).decode()}
 
 

@@ -8,6 +8,7 @@ from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.turns import Turns
+from metis.wire.openai_chat.unsaid import unsaid_keys
 
 SHARED_KEYS = frozenset(
     {
@@ -54,5 +55,6 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     common_keys=COMMON_KEYS,
+    unsaid=unsaid_keys,
 )
 """Chat Completions, both directions."""

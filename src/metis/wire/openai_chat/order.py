@@ -115,7 +115,8 @@ class EventOrder:
         call.ours = self._ids.of_call(call.name if call.is_legacy else call.id, is_id=bool(call.id))
         call.block_index = self.next_index()
         self.front = call
-        events.append(ToolUseStart(self._message_id, call.block_index, call.ours, call.name))
+        own = call.id or None
+        events.append(ToolUseStart(self._message_id, call.block_index, call.ours, call.name, own))
         if call.pieces:
             self._pass_on(call, call.text, events)
 

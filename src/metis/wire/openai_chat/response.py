@@ -13,6 +13,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
+from metis.wire.failure import is_broken
 from metis.wire.openai_chat.assistant import decode_assistant
 from metis.wire.openai_chat.common import Completion, read_assistant
 from metis.wire.openai_chat.errors import decode_error
@@ -160,6 +161,11 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     if not choices or not isinstance(choices[0], dict):
         return write_json(body)
     first: Wire = {**maybe_object(choices[0]), "message": said}
+    reason = message.metadata.stop_reason
+    if is_broken(reason) and not is_broken(
+        decode_stop_reason(first, has_calls=False, is_refused=False)
+    ):
+        first["finish_reason"] = encode_stop_reason(reason)
     return write_json({**body, "choices": [first, *choices[1:]]})
 
 

@@ -244,7 +244,8 @@ class StreamDecoder:
         self._ids.enter(maybe_text(self._envelope.get("id")) or self._message_id)
         self._head = b""
         metadata = self._build(MessageStatus.PARTIAL).metadata
-        event = MessageStart(self._message_id, metadata.model, metadata.response_id)
+        response_id = metadata.response_id
+        event = MessageStart(self._message_id, metadata.model, response_id, protocol=PROTOCOL)
         events.insert(0, event)
 
     def _build(self, status: MessageStatus) -> Message:

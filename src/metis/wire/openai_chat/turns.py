@@ -117,7 +117,8 @@ class Turns:
         calls: list[_Call] = []
         for block in content:
             if type(block) is ToolUseBlock:
-                arguments = write_json(block.input).decode()
+                invalid = block.invalid
+                arguments = invalid.raw if invalid else write_json(block.input).decode()
                 calls.append(_Call(_Function(arguments, block.name), self._wire_id(block.id)))
             elif type(block) is TextBlock and text is None and not calls and not block.citations:
                 text = block.text

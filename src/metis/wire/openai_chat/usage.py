@@ -1,5 +1,6 @@
 """Usage and stop reasons of Chat Completions, in the words of all hosts that speak it."""
 
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -38,7 +39,9 @@ _WORDS: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_calls",
     StopReason.CONTENT_FILTER: "content_filter",
     StopReason.REFUSAL: "content_filter",
+    StopReason.PAUSE: "length",
     StopReason.ERROR: "error",
+    StopReason.CANCELLED: "error",
 }
 
 
@@ -63,8 +66,8 @@ def _hit(choice: Wire) -> bool:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """The word for our reason; what the protocol has no word for is a plain stop."""
-    return None if reason is None else _WORDS.get(reason, "stop")
+    """The word for our reason; none if it is not known, for only a clean end is a stop (T164)."""
+    return None if reason is None else _WORDS.get(reason)
 
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
@@ -132,7 +135,10 @@ def _count(value: Any) -> int | None:
 
 
 def _cost(value: Any) -> Decimal | None:
-    return Decimal(str(value)) if type(value) in (int, float) else None
+    """What the host says it charged, if that is an amount of money."""
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        return None
+    return Decimal(str(value))
 
 
 def encode_usage(usage: Usage) -> Wire:
