@@ -21,6 +21,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.loss import Loss
 from metis.projection.project import project, project_more
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
@@ -40,6 +41,7 @@ class Adapter:
         self._codec = CODECS[profile.protocol]
         self._memory = Memory()
         self._models: dict[str, Model] = {}
+        self._fits: dict[Target, Target] = {}
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -66,7 +68,7 @@ class Adapter:
             WrongProviderError: the model is one of another provider.
         """
         model = self._asked_model(options)
-        turns, losses = self._turns(messages, model)
+        turns, losses = self._turns(messages, self._fitted(model, options))
         asked = Asked(self.profile, model)
         taken = asked.project(options, tools)
         if tools and not model.capabilities.supports_tools:
@@ -85,6 +87,15 @@ class Adapter:
             body=body,
             losses=losses,
         )
+
+    def _fitted(self, model: Model, options: AdapterOptions) -> Model:
+        """The model as the options of a request make it; the same facts are the same target."""
+        if self._codec.fit is None:
+            return model
+        fitted = self._codec.fit(model.target, options)
+        if fitted is model.target:
+            return model
+        return replace(model, target=self._fits.setdefault(fitted, fitted))
 
     def _turns(self, messages: Sequence[Message], model: Model) -> tuple[TurnWriter, list[Loss]]:
         """The turns of a conversation for a model, and what was lost; what was sent is reused."""

@@ -22,6 +22,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.errors import CriticalLossError
 from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus
 from metis.canonical.unknown import UnknownBlock
 from metis.projection.ledger import Ledger
 from metis.projection.target import Target
@@ -42,6 +43,16 @@ def project_blocks(message: Message, ledger: Ledger) -> Message:
     return replace(message, content=tuple(kept)) if changed else message
 
 
+def holds_foreign_seals(message: Message, target: Target) -> bool:
+    """Whether a message brings sealed thoughts of another provider, which a client kept for us."""
+    return any(
+        isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+        and block.issuer is not None
+        and block.issuer not in target.issuers
+        for block in message.content
+    )
+
+
 def _project(
     block: ContentBlock, message: Message, path: str, ledger: Ledger
 ) -> ContentBlock | None:
@@ -53,6 +64,8 @@ def _project(
             return _project_result(block, message, path, ledger)
         case ToolUseBlock() if target.takes_tools:
             return block
+        case ThinkingBlock() if _is_unsealed(block, message, target):
+            reason = "the answer broke off before it was sealed"
         case _:
             reason = _refusal(block, message.role, target)
     if reason is None:
@@ -69,6 +82,8 @@ def _project(
 def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
     """Text with the citations that the target knows (T198)."""
     known = ledger.target.citation_kinds
+    if not ledger.target.takes_foreign_citations and not _is_own(message, ledger.target):
+        known = frozenset[str]()
     kept = tuple(citation for citation in block.citations if citation.kind in known)
     if len(kept) == len(block.citations):
         return block
@@ -134,7 +149,8 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return _media_refusal(block, target)
         case ArtifactBlock():
-            return "an artifact of a model is not sent back"
+            is_own = target.takes_artifacts and block.source.issuer in target.issuers
+            return None if is_own else "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
 
@@ -153,13 +169,27 @@ def _media_refusal(
         return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
     if source.kind == "url" and block.type not in target.url_blocks:
         return f"{block.type} is not taken by URL"
-    taken = getattr(target, kinds) if kinds else None
+    taken = getattr(target, kinds) if kinds and source.kind != "text" else None
     if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
         return f"{block.media_type} is not taken"
     return None
 
 
-_KINDS: Mapping[type, str] = {ImageBlock: "image_media_types", AudioBlock: "audio_media_types"}
+_KINDS: Mapping[type, str] = {
+    ImageBlock: "image_media_types",
+    AudioBlock: "audio_media_types",
+    DocumentBlock: "document_media_types",
+}
+
+
+def _is_own(message: Message, target: Target) -> bool:
+    return message.metadata.origin in target.issuers
+
+
+def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool:
+    """Whether a thought has nothing but an id, and that of an answer which nobody keeps (T64)."""
+    is_whole = message.metadata.status is MessageStatus.COMPLETE
+    return target.knows_ids and not block.signature and not is_whole
 
 
 def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:
@@ -169,7 +199,8 @@ def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Targ
         return f"it was sealed by {block.issuer}"
     if not target.needs_signatures:
         return None if block.issuer is not None else "nobody knows whose it is"
-    if isinstance(block, ThinkingBlock) and not block.signature:
+    is_known = target.knows_ids and block.id is not None
+    if isinstance(block, ThinkingBlock) and not block.signature and not is_known:
         return "it has no signature"
     return None
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.message import Message
-from metis.projection.blocks import project_blocks
+from metis.projection.blocks import holds_foreign_seals, project_blocks
 from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
@@ -55,7 +55,9 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     if not target.takes_tools:
         sent = flatten_exchanges(sent, ledger)
     sent = [
-        message if is_native(message, target) else project_blocks(message, ledger)
+        project_blocks(message, ledger)
+        if not is_native(message, target) or holds_foreign_seals(message, target)
+        else message
         for message in sent
     ]
     sent = place_roles(sent, ledger, is_start=is_start)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 
@@ -73,3 +74,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     """The keys of a request that the shared options speak for."""
     common_keys: frozenset[str] = frozenset()
     """Other keys of a request that mean the same at every host of the protocol."""
+    fit: Callable[[Target, AdapterOptions], Target] | None = None
+    """What the options of a request change about its target."""
