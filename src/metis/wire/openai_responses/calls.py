@@ -108,7 +108,8 @@ def encode_call(block: ToolUseBlock, extra: Mapping[str, Any], call_id: str) -> 
     whole: Wire | None = extra.get("wire")
     if whole is not None:
         if read_call(whole) == (block.name, block.input, block.invalid):
-            return whole if "call_id" not in whole else {**whole, "call_id": call_id}
+            has_id = isinstance(whole.get("call_id"), str)
+            return {**whole, "call_id": call_id} if has_id else whole
         extra = {}
     wire: Wire = {"type": FUNCTION, "call_id": call_id, "name": block.name}
     text = block.input.get("input")

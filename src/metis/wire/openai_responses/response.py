@@ -55,11 +55,13 @@ def decode_body(
     *,
     message_id: str,
     status: MessageStatus | None = None,
+    scope: str | None = None,
 ) -> Message:
-    """The message of a response, whole or as far as it has come."""
+    """The message of a response, whole or as far as it has come; `scope` is what calls are of."""
     provider = context.provider or PROVIDER
     response_id, model = _text(wire.get("id")), _text(wire.get("model"))
-    run = Run(answer_ids(context, response_id, message_id), context.provider or PROTOCOL)
+    ids = answer_ids(context, scope or response_id or message_id, message_id)
+    run = Run(ids, context.provider or PROTOCOL)
     for index, item in enumerate(maybe_list(wire.get("output"))):
         run.take(object_at(item, f"$.output[{index}]"))
     content = tuple(run.blocks)
@@ -84,10 +86,10 @@ def decode_body(
     )
 
 
-def answer_ids(context: RequestContext, response_id: str | None, message_id: str) -> CallIds:
+def answer_ids(context: RequestContext, answer: str, message_id: str) -> CallIds:
     """What gives the calls of one answer their ids."""
     ids = CallIds(context.session_id, message_id)
-    ids.enter(response_id or message_id)
+    ids.enter(answer)
     return ids
 
 

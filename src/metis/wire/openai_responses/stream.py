@@ -62,6 +62,8 @@ class StreamDecoder:
         self._teller: Teller | None = None
         self._end: MessageComplete | StreamError | None = None
         self._was_marked = False
+        self._scope = self._id
+        """What its calls are of: the answer by the name that it had when it began."""
         self._head = b""
         """What came before the answer began, in case that it is no stream at all."""
         self._takers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
@@ -186,7 +188,8 @@ class StreamDecoder:
             name = maybe_text(self._body.get("id")) or None
             model = maybe_text(self._body.get("model"))
             own = f"{self._provider}:{model}" if model else self._context.model
-            ids = answer_ids(self._context, name, self._id)
+            self._scope = name or self._id
+            ids = answer_ids(self._context, self._scope, self._id)
             self._teller = Teller(self._id, ids, self._context.provider or PROTOCOL)
             events.append(MessageStart(self._id, own, name))
         return self._teller
@@ -340,4 +343,6 @@ class StreamDecoder:
 
     def _message(self, output: list[Any], status: MessageStatus | None) -> Message:
         body = {**self._body, "output": output}
-        return decode_body(body, self._context, message_id=self._id, status=status)
+        return decode_body(
+            body, self._context, message_id=self._id, status=status, scope=self._scope
+        )

@@ -187,7 +187,18 @@ class StreamEncoder:
         item = self._whole(event.block, item_id("rs", event.message_id, event.content_block_index))
         if item is None:
             return b""
-        return self._open_item(event.content_block_index, item) + self._close()
+        return self._close() + self._give(event.content_block_index, item)
+
+    def _give(self, index: int, item: Any) -> bytes:
+        """An item that comes whole."""
+        written = b""
+        for name in ("added", "done"):
+            written += self._event(
+                f"response.output_item.{name}", output_index=len(self._output), item=item
+            )
+        self._output.append(item)
+        self._places.append(index)
+        return written
 
     def _whole(self, block: ContentBlock, name: str) -> Any:
         """The item for a block that comes whole; None if this protocol has no place for it."""
@@ -215,7 +226,7 @@ class StreamEncoder:
                 written = self._about("output_text.done", content_index=0, text=text, logprobs=[])
                 written += self._about("content_part.done", content_index=0, part=part)
                 item = {**item, "content": [part], "status": "completed"}
-            case "reasoning" if self._pieces or self._signature:
+            case "reasoning":
                 written = self._close_summary(text)
                 item = self._sealed(item, ThinkingBlock(text, self._signature, issuer=self._issuer))
             case "function_call":
@@ -244,12 +255,11 @@ class StreamEncoder:
     def _sealed(self, item: Wire, thought: ThinkingBlock) -> Wire:
         """A thought with its seal: as it is if it is ours, else in an envelope with its issuer."""
         name: str = item["id"]
-        if thought.issuer in (self._context.provider, PROTOCOL):
-            sealed = ThinkingBlock(thought.text, thought.signature, name)
-            return encode_plain(sealed)
         if thought.issuer is None:
             # An envelope without an issuer could be opened by anybody.
             return encode_plain(ThinkingBlock(thought.text, id=name))
+        if thought.issuer in (self._context.provider, PROTOCOL):
+            return encode_plain(ThinkingBlock(thought.text, thought.signature, name))
         return encode_foreign(thought, name)
 
     def _complete(self, event: MessageComplete) -> bytes:
@@ -271,22 +281,14 @@ class StreamEncoder:
 
     def _tell(self, message: Message) -> bytes:
         """An answer of which no event has told."""
-        written = b""
-        for index, item in enumerate(encode_output_items(message, NOTHING)):
-            for name in ("added", "done"):
-                place = len(self._output)
-                written += self._event(
-                    f"response.output_item.{name}", output_index=place, item=item
-                )
-            self._output.append(item)
-            self._places.append(index)
-        return written
+        items = encode_output_items(message, NOTHING)
+        return b"".join(self._give(index, item) for index, item in enumerate(items))
 
     def _reseal(self, message: Message) -> None:
         """Seal the thoughts of the final response: only the message knows who issued them."""
         for number, (item, place) in enumerate(zip(self._output, self._places, strict=True)):
             block = message.content[place] if place < len(message.content) else None
-            if isinstance(block, ThinkingBlock) and item["type"] == "reasoning":
+            if isinstance(block, ThinkingBlock) and item.get("type") == "reasoning":
                 self._output[number] = self._sealed(item, block)
 
     def _end(self, name: str, changes: Wire) -> bytes:
