@@ -57,10 +57,12 @@ def decode_item_call(item: Item, ids: CallIds) -> tuple[ToolUseBlock, str, Extra
         extra["type"] = CUSTOM
     else:
         return None
-    for key in ("id", "status", "namespace"):
-        value = getattr(item, key)
-        if value is not UNSET:
-            extra[key] = value
+    if item.id is not UNSET:
+        extra["id"] = item.id
+    if item.status is not UNSET:
+        extra["status"] = item.status
+    if item.namespace is not UNSET:
+        extra["namespace"] = item.namespace
     return _make_call(ids.of_call(theirs), name, arguments, invalid), theirs, extra
 
 
@@ -71,7 +73,7 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | N
         return None
     stated = maybe_text(wire.get("call_id"))
     theirs = stated or maybe_text(wire.get("id")) or ""
-    block = ToolUseBlock(ids.of_call(theirs), *read)
+    block = _make_call(ids.of_call(theirs), *read)
     kind = wire["type"]
     if kind not in _OWN_KEYS or not stated or not isinstance(wire.get("arguments", ""), str):
         return block, theirs, {"wire": wire}

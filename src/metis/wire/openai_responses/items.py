@@ -20,6 +20,7 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from metis.canonical.value import made
 from metis.wire.openai_responses.calls import (
     CUSTOM,
     FUNCTION,
@@ -56,6 +57,7 @@ keeps nothing, or an answer to a client."""
 
 _PICTURE = "image_generation_call"
 _PNG = "png"
+_make_text = made(TextBlock)
 
 
 class Run:
@@ -70,6 +72,11 @@ class Run:
         self._calls: dict[str, Any] = {}
         self._thoughts: dict[str, Any] = {}
         self._pictures: dict[str, Any] = {}
+
+    def say(self, words: str) -> None:
+        """Take a message that is a role and a string."""
+        self.blocks.append(_make_text(words))
+        self.texts.append(EASY)
 
     def take_item(self, item: Item) -> bool:
         """Take an item that was read as one; false if plain JSON has to be looked at."""
@@ -105,13 +112,18 @@ class Run:
 
     def spelling(self) -> dict[str, Any]:
         """How the run was spelled."""
-        return {
-            "ids": self._ids,
-            "calls": self._calls,
-            "thoughts": self._thoughts,
-            "pictures": self._pictures,
-            "texts": self.texts if any(self.texts) else None,
-        }
+        found: dict[str, Any] = {}
+        if self._ids:
+            found["ids"] = self._ids
+        if self._calls:
+            found["calls"] = self._calls
+        if self._thoughts:
+            found["thoughts"] = self._thoughts
+        if self._pictures:
+            found["pictures"] = self._pictures
+        if any(self.texts):
+            found["texts"] = self.texts
+        return found
 
     def _add_call(self, block: ToolUseBlock, theirs: str, extra: dict[str, Any]) -> bool:
         self.blocks.append(block)

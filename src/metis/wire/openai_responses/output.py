@@ -1,6 +1,7 @@
 """Outputs of the client's tools in OpenAI Responses, to and from our results."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET
@@ -20,6 +21,9 @@ CUSTOM_OUTPUT = "custom_tool_call_output"
 """The kind of item that answers a custom tool call."""
 
 _OWN_KEYS = frozenset({"type", "call_id", "output"})
+_KEPT = ("id", "status", "name", "namespace")
+_NOTHING = (UNSET,) * len(_KEPT)
+_kept = attrgetter(*_KEPT)
 _make_text = made(TextBlock)
 _make_result = made(ToolResultBlock)
 
@@ -36,13 +40,10 @@ def decode_item_output(
     content, spelling = _decode_content(output, issuer)
     if item.type == CUSTOM_OUTPUT:
         spelling["type"] = CUSTOM_OUTPUT
-    keys: Spelled = {}
-    for key in ("id", "status", "name", "namespace"):
-        value = getattr(item, key)
-        if value is not UNSET:
-            keys[key] = value
-    if keys:
-        spelling["keys"] = keys
+    kept = _kept(item)
+    if kept != _NOTHING:
+        named = zip(_KEPT, kept, strict=True)
+        spelling["keys"] = {key: value for key, value in named if value is not UNSET}
     ours = ids.of_result(theirs)
     spelling["ids"] = {ours: theirs}
     return _make_result(ours, content), spelling

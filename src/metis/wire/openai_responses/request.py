@@ -44,6 +44,7 @@ _ASKING: Mapping[str, Role] = {
 _SENT_BY_CLIENT = frozenset({"mcp_approval_response", "compaction_trigger"})
 _OUTPUTS = (FUNCTION_OUTPUT, CUSTOM_OUTPUT)
 _MESSAGE = (UNSET, "message")
+_USER = Role.USER
 _TYPED = {"type": "message"}
 _ITEM_KEYS = ("type", "id", "status", "phase")
 
@@ -132,16 +133,28 @@ class _Draft:
 
     def add(self, role: Role, content: _Content, spelling: Mapping[str, Any]) -> None:
         """Add a message that was spelled like this."""
-        raw = spelled(PROTOCOL, spelling)
         metadata = self._plain
-        if raw is not None:
-            metadata = _make_metadata(origin=self._issuer, provider_raw=raw)
+        if spelling:
+            metadata = _make_metadata(origin=self._issuer, provider_raw={PROTOCOL: spelling})
         self._parts.append((role, content, metadata))
 
     def take_items(self, items: list[Item], asked: Raw) -> None:
         """Take items that all have the usual form; those that surprise are read again."""
         again: list[Raw] | None = None
+        plain, parts = self._plain, self._parts
         for index, item in enumerate(items):
+            if item.type is UNSET and _NOT_PLAIN(item) == _ALL_UNSET:
+                # Most messages are a role and a string.
+                role, content = item.role, item.content
+                if type(content) is str:
+                    if role == "user":
+                        if self._run is not None:
+                            self._close_run()
+                        parts.append((_USER, (_make_text(content),), plain))
+                        continue
+                    if role == "assistant":
+                        self._open_run().say(content)
+                        continue
             if not self._take_item(item):
                 again = again or _items(asked)
                 self._take(object_at(_read_any(again[index]), f"$.input[{index}]"), index)
@@ -239,7 +252,7 @@ class _Draft:
         metadata = _make_metadata(
             origin=self._issuer,
             parent_tool_use_id=result.tool_use_id,
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw={PROTOCOL: {key: value for key, value in spelling.items() if value}},
         )
         self._parts.append((Role.TOOL, (result,), metadata))
         return True
@@ -272,6 +285,7 @@ def _without(*names: str) -> _Others:
     return attrgetter(*others), (UNSET,) * len(others)
 
 
+_NOT_PLAIN, _ALL_UNSET = _without("type", "role", "content")
 _SAID = _without("type", "role", "content", "id", "status", "phase")
 _OUTPUT = _without("type", "call_id", "output", "id", "status", "name", "namespace")
 _OTHERS: Mapping[Any, _Others] = {

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from metis.canonical.blocks import TextBlock
+from metis.canonical.value import made
 from metis.wire.openai_responses.parts import decode_part, part_of
 from metis.wire.openai_responses.types import Item, Part
 from metis.wire.shape import Wire, maybe_list
@@ -23,6 +24,8 @@ EASY: Entry = {}
 _OWN_KEYS = frozenset({"role", "content"})
 _ITEM_KEYS = ("type", "id", "status", "phase")
 _TEXT = "output_text"
+_KEYS_OF_TEXT = 3
+_make_text = made(TextBlock)
 
 
 def decode_item_said(item: Item) -> tuple[list[TextBlock], Entry] | None:
@@ -34,7 +37,7 @@ def decode_item_said(item: Item) -> tuple[list[TextBlock], Entry] | None:
             keys[key] = value
     content = item.content
     if isinstance(content, str):
-        return [TextBlock(content)], {"keys": keys} if keys else EASY
+        return [_make_text(content)], {"keys": keys} if keys else EASY
     return _decode_parts(content, keys) if isinstance(content, list) else None
 
 
@@ -53,6 +56,11 @@ def _decode_parts(
     texts: list[TextBlock] = []
     extras: list[Any] = []
     for wire in parts:
+        quick = _quick(wire)
+        if quick is not None:
+            texts.append(quick[0])
+            extras.append(quick[1])
+            continue
         part = wire if isinstance(wire, Part) else part_of(wire)
         block = None if part is None else decode_part(part, "")
         if part is None or not isinstance(block, TextBlock):
@@ -63,6 +71,21 @@ def _decode_parts(
         texts.append(block)
         extras.append(extra)
     return (texts, {"keys": keys, "parts": extras}) if texts else None
+
+
+def _quick(wire: Any) -> tuple[TextBlock, dict[str, Any]] | None:
+    """A part of text without citations, as most are; None asks for a longer look."""
+    if type(wire) is not dict or wire.get("annotations") != [] or wire.get("type") != _TEXT:  # pyright: ignore[reportUnknownMemberType] - JSON
+        return None
+    part: Wire = wire  # pyright: ignore[reportUnknownVariableType] - JSON
+    text = part.get("text")
+    if type(text) is not str:
+        return None
+    if len(part) == _KEYS_OF_TEXT:
+        return _make_text(text), {}
+    if len(part) == _KEYS_OF_TEXT + 1 and type(part.get("logprobs")) is list:
+        return _make_text(text), {"logprobs": part["logprobs"]}
+    return None
 
 
 def _extra(part: Part) -> dict[str, Any]:
