@@ -24,6 +24,7 @@ _RESPONSES = Profile(
     ),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
+    ids=IdRule(prefix="call_"),
     documents=True,
     url_blocks=frozenset({"image", "document"}),
     citation_kinds=frozenset(
