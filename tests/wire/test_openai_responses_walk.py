@@ -256,6 +256,26 @@ def test_what_the_provider_made_itself_stays_with_it(name: str) -> None:
     assert len(told) == len(hosted)
 
 
+@pytest.mark.row("G-010")
+@pytest.mark.parametrize(
+    ("media_type", "kind", "losses"),
+    [
+        ("application/pdf", "document", 0),
+        ("text/csv", "document", 0),
+        ("application/zip", "text", 1),
+    ],
+)
+def test_the_type_of_a_file_decides_what_others_get(
+    media_type: str, kind: str, losses: int
+) -> None:
+    part = {"type": "input_file", "filename": "a", "file_data": f"data:{media_type};base64,YSxi"}
+    asked = [{"role": "user", "content": [part]}]
+    request = OURS.from_wire_request({"model": "m", "input": asked})
+    wire = ANTHROPIC.to_wire(request.messages)
+    (block,) = json.loads(wire.body)["messages"][0]["content"]
+    assert (block["type"], len(wire.losses)) == (kind, losses)
+
+
 def test_custom_calls_go_to_other_protocols_as_calls() -> None:
     request = OURS.from_wire_request({"model": "m", "input": [ASKED, CUSTOM, CUSTOM_OUTPUT]})
     turns = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
