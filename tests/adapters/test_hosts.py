@@ -175,10 +175,8 @@ def test_ids_are_in_the_alphabet_and_length_of_the_host(name: str) -> None:
     found = wire_ids(json.loads(first.body)["messages"])
     assert len(set(found)) == len(calls)
     assert all(rule.fits(one) for one in found)
-    assert (
-        faults("anthropic" if name == "anthropic" else "openai", json.loads(first.body)["messages"])
-        == []
-    )
+    protocol = "anthropic" if name == "anthropic" else "openai"
+    assert faults(protocol, json.loads(first.body)) == []
 
 
 def wire_ids(sent_turns: list[dict[str, Any]]) -> list[str]:
@@ -587,7 +585,7 @@ def breaches(name: str, body: dict[str, Any]) -> list[str]:
     """What the host, by its profile, or the official SDK would not let pass."""
     profile = adapters.get(name).profile
     assert profile.ids is not None
-    found = faults("openai", body["messages"])
+    found = faults("openai", body)
     found += [f"id {one}" for one in wire_ids(body["messages"]) if not profile.ids.fits(one)]
     roles = [turn["role"] for turn in body["messages"]]
     pairs = list(itertools.pairwise(roles))

@@ -13,6 +13,7 @@ from typing import Any, NotRequired, Required, get_args, get_origin
 
 import anthropic.types.beta.message_create_params as anthropic_params
 import openai.types.chat.completion_create_params as openai_params
+import openai.types.responses.response_create_params as responses_params
 import pydantic
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
@@ -23,6 +24,7 @@ def judge(target: str) -> pydantic.TypeAdapter[Any]:
     kinds: dict[str, Any] = {
         "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
         "openai": openai_params.CompletionCreateParamsNonStreaming,
+        "openai-responses": responses_params.ResponseCreateParamsNonStreaming,
     }
     if target == "anthropic":
         # The SDK describes the newest models; those before them still take what it has dropped.

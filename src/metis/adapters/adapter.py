@@ -46,6 +46,7 @@ class Adapter:
         self._codec = CODECS[profile.protocol]
         self._memory = Memory()
         self._models: dict[str, Model] = {}
+        self._fits: dict[Target, Target] = {}
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -71,7 +72,7 @@ class Adapter:
             CriticalLossError: a block that is marked critical cannot be carried.
             WrongProviderError: the model is one of another provider.
         """
-        model = self._asked_model(options)
+        model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools)
         turns, losses = self._turns(messages, model, self._target(model, taken))
@@ -86,6 +87,15 @@ class Adapter:
             body=body,
             losses=losses,
         )
+
+    def _fitted(self, model: Model, options: AdapterOptions) -> Model:
+        """The model as the options of a request make it; the same facts are the same target."""
+        if self._codec.fit is None:
+            return model
+        fitted = self._codec.fit(model.target, options)
+        if fitted is model.target:
+            return model
+        return replace(model, target=self._fits.setdefault(fitted, fitted))
 
     def _turns(
         self, messages: Sequence[Message], model: Model, target: Target

@@ -69,6 +69,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     documents: bool = False
     text_documents: bool = True
     document_context: bool = True
+    document_media_types: frozenset[str] | None = None
     audio_media_types: frozenset[str] = frozenset()
     url_blocks: frozenset[str] = frozenset()
     citation_kinds: frozenset[str] = frozenset()
@@ -79,6 +80,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
     """Whether every answer has to come back with that key, be it empty (T49, T50)."""
+    keeps_answers: bool = False
+    """Whether the provider keeps its answers, so that the ids in them say something to it."""
+    takes_artifacts: bool = False
+    takes_foreign_citations: bool = True
     developer_role: bool = False
     system_first: bool = False
     takes_blank_text: bool = True
@@ -117,12 +122,16 @@ class Profile(Struct, frozen=True, kw_only=True):
             user_blocks=frozenset(taken),
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
+            document_media_types=self.document_media_types,
             audio_media_types=self.audio_media_types,
             url_blocks=self.url_blocks,
             citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
             takes_thinking=self.takes_thinking and capabilities.supports_thinking,
             needs_signatures=self.needs_signatures,
+            knows_ids=self.keeps_answers,
+            takes_artifacts=self.takes_artifacts,
+            takes_foreign_citations=self.takes_foreign_citations,
             developer_role=self.developer_role,
             system="anywhere" if in_list else "first",
             takes_blank_text=self.takes_blank_text,

@@ -2,8 +2,41 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from metis.adapters.profile import Auth, Profile, assumed
 from metis.wire.tool_ids import IdRule
+
+_RESPONSES = Profile(
+    name="openai-responses",
+    protocol="openai_responses",
+    base_url="https://api.openai.com",
+    path="/v1/responses",
+    auth=Auth(variable="OPENAI_API_KEY"),
+    default_model="gpt-5",
+    catalogued="openai",
+    defaults=assumed(
+        context_tokens=128_000,
+        output_tokens=16_384,
+        thinking=True,
+        images=True,
+        system_in_list=True,
+    ),
+    issuers=frozenset({"openai_responses"}),
+    refused_options=frozenset({"top_k", "stop_sequences"}),
+    ids=IdRule(prefix="call_"),
+    documents=True,
+    url_blocks=frozenset({"image", "document"}),
+    citation_kinds=frozenset(
+        {"url_citation", "file_citation", "container_file_citation", "file_path"}
+    ),
+    result_blocks=frozenset({"text", "image", "document"}),
+    takes_thinking=True,
+    keeps_answers=True,
+    takes_artifacts=True,
+    takes_foreign_citations=False,
+    developer_role=True,
+)
 
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
@@ -23,6 +56,7 @@ PROFILES: Mapping[str, Profile] = {
         ),
         ids=IdRule(prefix="toolu_"),
         documents=True,
+        document_media_types=frozenset({"application/pdf"}),
         url_blocks=frozenset({"image", "document"}),
         citation_kinds=frozenset(
             {
@@ -68,6 +102,17 @@ PROFILES: Mapping[str, Profile] = {
         url_blocks=frozenset({"image"}),
         developer_role=True,
         raw_arguments=True,
+    ),
+    "openai-responses": _RESPONSES,
+    "azure-responses": replace(
+        _RESPONSES,
+        name="azure-responses",
+        base_url="https://{resource}.openai.azure.com",
+        path="/openai/v1/responses",
+        auth=Auth(header="api-key", scheme="", variable="AZURE_OPENAI_API_KEY"),
+        free_names=True,
+        # What OpenAI sealed, Azure cannot open (T63).
+        issuers=frozenset(),
     ),
 }
 """The providers that come with metis, by name."""

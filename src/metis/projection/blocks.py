@@ -6,6 +6,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
+    ArtifactBlock,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
@@ -19,6 +20,7 @@ from metis.canonical.blocks import (
     VideoBlock,
 )
 from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus
 from metis.canonical.unknown import UnknownBlock
 from metis.projection.content import Placed, with_blocks
 from metis.projection.critical import fail_if_critical
@@ -55,6 +57,16 @@ def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Messag
     return (with_blocks(message, kept) if changed else message), later
 
 
+def holds_foreign_seals(message: Message, target: Target) -> bool:
+    """Whether a message brings sealed thoughts of another provider, which a client kept for us."""
+    return any(
+        isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+        and block.issuer is not None
+        and block.issuer not in target.issuers
+        for block in message.content
+    )
+
+
 def _project(
     block: ContentBlock, role: Role, message: Message, path: str, ledger: Ledger
 ) -> ContentBlock | None:
@@ -64,6 +76,8 @@ def _project(
     if isinstance(block, ImageBlock):
         block = _settled(block, message, path, ledger)
     reason = _misplaced(block, role) or _refusal(block, role, target)
+    if isinstance(block, ThinkingBlock) and _is_unsealed(block, message, target):
+        reason = "the answer broke off before it was sealed"
     if isinstance(block, DocumentBlock) and _is_better_told(block, reason, target):
         why = reason or "a document of plain text is not taken; sent as text"
         fail_if_critical(block, message, path, why)
@@ -94,6 +108,8 @@ def _settled(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> 
 def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
     """Text with the citations that the target knows (T198)."""
     known = ledger.target.citation_kinds
+    if not ledger.target.takes_foreign_citations and not _is_own(message, ledger.target):
+        known = frozenset[str]()
     kept = tuple(citation for citation in block.citations if citation.kind in known)
     if len(kept) == len(block.citations):
         return block
@@ -179,12 +195,23 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
             return "this version does not know the block"
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return media_refusal(block, target)
+        case ArtifactBlock():
+            is_own = target.takes_artifacts and block.source.issuer in target.issuers
+            return None if is_own else "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
-        case TextBlock() | ToolUseBlock():
-            return None
         case _:
-            return "an artifact of a model is not sent back"
+            return None
+
+
+def _is_own(message: Message, target: Target) -> bool:
+    return message.metadata.origin in target.issuers
+
+
+def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool:
+    """Whether a thought has nothing but an id, and that of an answer which nobody keeps (T64)."""
+    is_whole = message.metadata.status is MessageStatus.COMPLETE
+    return target.knows_ids and not block.signature and not is_whole
 
 
 def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:
@@ -194,7 +221,8 @@ def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Targ
         return f"it was sealed by {block.issuer}"
     if not target.needs_signatures:
         return None if block.issuer is not None else "nobody knows whose it is"
-    if isinstance(block, ThinkingBlock) and not block.signature:
+    is_known = target.knows_ids and block.id is not None
+    if isinstance(block, ThinkingBlock) and not block.signature and not is_known:
         return "it has no signature"
     return None
 

@@ -30,7 +30,10 @@ def repair_exchanges(messages: Sequence[Message], ledger: Ledger) -> list[Messag
     repaired: list[Message] = []
     for index, message in enumerate(messages):
         if message.role == Role.TOOL:
-            if result_of(message) is None or index in answers.orphans:
+            result = result_of(message)
+            if result is not None and index in answers.orphans and ledger.target.remembers:
+                repaired.append(message)  # its call lies in an answer that the target keeps
+            elif result is None or index in answers.orphans:
                 repaired.append(_flattened(message, ledger))
             continue
         repaired.append(message)
@@ -51,8 +54,13 @@ def are_whole(messages: Sequence[Message], target: Target) -> bool:
     for message in messages:
         if message.role == Role.TOOL:
             result = result_of(message)
-            if result is None or len(message.content) != 1 or result.tool_use_id not in waiting:
+            if result is None or len(message.content) != 1:
                 return False
+            is_kept = target.remembers and result.tool_use_id not in seen
+            if result.tool_use_id not in waiting and not is_kept:
+                return False
+            if result.tool_use_id not in waiting:
+                continue
             if result.tool_use_id != waiting[0] and not is_native(message, target):
                 return False
             waiting.remove(result.tool_use_id)

@@ -86,10 +86,14 @@ def _content_refusal(block: Media, target: Target) -> str | None:
         # What counts is the text that is sent, a third longer than the file (T91).
         return f"an image of {len(block.source.data)} characters is more than {limit}"
     kinds = _KINDS.get(type(block))
-    taken = getattr(target, kinds) if kinds else None
+    taken = getattr(target, kinds) if kinds and block.source.kind != "text" else None
     if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
         return f"{block.media_type} is not taken"
     return None
 
 
-_KINDS: Mapping[type, str] = {ImageBlock: "image_media_types", AudioBlock: "audio_media_types"}
+_KINDS: Mapping[type, str] = {
+    ImageBlock: "image_media_types",
+    AudioBlock: "audio_media_types",
+    DocumentBlock: "document_media_types",
+}

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
-from metis.projection.blocks import project_blocks
+from metis.projection.blocks import holds_foreign_seals, project_blocks
 from metis.projection.cache import plan_marks
 from metis.projection.calls import project_calls
 from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
@@ -82,7 +82,7 @@ def _project_messages(
             hoist.note_calls(message)
         if role is None:
             ledger.dropped(message, "message", "$", f"no target knows the role {message.role}")
-        elif is_native(message, ledger.target):
+        elif is_native(message, ledger.target) and not holds_foreign_seals(message, ledger.target):
             sent.append(message)
         else:
             carried, media = project_blocks(message, role, ledger)

@@ -25,6 +25,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """How long an inline image may be, as the base64 that is sent."""
     audio_media_types: frozenset[str] = frozenset()
     """The kinds of recordings it takes."""
+    document_media_types: frozenset[str] | None = None
+    """The kinds of documents it takes inline; None if it takes any."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
     takes_text_documents: bool = True
@@ -42,6 +44,14 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether thoughts of its own issuer go back to it."""
     needs_signatures: bool = True
     """Whether a thought without a signature is refused."""
+    knows_ids: bool = False
+    """Whether the id of a thought will do for its signature, because it keeps its answers."""
+    takes_artifacts: bool = False
+    """Whether what it made itself goes back to it."""
+    takes_foreign_citations: bool = True
+    """Whether text of other providers may carry citations, too."""
+    remembers: bool = False
+    """Whether the calls of results may lie in an earlier answer, which it keeps."""
     developer_role: bool = False
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""

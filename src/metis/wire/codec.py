@@ -8,6 +8,7 @@ from msgspec import Struct
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 
@@ -79,3 +80,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Other keys of a request that mean the same at every host of the protocol."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing
     """The paths of what a message says in this protocol only, kept in its spelling."""
+    fit: Callable[[Target, AdapterOptions], Target] | None = None
+    """What the options of a request change about its target."""

@@ -1,7 +1,6 @@
 """The codec of Chat Completions."""
 
 from metis.wire.codec import Codec
-from metis.wire.openai_chat.errors import decode_error, encode_error
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
@@ -9,6 +8,7 @@ from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.turns import Turns
 from metis.wire.openai_chat.unsaid import unsaid_keys
+from metis.wire.openai_errors import decode_error, encode_error
 
 SHARED_KEYS = frozenset(
     {

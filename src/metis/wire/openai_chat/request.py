@@ -17,6 +17,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.failed_result import mark_failed
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import WireId
 from metis.wire.openai_chat.common import (
@@ -53,7 +54,6 @@ _ASSISTANT, _DEVELOPER, _SYSTEM, _TOOL, _USER = (
     Role.TOOL,
     Role.USER,
 )
-_ERROR = "Error: "
 _read_common = msgspec.json.Decoder(Body).decode
 
 _Content = tuple[ContentBlock, ...]
@@ -272,20 +272,11 @@ def _encode_result(content: _Content, spelling: Mapping[str, Any], wire_id: Wire
     result = next((block for block in content if isinstance(block, ToolResultBlock)), None)
     if result is None:
         return {"role": "tool", "content": _encode_content(content, spelling)}
-    inner = _marked(result.content) if result.is_error else result.content
+    inner = mark_failed(result.content) if result.is_error else result.content
     text = _encode_content(inner, spelling)
     if "function" in spelling:
         return {"role": "function", **spelling["function"], "content": text}
     return {"role": "tool", "tool_call_id": wire_id(result.tool_use_id), "content": text}
-
-
-def _marked(content: _Content) -> _Content:
-    """The result of a failed call, which the protocol has no flag for (T26)."""
-    match content:
-        case (TextBlock(text=str(text)), *rest):
-            return (TextBlock(text if text.startswith(_ERROR) else _ERROR + text), *rest)
-        case _:
-            return (TextBlock(_ERROR.strip()), *content)
 
 
 def known_ids(spelling: Mapping[str, Any]) -> WireId:

@@ -16,7 +16,6 @@ from metis.wire.call import RequestContext
 from metis.wire.failure import is_broken
 from metis.wire.openai_chat.assistant import decode_assistant
 from metis.wire.openai_chat.common import Completion, read_assistant
-from metis.wire.openai_chat.errors import decode_error
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message, known_ids, remember
 from metis.wire.openai_chat.usage import (
@@ -25,6 +24,7 @@ from metis.wire.openai_chat.usage import (
     encode_stop_reason,
     encode_usage,
 )
+from metis.wire.openai_errors import decode_error
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
 from metis.wire.spelling import spelled, spelling_of
 from metis.wire.tool_ids import CallIds

@@ -22,7 +22,6 @@ from metis.streaming.events import (
 from metis.streaming.sse import SseParser
 from metis.wire.call import RequestContext
 from metis.wire.openai_chat.chunks import PlainDelta, read_plain
-from metis.wire.openai_chat.errors import decode_error
 from metis.wire.openai_chat.fold import ChoiceFold, fold_body, merge_envelope, text_of
 from metis.wire.openai_chat.order import EventOrder
 from metis.wire.openai_chat.parts import PROTOCOL, read_json
@@ -30,6 +29,7 @@ from metis.wire.openai_chat.response import PROVIDER, decode_body, with_status
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS, clear_text, decode_details
 from metis.wire.openai_chat.usage import decode_usage
+from metis.wire.openai_errors import decode_error
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.tool_ids import CallIds
 

@@ -18,10 +18,10 @@ from metis.streaming.events import (
 from metis.streaming.sse import write_frame
 from metis.wire.call import RequestContext
 from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
-from metis.wire.openai_chat.errors import encode_error
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.response import wire_model
 from metis.wire.openai_chat.usage import encode_stop_reason, encode_usage
+from metis.wire.openai_errors import encode_error
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import derived_id
 
