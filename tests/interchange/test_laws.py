@@ -1,7 +1,8 @@
 """The laws of every format, on documents drawn from the source texts."""
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from documents import DOCUMENTS
 from metis import interchange
 from metis.canonical import MetisError, TextBlock, decode, encode, validate_session
 from metis.canonical.errors import ForeignDocumentError, UnknownFormatError
+from metis.canonical.place import join
 from metis.store.entries import AnyEntry, KnownEntry, MessageEntry, decode_entry, encode_entry
 from strategies import Unknown, conversations, messages
 
@@ -169,3 +171,84 @@ def test_an_entry_of_a_newer_version_is_on_the_list(name: str) -> None:
     answer = assistant("hi")
     dumped = interchange.dump(name, [answer, decode_entry(newer)])
     assert "mood" in {loss.block_type for loss in dumped.losses}
+
+
+# Words of a format itself, ids, and texts whose spelling is free; the other laws look at them.
+_IDS = {"id", "call_id", "callId", "toolCallId", "tool_use_id", "continues"}
+_WORDS = {"type", "role", "created_at", "arguments_json", "status", "stop_reason", "url", *_IDS}
+
+
+def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every text and number of a document that means something by itself, with its path."""
+    if isinstance(value, dict):
+        for name, inner in cast("dict[str, Any]", value).items():
+            yield from leaves(inner, join(path, name), name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[Any]", value)):
+            yield from leaves(inner, join(path, index), key)
+    elif isinstance(value, str) and len(value) > 2 and key not in _WORDS:
+        yield path, value
+
+
+@pytest.mark.parametrize("name", ["klaude-code", "attocode", "gpt2099-thread", "gpt2099-context"])
+@patient
+@given(data=st.data())
+def test_every_word_is_in_the_messages_or_on_the_list(name: str, data: st.DataObject) -> None:
+    """What only the way back knows does not count: each word is said, or its loss is."""
+    document = data.draw(DOCUMENTS[name])
+    loaded = interchange.load(name, document)
+    said = "\n".join(_texts([_told(entry) for entry in loaded.entries]))
+    lines = name == "klaude-code"
+    for number, record in enumerate(parsed(name, document) if lines else [parsed(name, document)]):
+        own = {loaded.entries[number].id} if lines else {each.id for each in loaded.entries}
+        lost = [loss.path for loss in loaded.losses if loss.message_id in own]
+        for path, word in leaves(record):
+            if not any(path.startswith(each) for each in lost):
+                # Arguments that were no JSON are kept as text, in which words are escaped.
+                assert word in said or json.dumps(word, ensure_ascii=False)[1:-1] in said
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in cast("dict[str, Any]", value).items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from _texts(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def _told(entry: KnownEntry) -> Any:
+    """An entry without what is kept for the way back."""
+    if isinstance(entry, MessageEntry):
+        metadata = replace(entry.message.metadata, external=None)
+        entry = replace(entry, message=replace(entry.message, metadata=metadata))
+    return json.loads(encode_entry(replace(entry, external=None)))
+
+
+ODD_VALUES: list[Any] = [
+    2**70,
+    -0.0,
+    1e300,
+    "\x00\u2028",
+    {"z": 1, "a": {"y": [], "b": None}},
+    [[], {}],
+]
+
+
+@pytest.mark.parametrize("odd", ODD_VALUES, ids=repr)
+def test_odd_values_come_back(odd: Any) -> None:
+    document = [{"role": "user", "content": "x", "metadata": {"odd": odd}}]
+    loaded = interchange.load("attocode", json.dumps(document))
+    back = interchange.dump("attocode", stored(loaded.entries)).data
+    assert exact(json.loads(back)) == exact(document)
+
+
+@every_format
+@pytest.mark.parametrize("junk", [b"null", b"[[]]", b"\xff", b'{"a":1,"a":2}', b"[" * 5000])
+def test_junk_is_refused_with_its_place(name: str, junk: bytes) -> None:
+    with pytest.raises(ForeignDocumentError) as caught:
+        interchange.load(name, junk)
+    assert caught.value.line == 1

@@ -38,6 +38,16 @@ def read_json(data: bytes, format_name: str, limits: Limits = LIMITS) -> Any:
     return _read(data)
 
 
+def object_record(data: bytes, format_name: str) -> Record:
+    """The one object that a document is."""
+    try:
+        return Record(object_at(read_json(data, format_name), "$"), "$", document=data)
+    except ForeignDocumentError:
+        raise
+    except DecodeError as error:
+        raise foreign_error(error, format_name, error.path, 1) from None
+
+
 def array_records(data: bytes, items: Any, path: str, format_name: str) -> Iterator[Record]:
     """The objects of an array that stands at a path of a document."""
     try:

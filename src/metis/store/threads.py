@@ -41,18 +41,15 @@ class View(Struct, frozen=True):
     """The message at the end; None if there is none."""
 
 
-class _Node:
+class _Node(Struct, gc=False):
     """One message of a thread, or a note that stands like one."""
 
-    __slots__ = ("message", "names", "order", "parents")
-
-    def __init__(self, message: Message, parents: tuple[str, ...], order: int) -> None:
-        self.message = message
-        self.parents = parents
-        self.order = order
-        """Its place in the journal; what another session holds has none and says 0."""
-        self.names: tuple[tuple[str, int], ...] = ()
-        """The bookmarks that those who follow inherit, each with the number of its move."""
+    message: Message
+    parents: tuple[str, ...]
+    order: int
+    """Its place in the journal; what another session holds has none and says 0."""
+    names: tuple[tuple[str, int], ...] = ()
+    """The bookmarks that those who follow inherit, each with the number of its move."""
 
 
 class Threads:
@@ -123,7 +120,7 @@ class Threads:
         shown = [
             message
             for message in self._summed_up(whole)
-            if message.metadata.status != MessageStatus.PARTIAL
+            if message.metadata.status is not MessageStatus.PARTIAL
         ]
         return View(shown, merged_options(whole), whole[-1].id if whole else None)
 
@@ -136,16 +133,19 @@ class Threads:
         if known is not None:  # a message that has come further
             known.message = message
             return
-        parents = message.metadata.parents or (() if self._tip is None else (self._tip,))
-        self._check_parents(message.id, parents)
+        parents = message.metadata.parents
+        if parents:
+            self._check_parents(message.id, parents)
+        elif self._tip is not None:
+            parents = (self._tip,)
         self._add_node(message, parents)
         self._tip = message.id
 
     def _add_node(self, message: Message, parents: tuple[str, ...]) -> None:
         node = self._nodes[message.id] = _Node(message, parents, len(self._nodes) + 1)
-        if parents:
+        names = self._nodes[parents[-1]].names if parents else ()
+        if names:
             # A name that was moved or taken away since is not carried on.
-            names = self._find_known(parents[-1]).names
             node.names = tuple(each for each in names if self._moves[each[0]] == each[1])
             self._bookmarks.update((name, message.id) for name, _ in node.names)
 
@@ -216,7 +216,7 @@ class Threads:
         if head is None:
             return []
         if not self._retracted:
-            return [node for _, node in self._ancestors(head)]
+            return self._chain(head) or [node for _, node in self._ancestors(head)]
         gone = set[str]()
         kept: list[_Node] = []
         for own, node in self._ancestors(head):
@@ -225,6 +225,16 @@ class Threads:
             else:
                 kept.append(node)
         return kept
+
+    def _chain(self, head: str) -> list[_Node] | None:
+        """The way to a head where each message has one parent; None if it is not so simple."""
+        chain = [self._find_known(head)]
+        while len(parents := chain[-1].parents) == 1:
+            if len(chain) > len(self._nodes):
+                return None
+            chain.append(self._nodes.get(parents[0]) or self._find_known(parents[0]))
+        chain.reverse()
+        return None if parents else chain
 
     def _ancestors(self, head: str) -> Iterator[tuple[str, _Node]]:
         """The way to a head: parents before children, in their order, each once."""

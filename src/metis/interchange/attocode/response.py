@@ -12,11 +12,11 @@ from metis.canonical.metadata import StopReason, Usage
 from metis.interchange.attocode import types
 from metis.interchange.attocode.calls import call_ids, decode_calls, encode_calls
 from metis.interchange.desk import Desk
-from metis.interchange.document import Record, first_object, read_json, shaped
+from metis.interchange.document import Record, first_object, object_record, shaped
 from metis.interchange.format import Format, entry_of
 from metis.store.entries import KnownEntry, MessageEntry
 from metis.wire.call import UNPRICED
-from metis.wire.shape import Wire, object_at
+from metis.wire.shape import Wire
 
 _STOPS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence"})
 
@@ -45,7 +45,7 @@ class AttocodeResponse(Format):
 
     def split(self, data: bytes) -> Iterable[Record]:
         """The response is the one record."""
-        yield Record(object_at(read_json(data, self.name), "$"), "$")
+        yield object_record(data, self.name)
 
     def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - every format has it
         """The one response; several answers are no response."""

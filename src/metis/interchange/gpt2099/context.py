@@ -61,8 +61,10 @@ class Gpt2099Context(Format):
 
     def prepare(self, entries: list[KnownEntry], desk: Desk) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
         """What stands beside the messages comes first."""
-        headers = [entry for entry in entries if _is_header(entry)][:1]
-        return headers + [entry for entry in entries if entry not in headers]
+        first = next((entry for entry in entries if _is_header(entry)), None)
+        if first is None:
+            return entries
+        return [first, *(entry for entry in entries if entry is not first)]
 
     def decode(self, record: Wire, desk: Desk) -> list[KnownEntry]:
         """The messages of one message, since results are messages of their own here."""

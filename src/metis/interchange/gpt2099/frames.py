@@ -63,9 +63,10 @@ class Gpt2099Frames(Format):
             for entry in entries
             if isinstance(entry, BookmarkEntry) and entry.message_id and not entry.external
         }
+        moved = {entry.id for entry in named.values()}
         placed: list[KnownEntry] = []
         for entry in entries:
-            if entry in named.values():
+            if entry.id in moved:
                 continue
             placed.append(entry)
             bookmark = named.get(entry.id)
