@@ -143,12 +143,6 @@ class StreamErrorItem(Struct):
     created_at: str | None = None
 
 
-class TaskMetadataItem(Struct):
-    """What a task came to."""
-
-    created_at: str | None = None
-
-
 class CompactionEntry(Struct):
     """A summary of everything before the record number `first_kept_index`."""
 
@@ -157,12 +151,6 @@ class CompactionEntry(Struct):
     tokens_before: int | None = None
     details: dict[str, Any] | None = None
     kept_items_brief: list[Any] = []
-    created_at: str | None = None
-
-
-class RetractEntry(Struct):
-    """The last message of the user is taken back."""
-
     created_at: str | None = None
 
 
