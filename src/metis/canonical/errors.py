@@ -6,7 +6,8 @@
     ├── InvalidValueError           a value that the canonical form cannot hold
     ├── DecodeError                 bytes that are not the canonical form
     │   ├── LimitError              too large or too deep
-    │   └── MigrationError          an old version that could not be brought up to date
+    │   ├── MigrationError          an old version that could not be brought up to date
+    │   └── ForeignDocumentError    a file that is not of the format it is read as
     ├── EncodeError                 a value that cannot be written
     │   └── NewerVersionError       a changed message of a version that we do not know
     ├── ProblemsError               several problems at once; holds each with its path
@@ -17,6 +18,11 @@
     │   └── UnknownToolError        no tool of that name
     ├── CriticalLossError           a critical block that the target cannot carry
     ├── UnknownAdapterError         no adapter of that name
+    ├── UnknownFormatError          no format of other systems' files of that name
+    ├── ThreadError                 a thread of messages that cannot be
+    │   ├── UnknownHeadError        no message and no bookmark of that name
+    │   ├── CycleError              a message that would follow itself
+    │   └── BookmarkError           a name that no bookmark may have
     ├── ProviderError               a provider refused or failed; one class a kind of failure
     │   ├── RateLimitError          too many requests, or overloaded: wait and try again
     │   ├── AuthenticationError     a key that is missing, wrong or not allowed
@@ -71,6 +77,15 @@ class LimitError(DecodeError):
 
 class MigrationError(DecodeError):
     """A message of an old version that could not be brought up to date."""
+
+
+class ForeignDocumentError(DecodeError):
+    """A file of another system that cannot be read: format, line and path name the place."""
+
+    def __init__(self, reason: str, *, format: str, path: str = "$", line: int = 1) -> None:  # noqa: A002 - the word that callers use
+        self.format = format
+        self.line = line
+        super().__init__(f"{reason} ({format}, line {line})", path=path)
 
 
 class EncodeError(MetisError, ValueError):
@@ -142,6 +157,45 @@ class UnknownAdapterError(MetisError, LookupError):
         self.name = name
         self.known = tuple(known)
         super().__init__(f"no adapter is named {name!r}; there are {', '.join(self.known)}")
+
+
+class UnknownFormatError(MetisError, LookupError):
+    """A name that no format has, or data that no format fits."""
+
+    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        what = "this is no document of a known format" if name is None else f"no format {name!r}"
+        super().__init__(f"{what}; there are {', '.join(self.known)}")
+
+
+class ThreadError(MetisError):
+    """A thread of messages that cannot be."""
+
+
+class UnknownHeadError(ThreadError, LookupError):
+    """A head that is neither the id of a message nor a bookmark."""
+
+    def __init__(self, headish: str) -> None:
+        self.headish = headish
+        super().__init__(f"no message and no bookmark is named {headish!r}")
+
+
+class CycleError(ThreadError):
+    """A message that would follow itself."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(f"message {message_id} would follow itself")
+
+
+class BookmarkError(ThreadError, ValueError):
+    """A name that no bookmark may have."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"{reason}: {name!r}")
 
 
 class ProviderError(MetisError):

@@ -1,0 +1,222 @@
+"""Parts of klaude-code's messages, and the blocks that they stand for."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from metis.canonical.blocks import (
+    ANY_IMAGE,
+    ArtifactBlock,
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import CatalogError, DecodeError
+from metis.canonical.message import Role
+from metis.catalog import catalog
+from metis.interchange.desk import Desk, is_media_type
+from metis.interchange.document import shaped
+from metis.interchange.klaude import types
+from metis.streaming.arguments import read_arguments
+from metis.wire.shape import Wire, maybe_object
+
+SYSTEM = "klaude-code"
+_MAKES_FILES = (Role.ASSISTANT, Role.TOOL)
+
+
+def decode_parts(
+    parts: Sequence[Wire], role: Role, desk: Desk, path: str = "$.data.parts"
+) -> tuple[list[ContentBlock], list[str]]:
+    """The blocks of a message's parts, and the foreign ids of the calls among them."""
+    blocks: list[ContentBlock] = []
+    calls: list[str] = []
+    thought: int | None = None  # where the nearest thought stands that has no signature yet
+    for index, part in enumerate(parts):
+        place = f"{path}[{index}]"
+        kind = part.get("type")
+        if role == Role.ASSISTANT and kind == "thinking_signature":
+            sealed = shaped(types.ThinkingSignaturePart, part, place)
+            if thought is not None:
+                blocks[thought] = _signed(blocks[thought], sealed)
+                thought = None
+            else:
+                blocks.append(_redacted(sealed))
+            continue
+        if role == Role.ASSISTANT and kind == "thinking_text":
+            thought = len(blocks)
+        if role == Role.ASSISTANT and kind == "tool_call":
+            called = shaped(types.ToolCallPart, part, place)
+            calls.append(called.call_id)
+            blocks.append(_decode_call(called, desk))
+        else:
+            blocks.append(_decode_part(part, role, place))
+    return blocks, calls
+
+
+def _decode_part(part: Wire, role: Role, path: str) -> ContentBlock:
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise DecodeError("a part has no type", path=f"{path}.type")
+    if kind == "text":
+        if role == Role.TOOL:
+            raise DecodeError("the text of a tool result is its `output_text`", path=path)
+        return TextBlock(shaped(types.TextPart, part, path).text)
+    if role == Role.SYSTEM:
+        raise DecodeError(f"a system message holds text only, no {kind}", path=path)
+    match kind:
+        case "image_url":
+            return _decode_url(shaped(types.ImageURLPart, part, path), role)
+        case "image_file":
+            return _decode_file(shaped(types.ImageFilePart, part, path), role)
+        case "thinking_text" if role == Role.ASSISTANT:
+            thought = shaped(types.ThinkingTextPart, part, path)
+            return ThinkingBlock(thought.text, id=thought.id, issuer=_issuer(thought.model_id))
+        case _:
+            return OpaqueBlock(SYSTEM, Raw(msgspec.json.encode(part)), kind)
+
+
+def _decode_url(part: types.ImageURLPart, role: Role) -> ContentBlock:
+    head, comma, data = part.url.partition(",")
+    media = head.removeprefix("data:").removesuffix(";base64")
+    is_inline = comma and head == f"data:{media};base64" and is_media_type(media)
+    kind, held = ("base64", data) if is_inline else ("url", part.url)
+    media = media if is_inline else ANY_IMAGE
+    if role == Role.ASSISTANT:
+        return ArtifactBlock(MediaSource(kind, held), media, id=part.id)
+    return ImageBlock(ImageSource(kind, held), media)
+
+
+def _decode_file(part: types.ImageFilePart, role: Role) -> ContentBlock:
+    media = part.mime_type or ANY_IMAGE if is_media_type(part.mime_type) else ANY_IMAGE
+    if role in _MAKES_FILES:
+        return ArtifactBlock(MediaSource("file_ref", part.file_path), media)
+    return ImageBlock(ImageSource("file_ref", part.file_path), media)
+
+
+def _decode_call(part: types.ToolCallPart, desk: Desk) -> ToolUseBlock:
+    arguments, invalid = read_arguments(part.arguments_json)
+    ours = desk.open_call(part.call_id, part.tool_name)
+    return ToolUseBlock(ours, part.tool_name, arguments, invalid)
+
+
+def _signed(block: ContentBlock, part: types.ThinkingSignaturePart) -> ContentBlock:
+    assert isinstance(block, ThinkingBlock)  # noqa: S101 - only thoughts are remembered
+    issuer = block.issuer or _issuer(part.model_id) or SYSTEM
+    own = block.id or part.id
+    return replace(block, signature=part.signature, id=own, format=part.format, issuer=issuer)
+
+
+def _redacted(part: types.ThinkingSignaturePart) -> RedactedThinkingBlock:
+    # Nobody knows who can read it, so it goes to no provider.
+    issuer = _issuer(part.model_id) or SYSTEM
+    return RedactedThinkingBlock(part.signature, part.id, part.format, issuer)
+
+
+@lru_cache(maxsize=256)
+def _issuer(model_id: str | None) -> str | None:
+    """Who can read what a model sealed: its provider, where the model is known."""
+    if not model_id:
+        return None
+    try:
+        return catalog().resolve(model_id).partition(":")[0]
+    except CatalogError:
+        return model_id
+
+
+def encode_parts(
+    blocks: Sequence[ContentBlock], calls: Sequence[str | None], model: str | None
+) -> list[Wire]:
+    """The parts of blocks; what has no part stands in its place as it is."""
+    ids = iter(calls)
+    return [part for block in blocks for part in _encode_block(block, ids, model)]
+
+
+def _encode_block(
+    block: ContentBlock, calls: Iterator[str | None], model: str | None
+) -> Iterator[Wire]:
+    match block:
+        case TextBlock():
+            yield {"type": "text", "text": block.text}
+        case ToolUseBlock():
+            yield {
+                "type": "tool_call",
+                "call_id": next(calls, None) or block.id,
+                "tool_name": block.name,
+                "arguments_json": _arguments(block),
+            }
+        case ThinkingBlock():
+            issuer = _model(block.issuer, model)
+            yield {"type": "thinking_text", "id": block.id, "text": block.text, "model_id": issuer}
+            if block.signature is not None:
+                yield _encode_seal(block.signature, block, issuer)
+        case RedactedThinkingBlock():
+            yield _encode_seal(block.data, block, _model(block.issuer, model))
+        case ImageBlock() | ArtifactBlock():
+            yield _encode_image(block)
+        case OpaqueBlock() if block.issuer == SYSTEM:
+            yield maybe_object(block.data)
+        case _:
+            return
+
+
+def _encode_seal(
+    seal: str, block: ThinkingBlock | RedactedThinkingBlock, model: str | None
+) -> Wire:
+    return {
+        "type": "thinking_signature",
+        "id": block.id,
+        "signature": seal,
+        "model_id": model,
+        "format": block.format,
+    }
+
+
+def _model(issuer: str | None, model: str | None) -> str | None:
+    """The name of the model that thought; the issuer where the model is another's."""
+    provider, _, name = (model or "").partition(":")
+    if issuer == SYSTEM:
+        return None
+    return name if issuer and issuer == provider and name else issuer
+
+
+def _encode_image(block: ImageBlock | ArtifactBlock) -> Wire:
+    own = block.id if isinstance(block, ArtifactBlock) else None
+    source = block.source
+    if source.kind == "file_ref":
+        mime = None if block.media_type == ANY_IMAGE else block.media_type
+        return {
+            "type": "image_file",
+            "file_path": source.data,
+            "mime_type": mime,
+            "byte_size": None,
+            "sha256": None,
+        }
+    url = source.data
+    if source.kind == "base64":
+        url = f"data:{block.media_type};base64,{source.data}"
+    return {"type": "image_url", "url": url, "id": own}
+
+
+def _arguments(block: ToolUseBlock) -> str:
+    if block.invalid is not None:
+        return block.invalid.raw
+    return json.dumps(block.input, ensure_ascii=False)
+
+
+def has_same_arguments(one: Any, two: Any) -> bool:
+    """Whether two texts of arguments say the same."""
+    if not isinstance(one, str) or not isinstance(two, str):
+        return False
+    first, second = read_arguments(one), read_arguments(two)
+    return first[1] is None and second[1] is None and first == second

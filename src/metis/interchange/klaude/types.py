@@ -1,0 +1,187 @@
+"""The shapes of klaude-code's history, under its own names and in its own order of fields."""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+StopReason = Literal["stop", "length", "tool_use", "error", "aborted"]
+ToolStatus = Literal["success", "error", "aborted"]
+
+
+class Line(Struct):
+    """One line of a history: the name of its type, and its fields."""
+
+    type: str
+    data: dict[str, Any]
+
+
+class TextPart(Struct):
+    """Plain text."""
+
+    text: str
+    type: str = "text"
+
+
+class ImageURLPart(Struct):
+    """A picture at a URL, or in one."""
+
+    url: str
+    type: str = "image_url"
+    id: str | None = None
+
+
+class ImageFilePart(Struct):
+    """A picture in a file."""
+
+    file_path: str
+    type: str = "image_file"
+    mime_type: str | None = None
+    byte_size: int | None = None
+    sha256: str | None = None
+
+
+class ThinkingTextPart(Struct):
+    """What a model thought, in words."""
+
+    text: str
+    type: str = "thinking_text"
+    id: str | None = None
+    model_id: str | None = None
+
+
+class ThinkingSignaturePart(Struct):
+    """The seal of a thought; it belongs to the nearest text before it."""
+
+    signature: str
+    type: str = "thinking_signature"
+    id: str | None = None
+    model_id: str | None = None
+    format: str | None = None
+
+
+class ToolCallPart(Struct):
+    """A call of a tool; the arguments are the text that the model wrote."""
+
+    call_id: str
+    tool_name: str
+    arguments_json: str
+    type: str = "tool_call"
+
+
+class Usage(Struct):
+    """Tokens and cost; `input_tokens` counts the cached ones as well."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    output_tokens: int = 0
+    input_cost: float | None = None
+    output_cost: float | None = None
+    cache_read_cost: float | None = None
+    currency: str = "USD"
+    model_name: str = ""
+    provider: str | None = None
+
+
+class SystemMessage(Struct):
+    """Instructions."""
+
+    parts: list[dict[str, Any]]
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+
+
+class DeveloperMessage(Struct):
+    """Words of the program to the model; whatever else it says is for the screen."""
+
+    parts: list[dict[str, Any]]
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+
+
+class UserMessage(Struct):
+    """Words and pictures of a person."""
+
+    parts: list[dict[str, Any]]
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+
+
+class AssistantMessage(Struct):
+    """One answer of a model."""
+
+    parts: list[dict[str, Any]]
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+    usage: dict[str, Any] | None = None
+    stop_reason: StopReason | None = None
+
+
+class ToolResultMessage(Struct):
+    """How a call ended; all its text is `output_text`."""
+
+    status: ToolStatus
+    output_text: str
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+    call_id: str = ""
+    tool_name: str = ""
+    parts: list[dict[str, Any]] = []
+    ui_extra: dict[str, Any] | None = None
+    side_effects: list[Any] | None = None
+
+
+class StreamErrorItem(Struct):
+    """A failure that a replay shows."""
+
+    error: str
+    created_at: str | None = None
+
+
+class CompactionEntry(Struct):
+    """A summary of everything before the record number `first_kept_index`."""
+
+    summary: str
+    first_kept_index: int
+    tokens_before: int | None = None
+    details: dict[str, Any] | None = None
+    kept_items_brief: list[Any] = []
+    created_at: str | None = None
+
+
+REFUSED = {
+    "deltas are never stored": (
+        "AssistantTextDelta",
+        "AssistantMessageDelta",
+        "ThinkingTextDelta",
+        "AssistantImageDelta",
+        "ReasoningTextDelta",
+    ),
+    "the start of a call is never stored": ("ToolCallStartDelta", "ToolCallStartItem", "StartItem"),
+    "an interrupt is no event; it is the stop reason or the status `aborted`": (
+        "InterruptItem",
+        "InterruptEvent",
+    ),
+    "response metadata is derived from the answer": (
+        "ResponseMetadataItem",
+        "ResponseMetadataEvent",
+    ),
+    "a history of flat items, from before messages had parts": (
+        "UserMessageItem",
+        "AssistantMessageItem",
+        "SystemMessageItem",
+        "DeveloperMessageItem",
+        "ToolCallItem",
+        "ToolResultItem",
+        "ReasoningTextItem",
+        "ReasoningEncryptedItem",
+        "ReasoningItem",
+        "ThinkingTextItem",
+    ),
+}
+"""Names that no history holds, by the reason."""

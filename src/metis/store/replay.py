@@ -1,0 +1,233 @@
+"""Replay: what a screen shows of a journal, derived from the fields of its entries.
+
+Interrupts and the metadata of responses are never stored. An interrupt is an answer that was
+cancelled or a tool call that was aborted; the metadata are the fields of the answer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from metis.canonical.blocks import (
+    ArtifactBlock,
+    ContentBlock,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus, OutcomeStatus, StopReason, Usage
+from metis.store.entries import (
+    AnyEntry,
+    CompactionEntry,
+    ErrorEntry,
+    MessageEntry,
+    RetractionEntry,
+    RewindEntry,
+    SwapEntry,
+    TaskMetadataEntry,
+)
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What all events of a replay share: the entry that they come from."""
+
+    entry_id: str
+
+
+class Said(Shown, frozen=True, kw_only=True, tag=True):
+    """Words of a system, developer, user or assistant."""
+
+    role: Role
+    text: str
+
+
+class Thought(Shown, frozen=True, kw_only=True, tag=True):
+    """The text of a thought; seals are never shown."""
+
+    text: str
+
+
+class Picture(Shown, frozen=True, kw_only=True, tag=True):
+    """A picture or a file in its place."""
+
+    block: ImageBlock | ArtifactBlock
+
+
+class Called(Shown, frozen=True, kw_only=True, tag=True):
+    """A call of a tool."""
+
+    tool_use_id: str
+    name: str
+    input: Mapping[str, Any]
+    error: str | None = None
+    """What is wrong with the arguments, if they were no JSON object."""
+
+
+class Answered(Shown, frozen=True, kw_only=True, tag=True):
+    """The result of a call; one that was aborted is shown as an error, before the interrupt."""
+
+    tool_use_id: str
+    name: str | None
+    status: Literal["success", "error"]
+    text: str
+    ui: Any | UnsetType = UNSET
+
+
+class ResponseMetadata(Shown, frozen=True, kw_only=True, tag=True):
+    """What an answer cost and why it ended, taken from the answer."""
+
+    model: str | None
+    response_id: str | None
+    stop_reason: StopReason | None
+    usage: Usage | None
+
+
+class Interrupt(Shown, frozen=True, kw_only=True, tag=True):
+    """A person stopped an answer or a tool."""
+
+    tool_use_id: str | None = None
+
+
+class Failed(Shown, frozen=True, kw_only=True, tag=True):
+    """Something failed."""
+
+    text: str
+
+
+class TaskMetadata(Shown, frozen=True, kw_only=True, tag=True):
+    """What a task came to."""
+
+    data: Mapping[str, Any]
+
+
+class Marked(Shown, frozen=True, kw_only=True, tag=True):
+    """A change of the conversation itself: a swap, a summary, a step back, a retraction."""
+
+    kind: Literal["swap", "compaction", "rewind", "retraction"]
+    text: str | None = None
+
+
+Event = (
+    Said
+    | Thought
+    | Picture
+    | Called
+    | Answered
+    | ResponseMetadata
+    | Interrupt
+    | Failed
+    | TaskMetadata
+    | Marked
+)
+"""Everything that a replay shows."""
+
+
+def replay(entries: Iterable[AnyEntry]) -> Iterator[Event]:
+    """The events of a journal in its order, as they were shown when it was written."""
+    for entry in entries:
+        match entry:
+            case MessageEntry():
+                yield from replay_message(entry.message)
+            case ErrorEntry():
+                yield Failed(entry_id=entry.id, text=entry.text)
+            case TaskMetadataEntry():
+                yield TaskMetadata(entry_id=entry.id, data=entry.data)
+            case SwapEntry():
+                yield Marked(entry_id=entry.id, kind="swap", text=entry.to_model)
+            case CompactionEntry():
+                yield Marked(entry_id=entry.id, kind="compaction", text=entry.summary)
+            case RewindEntry():
+                yield Marked(entry_id=entry.id, kind="rewind", text=entry.note)
+            case RetractionEntry():
+                yield Marked(entry_id=entry.id, kind="retraction", text=entry.message_id)
+            case _:
+                pass  # what is for programs only
+
+
+def replay_message(message: Message) -> Iterator[Event]:
+    """The events of one message; live and in a replay they are the same."""
+    for block in message.content:
+        if isinstance(block, ToolResultBlock):
+            yield from _replay_result(message, block)
+        else:
+            yield from _replay_block(message, block)
+    if message.role == Role.ASSISTANT:
+        metadata = message.metadata
+        yield ResponseMetadata(
+            entry_id=message.id,
+            model=metadata.model,
+            response_id=metadata.response_id,
+            stop_reason=metadata.stop_reason,
+            usage=metadata.usage,
+        )
+        if is_interrupted(message):
+            yield Interrupt(entry_id=message.id)
+
+
+def _replay_block(message: Message, block: ContentBlock) -> Iterator[Event]:
+    match block:
+        case TextBlock():
+            yield Said(entry_id=message.id, role=message.role, text=block.text)
+        case ThinkingBlock() if block.text:
+            yield Thought(entry_id=message.id, text=block.text)
+        case ImageBlock() | ArtifactBlock():
+            yield Picture(entry_id=message.id, block=block)
+        case ToolUseBlock():
+            yield Called(
+                entry_id=message.id,
+                tool_use_id=block.id,
+                name=block.name,
+                input=block.input,
+                error=None if block.invalid is None else block.invalid.error,
+            )
+        case _:
+            return
+
+
+def _replay_result(message: Message, block: ToolResultBlock) -> Iterator[Event]:
+    outcome = message.metadata.outcome
+    yield Answered(
+        entry_id=message.id,
+        tool_use_id=block.tool_use_id,
+        name=None if outcome is None else outcome.tool_name,
+        status="error" if block.is_error or is_interrupted(message) else "success",
+        text=output_text(block),
+        ui=UNSET if outcome is None else outcome.ui,
+    )
+    if is_interrupted(message):
+        yield Interrupt(entry_id=message.id, tool_use_id=block.tool_use_id)
+
+
+def is_interrupted(message: Message) -> bool:
+    """Whether a person stopped this answer or this tool; failures and timeouts are no interrupt."""
+    metadata = message.metadata
+    if message.role == Role.TOOL:
+        return metadata.outcome is not None and metadata.outcome.status == OutcomeStatus.ABORTED
+    is_cancelled = metadata.status == MessageStatus.CANCELLED
+    return is_cancelled or metadata.stop_reason == StopReason.CANCELLED
+
+
+def output_text(result: ToolResultBlock) -> str:
+    """The text of a result: what people and models read of it."""
+    return "".join(block.text for block in result.content if isinstance(block, TextBlock))
+
+
+def system_text(messages: Sequence[Message]) -> str:
+    """The instructions of a conversation, joined as providers with one field for them take them."""
+    texts = [
+        block.text
+        for message in messages
+        if message.role == Role.SYSTEM
+        for block in message.content
+        if isinstance(block, TextBlock)
+    ]
+    return "\n\n".join(texts)
+
+
+def fork_points(messages: Sequence[Message]) -> list[str]:
+    """The messages of the user, before each of which a conversation can be forked."""
+    return [message.id for message in messages if message.role == Role.USER]

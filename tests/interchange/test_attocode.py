@@ -1,0 +1,260 @@
+"""Messages and responses of attocode by hand."""
+
+import json
+from typing import Any
+
+import pytest
+
+from build import EVERY_BLOCK, assistant, call, numbered, system, tool, tool_id, usage, user
+from metis import adapters, interchange
+from metis.canonical import (
+    Message,
+    MessageMetadata,
+    Role,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import EncodeError, ForeignDocumentError
+from metis.interchange import Loaded
+from metis.wire.call import AdapterOptions
+
+MARK = {"type": "ephemeral"}
+CALL = {"id": "call_1", "name": "read_file", "arguments": {"path": "src/main.ts"}}
+EXAMPLE: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are a coding assistant..."},
+    {"role": "user", "content": "Read the file"},
+    {"role": "assistant", "content": "", "toolCalls": [CALL]},
+    {"role": "tool", "content": "file contents here...", "toolCallId": "call_1"},
+]
+
+
+def loaded(*messages: Any) -> Loaded:
+    """The messages as entries, after the proof that they come back as they were."""
+    found = interchange.load("attocode", json.dumps(messages))
+    back = interchange.dump("attocode", found.entries)
+    assert json.loads(back.data) == list(messages)
+    assert back.losses == []
+    return found
+
+
+def result_of(message: Message) -> ToolResultBlock:
+    block = message.content[0]
+    assert isinstance(block, ToolResultBlock)
+    return block
+
+
+@pytest.mark.row("A-002", "A-003", "A-004", "A-006", "A-008", "A-009", "A-010")
+def test_the_example_of_the_text_loses_nothing() -> None:
+    found = loaded(*EXAMPLE)
+    assert found.losses == []
+    assert [str(message.role) for message in found.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    called = found.messages[2].content[0]
+    assert isinstance(called, ToolUseBlock)
+    assert called.input == {"path": "src/main.ts"}
+    assert result_of(found.messages[3]).tool_use_id == called.id
+
+
+@pytest.mark.row("A-019", "A-021", "A-022")
+def test_the_example_becomes_the_body_that_the_text_prints() -> None:
+    options = AdapterOptions(model="claude-sonnet-4-20250514")
+    found = loaded(*EXAMPLE)
+    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    called = body["messages"][1]["content"][0]
+    assert _plain(body["system"]) == "You are a coding assistant..."
+    assert _plain(body["messages"][0]["content"]) == "Read the file"
+    assert (called["type"], called["name"]) == ("tool_use", "read_file")
+    assert called["input"] == {"path": "src/main.ts"}
+    sent = body["messages"][2]
+    assert sent["role"] == "user"
+    assert sent["content"][0]["tool_use_id"] == called["id"]
+    assert _plain(sent["content"][0]["content"]) == "file contents here..."
+
+
+def _plain(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(block["text"] for block in content)
+
+
+@pytest.mark.row("A-015", "A-016", "A-017")
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+def test_content_is_text_or_a_list_of_blocks(role: str) -> None:
+    blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": MARK}]
+    found = loaded({"role": role, "content": blocks}, {"role": role, "content": "c"})
+    assert found.losses == []
+    assert [len(message.content) for message in found.messages] == [2, 1]
+
+
+def test_a_cache_mark_is_a_hint_behind_its_block() -> None:
+    blocks = [{"type": "text", "text": "a", "cache_control": MARK}, {"type": "text", "text": "b"}]
+    found = loaded({"role": "system", "content": blocks}, {"role": "user", "content": blocks})
+    assert [[hint.after for hint in m.metadata.hints] for m in found.messages] == [[0], [0]]
+
+
+@pytest.mark.row("A-007")
+def test_metadata_are_kept_verbatim_and_reported() -> None:
+    found = loaded({"role": "user", "content": "hi", "metadata": {"b": [1, 2.5], "a": None}})
+    assert [(loss.path, loss.block_type) for loss in found.losses] == [
+        ("$[0].metadata", "metadata")
+    ]
+
+
+@pytest.mark.row("A-011")
+def test_arguments_that_were_no_json_are_never_an_input() -> None:
+    broken: dict[str, Any] = {
+        "id": "c",
+        "name": "f",
+        "arguments": {},
+        "parseError": "Unexpected end",
+    }
+    kept = {"id": "d", "name": "f", "arguments": {"_raw": '{"a":'}, "parseError": "cut off"}
+    found = loaded({"role": "assistant", "content": "", "toolCalls": [broken, kept]})
+    blocks = found.messages[0].content
+    assert all(isinstance(block, ToolUseBlock) and block.input == {} for block in blocks)
+    raws = [b.invalid.raw for b in blocks if isinstance(b, ToolUseBlock) and b.invalid]
+    assert raws == ["{}", '{"a":']
+
+
+@pytest.mark.row("A-005", "A-012", "A-013")
+@pytest.mark.parametrize("value", ["text", 1, 2.5, None, True, {"a": [1]}, []])
+def test_results_keep_their_values(value: Any) -> None:
+    calls = [CALL, CALL | {"id": "call_2"}]
+    results = [{"callId": "call_1", "result": value}, {"callId": "call_2", "result": "x"}]
+    found = loaded(
+        {"role": "assistant", "content": "", "toolCalls": calls},
+        {"role": "tool", "content": "", "toolResults": results},
+    )
+    assert [message.role for message in found.messages] == [Role.ASSISTANT, Role.TOOL, Role.TOOL]
+    outcome = found.messages[1].metadata.outcome
+    assert outcome is not None
+    assert outcome.value == value
+    assert found.losses == []
+
+
+@pytest.mark.row("A-014")
+def test_an_error_is_an_error_on_the_wire() -> None:
+    results = [{"callId": "call_1", "result": None, "error": "no such file"}]
+    found = loaded(EXAMPLE[1], EXAMPLE[2], {"role": "tool", "content": "", "toolResults": results})
+    assert result_of(found.messages[-1]).is_error
+    options = AdapterOptions(model="claude-sonnet-4-6")
+    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    sent = body["messages"][2]["content"][0]
+    assert sent["is_error"] is True
+    assert _plain(sent["content"]) == "no such file"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"role": "tool", "content": "x", "toolCallId": "nobody"},
+        {"role": "tool", "content": "x"},
+        {"role": "user", "content": "x", "toolResults": [{"callId": "nobody", "result": 1}]},
+    ],
+)
+def test_a_result_without_a_call_is_told_and_reported(odd: dict[str, Any]) -> None:
+    found = loaded(odd)
+    assert {message.role for message in found.messages} == {Role.USER}
+    assert "tool_result" in {loss.block_type for loss in found.losses}
+
+
+def test_what_stands_where_it_means_nothing_is_reported() -> None:
+    found = loaded({"role": "user", "content": "x", "toolCalls": [CALL], "toolCallId": "call_1"})
+    assert sorted(loss.path for loss in found.losses) == ["$[0].toolCallId", "$[0].toolCalls"]
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"role": "owner", "content": ""}, "$[1].role"),
+    ({"role": "user"}, "$[1]"),
+    ({"role": "user", "content": 3}, "$[1].content"),
+    ({"role": "user", "content": [{"type": "image", "text": ""}]}, "$[1].content[0].type"),
+    ({"role": "assistant", "content": "", "toolCalls": [{"id": "a"}]}, "$[1].toolCalls[0]"),
+    ("text", "$[1]"),
+]
+
+
+@pytest.mark.row("A-002", "A-003", "A-008")
+@pytest.mark.parametrize(("bad", "path"), BAD)
+def test_a_bad_message_is_named_with_line_and_path(bad: Any, path: str) -> None:
+    data = '[\n{"role": "user", "content": "ok"},\n' + json.dumps(bad) + "\n]"
+    with pytest.raises(ForeignDocumentError) as caught:
+        interchange.load("attocode", data)
+    assert (caught.value.path, caught.value.line) == (path, 3)
+
+
+def test_our_own_conversation_is_written_with_every_loss_named() -> None:
+    messages = numbered(
+        system("be kind"),
+        user("hi"),
+        assistant("ok", call("bash", tool_id(1), cmd="ls")),
+        tool("out", answers=tool_id(1)),
+    )
+    dumped = interchange.dump("attocode", messages)
+    back = interchange.load("attocode", dumped.data).messages
+    assert [m.content_digest() for m in back] == [m.content_digest() for m in messages]
+    assert {loss.path for loss in dumped.losses} == {
+        "$.created_at",
+        "$.metadata.model",
+        "$.metadata.provider",
+        "$.metadata.routing",
+        "$.metadata.usage",
+    }
+
+
+@pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
+def test_every_block_is_written_or_on_the_list(tag: str) -> None:
+    message = assistant("x", EVERY_BLOCK[tag])
+    dumped = interchange.dump("attocode", [message])
+    back = interchange.load("attocode", dumped.data).messages[0]
+    if back.content_digest() != message.content_digest():
+        assert tag in {loss.block_type for loss in dumped.losses}
+
+
+RESPONSE = {
+    "content": "It says hello.",
+    "toolCalls": [CALL],
+    "usage": {
+        "inputTokens": 10,
+        "outputTokens": 5,
+        "cacheReadTokens": 3,
+        "cacheWriteTokens": 2,
+        "cost": 0.25,
+    },
+    "model": "anthropic:claude-sonnet-4-6",
+    "stopReason": "tool_use",
+    "thinking": "hm",
+}
+
+
+@pytest.mark.row("A-038", "A-039", "A-040", "A-041", "A-042", "A-043", "A-044", "A-049")
+def test_a_response_is_one_answer_with_all_that_it_says() -> None:
+    found = interchange.load("attocode-response", json.dumps(RESPONSE))
+    message = found.messages[0]
+    assert found.losses == []
+    assert [type(block) for block in message.content] == [ThinkingBlock, TextBlock, ToolUseBlock]
+    counts = message.metadata.usage
+    assert counts is not None
+    assert (counts.input_tokens, counts.output_tokens) == (10, 5)
+    assert (counts.cached_input_tokens, counts.cache_creation_input_tokens) == (3, 2)
+    assert str(counts.reported_cost_usd) == "0.25"
+    assert json.loads(interchange.dump("attocode-response", found.entries).data) == RESPONSE
+
+
+@pytest.mark.row("A-045", "A-046", "A-047", "A-048")
+@pytest.mark.parametrize("word", ["end_turn", "tool_use", "max_tokens", "stop_sequence"])
+def test_every_reason_to_stop(word: str) -> None:
+    about = MessageMetadata(origin="x", stop_reason=StopReason(word), usage=usage())
+    dumped = interchange.dump("attocode-response", [assistant("hi", metadata=about)])
+    assert json.loads(dumped.data)["stopReason"] == word
+    back = interchange.load("attocode-response", dumped.data).messages[0]
+    assert back.metadata.stop_reason == StopReason(word)
+
+
+def test_a_response_is_one_answer_and_nothing_else() -> None:
+    with pytest.raises(EncodeError, match="one answer"):
+        interchange.dump("attocode-response", [user("hi")])

@@ -1,0 +1,321 @@
+"""Contexts, threads and stored turns of gpt2099 by hand."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from build import (
+    NOW,
+    SESSION,
+    assistant,
+    call,
+    developer,
+    numbered,
+    system,
+    tool,
+    tool_id,
+    ulid,
+    user,
+)
+from documents import scru128
+from metis import adapters, interchange
+from metis.canonical import (
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    MessageMetadata,
+    OpaqueBlock,
+    Outcome,
+    OutcomeStatus,
+    Role,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import ForeignDocumentError
+from metis.interchange import Loaded
+from metis.interchange.gpt2099.turn_ids import is_turn_id, turn_id, turn_time
+from metis.store.entries import BookmarkEntry
+from metis.store.threads import Threads
+from metis.wire.call import AdapterOptions
+
+MARK = {"type": "ephemeral"}
+USE = {"type": "tool_use", "id": "call_1", "name": "read", "input": {"path": "a"}}
+RESULT = {
+    "type": "tool_result",
+    "name": "read",
+    "content": [{"type": "text", "text": "out"}],
+    "tool_use_id": "call_1",
+}
+
+
+def said(words: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **fields}
+
+
+def spoke(role: str, *blocks: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(blocks)}
+
+
+def context(*messages: Any, **options: Any) -> Loaded:
+    document = {"messages": list(messages), "options": options}
+    return _proved("gpt2099-context", json.dumps(document))
+
+
+def frames(*lines: dict[str, Any]) -> Loaded:
+    return _proved("gpt2099", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def frame(number: int, content: Any = None, **meta: Any) -> dict[str, Any]:
+    blocks = [said(f"t{number}")] if content is None else content
+    stated = {"content_type": "application/json", **meta}
+    return {"topic": "gpt.turn", "id": scru128(number), "meta": stated, "content": blocks}
+
+
+def _proved(name: str, data: str) -> Loaded:
+    """The document as entries, after the proof that it comes back as it was."""
+    found = interchange.load(name, data)
+    back = interchange.dump(name, found.entries)
+    if name == "gpt2099":
+        assert back.data.decode() == data
+    else:
+        assert json.loads(back.data) == json.loads(data)
+    assert back.losses == []
+    return found
+
+
+def threads(found: Loaded) -> Threads:
+    return Threads(found.entries)
+
+
+@pytest.mark.row("G-001", "G-002", "G-003", "G-008", "G-011", "G-013", "G-015")
+def test_results_ride_in_messages_of_the_user_and_are_messages_here() -> None:
+    found = context(
+        spoke("system", said("be kind")),
+        spoke("user", said("hi", cache_control=MARK)),
+        spoke("assistant", said("ok"), USE),
+        spoke("user", RESULT, said("and now?")),
+    )
+    assert found.losses == []
+    roles = [str(message.role) for message in found.messages]
+    assert roles == ["system", "user", "assistant", "tool", "user"]
+
+
+@pytest.mark.row("G-012", "G-014")
+def test_calls_without_ids_are_paired_by_the_name_of_the_tool() -> None:
+    use: dict[str, Any] = {"type": "tool_use", "name": "read", "input": {}}
+    answer: dict[str, Any] = {"type": "tool_result", "name": "read", "content": []}
+    found = context(spoke("assistant", use, use), spoke("user", answer, answer))
+    calls = [block.id for block in found.messages[0].content if isinstance(block, ToolUseBlock)]
+    results = [message.content[0] for message in found.messages[1:]]
+    assert [r.tool_use_id for r in results if isinstance(r, ToolResultBlock)] == calls
+    assert len(set(calls)) == 2
+
+
+@pytest.mark.row("G-016")
+def test_an_error_reaches_the_provider() -> None:
+    failed = RESULT | {"is_error": True}
+    found = context(spoke("user", said("go")), spoke("assistant", USE), spoke("user", failed))
+    options = AdapterOptions(model="claude-sonnet-4-6")
+    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    assert body["messages"][2]["content"][0]["is_error"] is True
+
+
+@pytest.mark.row("G-009")
+@pytest.mark.parametrize(
+    ("media", "kind"),
+    [
+        ("application/pdf", DocumentBlock),
+        ("text/markdown", DocumentBlock),
+        ("image/png", ImageBlock),
+        ("audio/wav", AudioBlock),
+        ("odd", OpaqueBlock),
+    ],
+)
+def test_the_media_type_decides_what_a_document_is(media: str, kind: type[object]) -> None:
+    source = {"type": "base64", "media_type": media, "data": "aWY="}
+    found = context(spoke("user", {"type": "document", "source": source, "cache_control": MARK}))
+    assert isinstance(found.messages[0].content[0], kind)
+    assert found.losses == []
+
+
+@pytest.mark.row("G-004", "G-038")
+def test_options_are_optional_and_hold_from_the_first_message_on() -> None:
+    found = context(spoke("user", said("hi")), provider_ptr="kilo", search=True)
+    assert threads(found).view().options == {"provider_ptr": "kilo", "search": True}
+    assert context(spoke("user", said("hi"))).messages[0].metadata.options is None
+    assert context(provider_ptr="kilo").messages == []
+
+
+@pytest.mark.row("G-038", "G-039")
+def test_a_context_of_ours_carries_the_merged_options() -> None:
+    messages = numbered(
+        user("a", metadata=MessageMetadata(options={"provider_ptr": "nano", "servers": ["x"]})),
+        user("b", metadata=MessageMetadata(options={"provider_ptr": "kilo"})),
+    )
+    window = json.loads(interchange.dump("gpt2099-context", messages).data)
+    assert window["options"] == {"provider_ptr": "kilo", "servers": ["x"]}
+
+
+@pytest.mark.row("G-034", "G-036", "G-041")
+def test_a_thread_keeps_ids_options_and_cache_flags() -> None:
+    turn = {
+        "id": scru128(1),
+        "role": "user",
+        "content": [said("hi")],
+        "options": {"search": True},
+        "cache": True,
+    }
+    found = _proved("gpt2099-thread", json.dumps([turn]))
+    message = found.messages[0]
+    assert found.losses == []
+    assert message.metadata.options == {"search": True}
+    assert [hint.after for hint in message.metadata.hints] == [0]
+    assert message.metadata.external == {"gpt2099": {"id": scru128(1)}}
+
+
+@pytest.mark.row("G-019", "G-027")
+def test_a_stored_turn_is_of_the_user_unless_it_says_otherwise() -> None:
+    found = frames(frame(1, cache=True), frame(2, role="assistant", continues=scru128(1)))
+    assert [message.role for message in found.messages] == [Role.USER, Role.ASSISTANT]
+    assert found.messages[0].metadata.hints[0].after == 0
+    assert found.losses == []
+
+
+@pytest.mark.row("G-020")
+@pytest.mark.parametrize("name", ["options", "inherited"])
+def test_options_are_read_under_both_names(name: str) -> None:
+    found = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
+    assert found.messages[0].metadata.options == {"provider_ptr": "nano"}
+    assert found.losses == []
+
+
+@pytest.mark.row("G-026", "G-037")
+def test_turns_continue_ids_and_bookmarks_one_or_several() -> None:
+    found = frames(
+        frame(1, head="work"),
+        frame(2, continues=scru128(1)),
+        frame(3, continues="work"),
+        frame(4, continues=[scru128(2), scru128(3)]),
+    )
+    assert found.losses == []
+    seen = [message.content[0] for message in threads(found).path()]
+    assert [getattr(block, "text", "") for block in seen] == ["t1", "t2", "t3", "t4"]
+    ids = [message.id for message in found.messages]
+    assert found.messages[2].metadata.parents == (ids[0],)
+    assert found.messages[3].metadata.parents == (ids[1], ids[2])
+
+
+@pytest.mark.row("G-025", "G-043", "G-046")
+def test_a_head_is_a_bookmark_that_resolves_to_the_newest_turn() -> None:
+    found = frames(frame(1, head="work"), frame(2, head="work", continues=scru128(1)))
+    assert threads(found).resolve("work") == found.messages[1].id
+    assert [type(entry) for entry in found.entries].count(BookmarkEntry) == 2
+
+
+def test_a_second_root_and_a_missing_parent_are_reported() -> None:
+    found = frames(frame(1), frame(2), frame(3, continues=scru128(77)))
+    assert [loss.path for loss in found.losses] == ["$.meta.continues", "$.meta.continues"]
+
+
+@pytest.mark.row("G-028")
+def test_content_is_blocks_json_or_plain_text() -> None:
+    inline = frame(1, json.dumps([said("a")]))
+    legacy = {"topic": "gpt.turn", "id": scru128(2)}
+    legacy |= {"meta": {"continues": scru128(1)}, "content": "b"}
+    found = frames(inline, legacy)
+    assert [getattr(m.content[0], "text", "") for m in found.messages] == ["a", "b"]
+    assert found.losses == []
+
+
+@pytest.mark.row("G-029", "G-033")
+def test_an_uploaded_file_is_a_document_with_its_name() -> None:
+    data = base64.b64encode(b"%PDF").decode()
+    meta = {
+        "role": "user",
+        "type": "document",
+        "content_type": "application/pdf",
+        "document_name": "a.pdf",
+        "original_path": "/docs/a.pdf",
+        "file_size": 4,
+        "cache_control": "ephemeral",
+    }
+    found = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
+    block = found.messages[0].content[0]
+    assert isinstance(block, DocumentBlock)
+    assert (block.name, block.media_type, block.source.data) == ("a.pdf", "application/pdf", data)
+    assert found.messages[0].metadata.hints
+    lost = sorted(loss.path for loss in found.losses)
+    assert lost == ["$.meta.file_size", "$.meta.original_path"]
+
+
+@pytest.mark.row("G-035", "G-041", "G-042")
+def test_our_ids_become_turn_ids_that_are_unique_and_sort_alike() -> None:
+    ours = [ulid(number * 7919) for number in range(100_000)]
+    theirs = [turn_id(each) for each in ours]
+    assert len(set(theirs)) == len(ours)
+    assert sorted(theirs) == theirs
+    assert all(is_turn_id(each) for each in theirs[:100])
+    moment = turn_time(theirs[0])
+    assert moment is not None
+    assert int(moment.timestamp() * 1000) == 1_778_241_600_000
+    assert turn_time("research") is None
+    assert turn_id("m1") == "m1"
+
+
+def test_our_own_thread_is_written_with_parents_and_bookmarks() -> None:
+    outcome = Outcome(status=OutcomeStatus.SUCCESS, tool_name="bash")
+    about = MessageMetadata(parent_tool_use_id=tool_id(1), outcome=outcome)
+    messages = numbered(
+        system("be kind"),
+        user("hi"),
+        assistant("ok", call("bash", tool_id(1), cmd="ls")),
+        tool("out", answers=tool_id(1), metadata=about),
+    )
+    name = BookmarkEntry(
+        id=ulid(999), session_id=SESSION, created_at=NOW, message_id=messages[1].id, name="work"
+    )
+    dumped = interchange.dump("gpt2099", [*messages, name])
+    lines = [json.loads(line) for line in dumped.data.splitlines()]
+    assert [line["meta"].get("continues") for line in lines] == [
+        None,
+        *[line["id"] for line in lines[:-1]],
+    ]
+    assert [line["meta"].get("head") for line in lines] == [None, "work", None, None]
+    back = interchange.load("gpt2099", dumped.data)
+    assert [m.content_digest() for m in back.messages] == [m.content_digest() for m in messages]
+    assert not [loss for loss in dumped.losses if loss.path.startswith("$.content")]
+
+
+@pytest.mark.parametrize("name", ["gpt2099", "gpt2099-thread", "gpt2099-context"])
+def test_a_role_without_a_word_there_is_on_the_list(name: str) -> None:
+    dumped = interchange.dump(name, numbered(user("hi"), developer("note")))
+    assert [loss.change for loss in dumped.losses if loss.block_type == "message"] == ["dropped"]
+
+
+BAD = [
+    ("gpt2099", '{"topic": "gpt.turn", "id": "x", "meta": {}}', "$"),
+    ("gpt2099", '{"topic": "other", "id": "x", "content": ""}', "$.topic"),
+    ("gpt2099", json.dumps(frame(1, "[1")), "$.content[0]"),
+    ("gpt2099", json.dumps(frame(1, '{"a": 1}')), "$.content"),
+    ("gpt2099", json.dumps(frame(1, continues=3)), "$.meta.continues"),
+    ("gpt2099-thread", '[{"id": 1, "content": []}]', "$[0].id"),
+    ("gpt2099-context", "[]", "$"),
+    ("gpt2099-context", '{"messages": 1}', "$.messages"),
+    ("gpt2099-context", '{"messages": [], "options": 1}', "$.options"),
+    ("gpt2099-context", '{"messages": [{"role": "tool", "content": []}]}', "$.messages[0].role"),
+    (
+        "gpt2099-context",
+        '{"messages": [{"role": "user", "content": [{"text": "x"}]}]}',
+        "$.messages[0].content[0].type",
+    ),
+]
+
+
+@pytest.mark.row("G-002")
+@pytest.mark.parametrize(("name", "data", "path"), BAD, ids=[f"{n}{p}" for n, _, p in BAD])
+def test_a_bad_document_is_named_with_line_and_path(name: str, data: str, path: str) -> None:
+    with pytest.raises(ForeignDocumentError) as caught:
+        interchange.load(name, data)
+    assert (caught.value.format, caught.value.path, caught.value.line) == (name, path, 1)

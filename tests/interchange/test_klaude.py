@@ -1,0 +1,503 @@
+"""Histories of klaude-code by hand: what each event, message and part becomes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build import (
+    EVERY_BLOCK,
+    assistant,
+    call,
+    developer,
+    image,
+    numbered,
+    provenance,
+    system,
+    text,
+    thinking,
+    tool,
+    tool_id,
+    user,
+)
+from documents import klaude_bytes
+from metis import adapters, interchange
+from metis.canonical import (
+    ArtifactBlock,
+    ImageBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    OpaqueBlock,
+    Outcome,
+    OutcomeStatus,
+    RedactedThinkingBlock,
+    Role,
+    StopReason,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import ForeignDocumentError
+from metis.interchange import Loaded
+from metis.projection.loss import Change
+from metis.store.entries import (
+    CompactionEntry,
+    ErrorEntry,
+    MessageEntry,
+    RetractionEntry,
+    SidecarEntry,
+    TaskMetadataEntry,
+)
+from metis.store.replay import Answered, Interrupt, replay
+from metis.store.threads import view
+from metis.wire.call import AdapterOptions
+
+T = "2026-01-01T10:00:00Z"
+COMMON = {"id": None, "created_at": T, "response_id": None}
+
+
+def line(kind: str, **data: Any) -> dict[str, Any]:
+    return {"type": kind, "data": {**COMMON, **data}}
+
+
+def user_line(*parts: Any) -> dict[str, Any]:
+    return line("UserMessage", role="user", parts=list(parts))
+
+
+def answer_line(*parts: Any, **fields: Any) -> dict[str, Any]:
+    given = {"role": "assistant", "parts": list(parts), "usage": None, "stop_reason": None}
+    return line("AssistantMessage", **given | fields)
+
+
+def result_line(**fields: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "role": "tool",
+        "call_id": "call_1",
+        "tool_name": "bash",
+        "status": "success",
+        "output_text": "out",
+        "parts": [],
+        "ui_extra": None,
+        "side_effects": None,
+        "task_metadata": None,
+    }
+    return line("ToolResultMessage", **given | fields)
+
+
+def said(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def called(arguments: str = '{"cmd": "ls"}') -> dict[str, Any]:
+    return {
+        "type": "tool_call",
+        "call_id": "call_1",
+        "tool_name": "bash",
+        "arguments_json": arguments,
+    }
+
+
+def thought(words: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "thinking_text", "id": None, "text": words, "model_id": None, **fields}
+
+
+def seal(signature: str, **fields: Any) -> dict[str, Any]:
+    given = {"id": None, "signature": signature, "model_id": None, "format": None}
+    return {"type": "thinking_signature", **given, **fields}
+
+
+def loaded(*lines: Any) -> Loaded:
+    """The lines as entries, after the proof that they come back as they were."""
+    data = klaude_bytes(list(lines))
+    found = interchange.load("klaude-code", data)
+    back = interchange.dump("klaude-code", found.entries)
+    assert back.data == data
+    assert back.losses == []
+    return found
+
+
+def wire(adapter: str, found: Loaded) -> bytes:
+    """The request that the messages of a history make."""
+    options = AdapterOptions(model="claude-sonnet-4-6")
+    return adapters.get(adapter).to_wire(found.messages, (), options).body
+
+
+def only(*lines: Any) -> Message:
+    return loaded(*lines).messages[-1]
+
+
+@pytest.mark.row("K-026", "K-027", "K-029", "K-030", "K-031", "K-032", "K-033", "K-049")
+def test_words_of_the_user_lose_nothing() -> None:
+    found = loaded(
+        user_line(said("hi"), {"type": "image_url", "url": "https://a/b.png", "id": None})
+    )
+    message = found.messages[0]
+    assert found.losses == []
+    assert message.role == Role.USER
+    assert message.content[0] == text("hi")
+    assert message.created_at.isoformat() == "2026-01-01T10:00:00+00:00"
+
+
+@pytest.mark.row("K-045", "K-046", "K-074", "K-088", "K-093", "K-123")
+def test_all_five_kinds_of_messages_are_read() -> None:
+    found = loaded(
+        line("SystemMessage", role="system", parts=[said("be kind")]),
+        line("DeveloperMessage", role="developer", parts=[said("note")]),
+        user_line(said("hi")),
+        answer_line(called(), stop_reason="tool_use"),
+        result_line(),
+    )
+    assert [str(message.role) for message in found.messages] == [
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert found.losses == []
+
+
+@pytest.mark.row("K-047", "K-091")
+def test_what_a_developer_message_has_for_the_screen_stays_off_the_wire() -> None:
+    found = loaded(
+        user_line(said("hi")),
+        line(
+            "DeveloperMessage", role="developer", parts=[said("note")], command_output={"x": "HIDE"}
+        ),
+    )
+    assert [loss.path for loss in found.losses] == ["$.data.command_output"]
+    for name in ("anthropic", "openai"):
+        assert b"note" in wire(name, found)
+        assert b"HIDE" not in wire(name, found)
+
+
+@pytest.mark.row("K-005", "K-038", "K-040", "K-043", "K-099", "K-129")
+def test_a_signature_belongs_to_the_nearest_thought_before_it() -> None:
+    found = loaded(
+        answer_line(thought("a"), seal("A"), said("x"), thought("b"), thought("c"), seal("C"))
+    )
+    blocks = found.messages[0].content
+    assert [(b.text, b.signature) for b in blocks if isinstance(b, ThinkingBlock)] == [
+        ("a", "A"),
+        ("b", None),
+        ("c", "C"),
+    ]
+    assert found.losses == []
+
+
+@pytest.mark.row("K-043")
+def test_a_signature_behind_other_parts_finds_its_thought() -> None:
+    message = only(answer_line(thought("a"), called(), seal("A")), result_line())
+    assert message.role == Role.TOOL
+    found = loaded(answer_line(thought("a"), said("x"), seal("A")))
+    sealed = thinking("a", signature="A", issuer="klaude-code")
+    assert found.messages[0].content == (sealed, text("x"))
+    assert found.losses  # the place of the signature is kept aside, and said
+
+
+@pytest.mark.row("K-044")
+def test_a_signature_without_a_thought_is_kept_in_its_place() -> None:
+    sealed = seal("A", format="f", id="rs_1")
+    found = loaded(answer_line(sealed, said("x")))
+    assert found.messages[0].content[0] == RedactedThinkingBlock("A", "rs_1", "f", "klaude-code")
+
+
+@pytest.mark.row("K-043", "K-044")
+def test_a_signature_of_a_known_model_goes_back_to_its_provider() -> None:
+    known: dict[str, Any] = {"model_id": "claude-sonnet-4-6"}
+    parts = [thought("a", **known), seal("A", **known), thought("b", **known), seal("B", **known)]
+    found = loaded(user_line(said("hi")), answer_line(*parts, seal("odd"), said("so")))
+    assert found.messages[1].content[0] == thinking("a", signature="A", issuer="anthropic")
+    sent = json.loads(wire("anthropic", found))["messages"][1]["content"]
+    assert [(block["type"], block.get("signature")) for block in sent] == [
+        ("thinking", "A"),
+        ("thinking", "B"),
+        ("text", None),
+    ]
+
+
+@pytest.mark.row("K-041", "K-042")
+@pytest.mark.parametrize(
+    "raw", ['{"a":1}', '{ "a" : 1.10 }', "", "{", "[1]", '{"a":1,"a":2}', '"\\u00e9"']
+)
+def test_arguments_come_back_as_the_model_wrote_them(raw: str) -> None:
+    found = loaded(answer_line(called(raw)))
+    block = found.messages[0].content[0]
+    assert isinstance(block, ToolUseBlock)
+    if raw in ("{", "[1]", '"\\u00e9"'):
+        assert block.invalid is not None
+        assert block.invalid.raw == raw
+        assert block.input == {}
+
+
+@pytest.mark.row("K-035", "K-131")
+def test_pictures_by_url_and_in_a_url() -> None:
+    inline = {"type": "image_url", "url": "data:image/png;base64,aWY=", "id": None}
+    remote = {"type": "image_url", "url": "https://a/b.png", "id": None}
+    found = loaded(user_line(inline, remote))
+    blocks = found.messages[0].content
+    for name in ("anthropic", "openai"):
+        assert b"aWY=" in wire(name, found)
+        assert b"https://a/b.png" in wire(name, found)
+    assert blocks[0] == image("aWY=")
+    assert isinstance(blocks[1], ImageBlock)
+    assert (blocks[1].source.kind, blocks[1].media_type) == ("url", "image/*")
+
+
+@pytest.mark.row("K-037", "K-131")
+def test_a_picture_that_the_model_made_is_an_artifact() -> None:
+    part = {
+        "type": "image_file",
+        "file_path": "/w/a.png",
+        "mime_type": "image/png",
+        "byte_size": 3,
+        "sha256": "ab",
+    }
+    found = loaded(answer_line(part))
+    block = found.messages[0].content[0]
+    assert isinstance(block, ArtifactBlock)
+    assert (block.source.kind, block.source.data) == ("file_ref", "/w/a.png")
+    paths = sorted(loss.path for loss in found.losses)
+    assert paths == ["$.data.parts[0].byte_size", "$.data.parts[0].sha256"]
+
+
+@pytest.mark.row("K-003", "K-052", "K-053", "K-056", "K-057", "K-058", "K-132")
+def test_a_result_keeps_its_typed_fields() -> None:
+    picture = {"type": "image_url", "url": "https://a/b.png", "id": None}
+    found = loaded(
+        user_line(said("hi")),
+        answer_line(called()),
+        result_line(
+            parts=[picture], ui_extra={"type": "diff", "files": ["HIDE"]}, side_effects=["todo"]
+        ),
+    )
+    message = found.messages[-1]
+    assert b"HIDE" not in wire("anthropic", found)
+    assert found.losses == []
+    outcome = message.metadata.outcome
+    assert outcome is not None
+    assert outcome.tool_name == "bash"
+    assert outcome.ui == {"files": ["HIDE"], "type": "diff"}
+    assert outcome.side_effects == ("todo",)
+    calls = [block.id for block in found.messages[1].content if isinstance(block, ToolUseBlock)]
+    assert [message.metadata.parent_tool_use_id] == calls
+    block = message.content[0]
+    assert isinstance(block, ToolResultBlock)
+    assert [inner.type for inner in block.content] == ["text", "image"]
+
+
+def test_the_accounts_of_a_sub_task_stay_with_the_result() -> None:
+    found = loaded(answer_line(called()), result_line(task_metadata={"turn_count": 2}))
+    assert [loss.path for loss in found.losses] == ["$.data.task_metadata"]
+
+
+@pytest.mark.row("K-054", "K-065", "K-066", "K-067", "K-068", "K-069")
+@pytest.mark.parametrize("status", ["success", "error", "aborted"])
+def test_every_status_of_a_tool(status: str) -> None:
+    found = loaded(answer_line(called()), result_line(status=status))
+    outcome = found.messages[1].metadata.outcome
+    assert outcome is not None
+    assert outcome.status == OutcomeStatus(status)
+    shown = list(replay(found.entries[1:]))
+    assert isinstance(shown[0], Answered)
+    assert shown[0].status == ("success" if status == "success" else "error")
+    assert [type(event) for event in shown[1:]] == ([Interrupt] if status == "aborted" else [])
+
+
+STOPS = [
+    ("stop", StopReason.END_TURN, MessageStatus.COMPLETE),
+    ("length", StopReason.MAX_TOKENS, MessageStatus.COMPLETE),
+    ("tool_use", StopReason.TOOL_USE, MessageStatus.COMPLETE),
+    ("error", StopReason.ERROR, MessageStatus.ERROR),
+    ("aborted", StopReason.CANCELLED, MessageStatus.CANCELLED),
+]
+
+
+@pytest.mark.row("K-050", "K-060", "K-061", "K-062", "K-063", "K-064")
+@pytest.mark.parametrize(("word", "reason", "status"), STOPS)
+def test_every_reason_to_stop(word: str, reason: StopReason, status: MessageStatus) -> None:
+    metadata = only(answer_line(said("hi"), stop_reason=word)).metadata
+    assert (metadata.stop_reason, metadata.status) == (reason, status)
+
+
+@pytest.mark.row("K-015")
+def test_an_answer_that_a_person_stopped_is_aborted_whatever_the_provider_said() -> None:
+    stopped = provenance(status=MessageStatus.CANCELLED, stop_reason=StopReason.END_TURN)
+    data = interchange.dump("klaude-code", [assistant("x", metadata=stopped)]).data
+    assert json.loads(data)["data"]["stop_reason"] == "aborted"
+
+
+@pytest.mark.row("K-050")
+def test_usage_is_split_into_disjoint_counts() -> None:
+    counts = {"input_tokens": 10, "cached_tokens": 4, "reasoning_tokens": 1, "output_tokens": 5}
+    usage = counts | {"model_name": "claude-sonnet-4-6", "provider": "anthropic"}
+    found = loaded(answer_line(said("hi"), usage=usage))
+    metadata = found.messages[0].metadata
+    assert metadata.usage is not None
+    assert (metadata.usage.input_tokens, metadata.usage.cached_input_tokens) == (6, 4)
+    assert metadata.model == "anthropic:claude-sonnet-4-6"
+    assert found.losses == []
+
+
+@pytest.mark.row("K-004", "K-028", "K-073", "K-075", "K-076", "K-097")
+def test_events_that_are_no_messages_keep_their_place() -> None:
+    found = loaded(
+        user_line(said("hi")),
+        {"type": "StreamErrorItem", "data": {"error": "overloaded", "created_at": T}},
+        answer_line(said("ok")),
+        {"type": "TaskMetadataItem", "data": {"main_agent": {"turn_count": 1}, "created_at": T}},
+    )
+    kinds = [MessageEntry, ErrorEntry, MessageEntry, TaskMetadataEntry]
+    assert [type(entry) for entry in found.entries] == kinds
+    assert found.losses == []
+
+
+@pytest.mark.row("KX-09", "KX-10")
+def test_summaries_and_retractions_shape_the_view() -> None:
+    brief: dict[str, Any] = {
+        "summary": "long ago",
+        "first_kept_index": 1,
+        "tokens_before": 9,
+        "details": None,
+        "kept_items_brief": [],
+        "created_at": T,
+    }
+    found = loaded(
+        user_line(said("one")),
+        answer_line(said("two")),
+        user_line(said("three")),
+        {"type": "CompactionEntry", "data": brief},
+        user_line(said("oops")),
+        {"type": "RetractEntry", "data": {"created_at": T}},
+    )
+    assert isinstance(found.entries[3], CompactionEntry)
+    assert isinstance(found.entries[5], RetractionEntry)
+    shown = view(found.entries).messages
+    words = [getattr(block, "text", "") for message in shown for block in message.content]
+    assert words == ["long ago", "two", "three"]
+
+
+@pytest.mark.row("KX-11")
+def test_an_unknown_event_is_a_sidecar_that_no_model_sees() -> None:
+    away = {"type": "AwaySummaryEntry", "data": {"text": "later", "created_at": T}}
+    found = loaded(user_line(said("hi")), away)
+    assert isinstance(found.entries[1], SidecarEntry)
+    assert [loss.block_type for loss in found.losses] == ["AwaySummaryEntry"]
+    assert len(view(found.entries).messages) == 1
+
+
+@pytest.mark.row("K-020", "K-021", "K-077", "K-078", "K-079", "K-080")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "AssistantTextDelta",
+        "ThinkingTextDelta",
+        "ToolCallStartDelta",
+        "InterruptItem",
+        "ResponseMetadataItem",
+        "UserMessageItem",
+        "ToolCallItem",
+    ],
+)
+def test_what_no_history_holds_is_refused(kind: str) -> None:
+    data = klaude_bytes([user_line(said("hi")), {"type": kind, "data": {"content": "x"}}])
+    with pytest.raises(ForeignDocumentError, match=kind) as caught:
+        interchange.load("klaude-code", data)
+    assert (caught.value.line, caught.value.path) == (2, "$.type")
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    (result_line(parts=[said("no")]), "$.data.parts[0]", "output_text"),
+    (line("SystemMessage", role="system", parts=[called()]), "$.data.parts[0]", "text only"),
+    (user_line({"type": "text", "text": 1}), "$.data.parts[0].text", "expected `str`"),
+    (user_line({"text": "x"}), "$.data.parts[0].type", "no type"),
+    (line("UserMessage", role="user", parts="x"), "$.data.parts", "expected `array`"),
+    (line("UserMessage", role="assistant", parts=[]), "$.data.role", "the role user"),
+    (answer_line(stop_reason="tired"), "$.data.stop_reason", "tired"),
+    (result_line(status="done"), "$.data.status", "done"),
+    (
+        user_line(said("x")) | {"data": {"parts": [], "created_at": "noon"}},
+        "$.data.created_at",
+        "noon",
+    ),
+    ({"type": "UserMessage"}, "$", "data"),
+]
+
+
+@pytest.mark.row("K-018", "K-034", "K-046", "K-071")
+@pytest.mark.parametrize(("bad", "path", "words"), BAD, ids=[case[1] + case[2] for case in BAD])
+def test_a_bad_line_is_named_with_its_number_and_path(bad: Any, path: str, words: str) -> None:
+    with pytest.raises(ForeignDocumentError, match=words) as caught:
+        interchange.load("klaude-code", klaude_bytes([user_line(said("ok")), bad]))
+    assert (caught.value.format, caught.value.line, caught.value.path) == ("klaude-code", 2, path)
+
+
+@pytest.mark.parametrize("junk", [b"{", b"[]", b'{"type":"UserMessage","type":"x"}', b"\xff"])
+def test_a_line_that_is_no_object_is_named(junk: bytes) -> None:
+    with pytest.raises(ForeignDocumentError) as caught:
+        interchange.load("klaude-code", b"\n" + junk)
+    assert caught.value.line == 2
+
+
+def test_blank_lines_and_a_missing_last_newline_are_no_fault() -> None:
+    data = b"\n" + klaude_bytes([user_line(said("hi"))]).rstrip()
+    assert len(interchange.load("klaude-code", data).messages) == 1
+
+
+def test_a_result_without_a_call_is_told_by_the_user() -> None:
+    found = loaded(result_line())
+    assert found.messages[0].role == Role.USER
+    assert [loss.reason for loss in found.losses] == [
+        "it answers no open call of this history; here it is told by the user"
+    ]
+
+
+def test_a_message_without_parts_and_a_time_without_a_zone_are_reported() -> None:
+    bare = user_line()
+    bare["data"]["created_at"] = "2026-01-01T10:00:00"
+    found = loaded(bare)
+    assert {(loss.block_type, loss.change) for loss in found.losses} == {
+        ("text", Change.SYNTHESISED),
+        ("created_at", Change.ALTERED),
+    }
+
+
+def test_parts_in_odd_places_are_sealed() -> None:
+    found = loaded(user_line(called(), said("x")))
+    assert isinstance(found.messages[0].content[0], OpaqueBlock)
+
+
+def test_our_own_conversation_is_written_with_every_loss_named() -> None:
+    sealed = thinking("hm", signature="s", issuer="anthropic")
+    outcome = Outcome(status=OutcomeStatus.SUCCESS, tool_name="bash")
+    about = MessageMetadata(parent_tool_use_id=tool_id(1), outcome=outcome)
+    messages = numbered(
+        system("be kind"),
+        user("hi", image()),
+        assistant(sealed, call("bash", tool_id(1), cmd="ls")),
+        tool("out", answers=tool_id(1), metadata=about),
+        developer("note"),
+    )
+    dumped = interchange.dump("klaude-code", messages)
+    back = interchange.load("klaude-code", dumped.data).messages
+    assert [m.content_digest() for m in back] == [m.content_digest() for m in messages]
+    lost = {loss.path for loss in dumped.losses}
+    assert "$.metadata.routing" in lost
+    assert not [path for path in lost if path.startswith("$.content")]
+
+
+@pytest.mark.parametrize("tag", sorted(EVERY_BLOCK))
+def test_every_block_is_written_or_on_the_list(tag: str) -> None:
+    message = assistant("x", EVERY_BLOCK[tag])
+    dumped = interchange.dump("klaude-code", [message])
+    back = interchange.load("klaude-code", dumped.data).messages[0]
+    if back.content_digest() != message.content_digest():
+        assert tag in {loss.block_type for loss in dumped.losses}
+
+
+def test_a_history_is_a_file_like_any(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(klaude_bytes([user_line(said("hi"))]))
+    assert interchange.detect(path.read_bytes()) == "klaude-code"

@@ -1,0 +1,254 @@
+"""The laws of every format, on documents drawn from the source texts."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import assistant
+from documents import DOCUMENTS
+from metis import interchange
+from metis.canonical import MetisError, TextBlock, decode, encode, validate_session
+from metis.canonical.errors import ForeignDocumentError, UnknownFormatError
+from metis.canonical.place import join
+from metis.store.entries import AnyEntry, KnownEntry, MessageEntry, decode_entry, encode_entry
+from strategies import Unknown, conversations, messages
+
+every_format = pytest.mark.parametrize("name", sorted(DOCUMENTS))
+patient = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def parsed(name: str, data: bytes) -> Any:
+    """A document as plain JSON."""
+    if name in ("klaude-code", "gpt2099"):
+        return [json.loads(line) for line in data.splitlines() if line.strip()]
+    return json.loads(data)
+
+
+def exact(value: Any) -> str:
+    """JSON with the order of keys and the kinds of numbers."""
+    return json.dumps(value)
+
+
+def stored(entries: tuple[KnownEntry, ...]) -> list[AnyEntry]:
+    """The entries after a store has written and read them."""
+    return [decode_entry(encode_entry(entry)) for entry in entries]
+
+
+def test_every_format_is_drawn() -> None:
+    assert sorted(DOCUMENTS) == sorted(interchange.formats())
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_export_of_import_is_the_document(name: str, data: st.DataObject) -> None:
+    document = data.draw(DOCUMENTS[name])
+    loaded = interchange.load(name, document)
+    dumped = interchange.dump(name, stored(loaded.entries))
+    assert exact(parsed(name, dumped.data)) == exact(parsed(name, document))
+    assert dumped.losses == []
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_imported_messages_keep_every_rule(name: str, data: st.DataObject) -> None:
+    loaded = interchange.load(name, data.draw(DOCUMENTS[name]))
+    assert validate_session(loaded.messages) == []
+    assert [decode(encode(message)) for message in loaded.messages] == loaded.messages
+
+
+@pytest.mark.row("K-042")
+@patient
+@given(DOCUMENTS["klaude-code"])
+def test_a_history_of_klaude_code_comes_back_byte_for_byte(document: bytes) -> None:
+    loaded = interchange.load("klaude-code", document)
+    assert interchange.dump("klaude-code", stored(loaded.entries)).data == document
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_what_is_written_says_what_was_given_or_the_loss_is_on_the_list(
+    name: str, data: st.DataObject
+) -> None:
+    given_ = data.draw(conversations())
+    if name == "attocode-response":
+        given_ = [message for message in given_ if message.role == "assistant"][:1]
+    dumped = interchange.dump(name, given_)
+    back = interchange.load(name, dumped.data).messages
+    reported = {loss.message_id for loss in dumped.losses}
+    changed = [message for message in given_ if message.id not in reported]
+    assert len(back) <= len(given_)
+    digests = [message.content_digest() for message in back]
+    for message in changed:
+        assert message.content_digest() in digests
+
+
+@every_format
+@settings(patient, max_examples=8)
+@given(data=st.data())
+def test_any_message_is_written_or_refused_with_a_loss(name: str, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(messages(Unknown.EVERYTHING), min_size=1, max_size=3))
+    try:
+        dumped = interchange.dump(name, drawn)
+    except MetisError:
+        return
+    interchange.load(name, dumped.data)
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_any_bytes_give_entries_or_a_typed_error(name: str, data: st.DataObject) -> None:
+    document = bytearray(data.draw(DOCUMENTS[name]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, max(0, len(document) - 1)))
+        document[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    try:
+        loaded = interchange.load(name, bytes(document))
+    except ForeignDocumentError as error:
+        fault = error
+    else:
+        assert validate_session(loaded.messages) == []
+        return
+    assert fault.format == name
+    assert fault.line >= 1
+    assert fault.path.startswith("$")
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_a_document_is_recognised(name: str, data: st.DataObject) -> None:
+    document = data.draw(DOCUMENTS[name])
+    if parsed(name, document) in ([], {}):
+        return
+    assert interchange.detect(document) == name
+
+
+def test_what_fits_no_format_is_refused_by_name() -> None:
+    with pytest.raises(UnknownFormatError, match="klaude-code"):
+        interchange.detect(b'{"hello": 1}')
+    with pytest.raises(UnknownFormatError, match="no format 'word'"):
+        interchange.load("word", b"")
+
+
+@every_format
+@patient
+@given(data=st.data())
+def test_a_changed_message_is_written_as_it_is_now(name: str, data: st.DataObject) -> None:
+    loaded = interchange.load(name, data.draw(DOCUMENTS[name]))
+    entries = [_shouted(entry) for entry in loaded.entries]
+    back = interchange.load(name, interchange.dump(name, entries).data)
+    said = [message.content_digest() for message in back.messages]
+    reported = {loss.message_id for loss in interchange.dump(name, entries).losses}
+    for entry in entries:
+        if isinstance(entry, MessageEntry) and entry.id not in reported:
+            assert entry.message.content_digest() in said
+
+
+def _shouted(entry: KnownEntry) -> KnownEntry:
+    if not isinstance(entry, MessageEntry):
+        return entry
+    content = tuple(
+        TextBlock(block.text + "!") if isinstance(block, TextBlock) else block
+        for block in entry.message.content
+    )
+    return replace(entry, message=replace(entry.message, content=content))
+
+
+@every_format
+def test_an_entry_of_a_newer_version_is_on_the_list(name: str) -> None:
+    newer = b'{"created_at":"2026-01-01T00:00:00Z","id":"x","session_id":"s","type":"mood"}'
+    answer = assistant("hi")
+    dumped = interchange.dump(name, [answer, decode_entry(newer)])
+    assert "mood" in {loss.block_type for loss in dumped.losses}
+
+
+# Words of a format itself, ids, and texts whose spelling is free; the other laws look at them.
+_IDS = {"id", "call_id", "callId", "toolCallId", "tool_use_id", "continues"}
+_WORDS = {"type", "role", "created_at", "arguments_json", "status", "stop_reason", "url", *_IDS}
+
+
+def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every text and number of a document that means something by itself, with its path."""
+    if isinstance(value, dict):
+        for name, inner in cast("dict[str, Any]", value).items():
+            yield from leaves(inner, join(path, name), name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[Any]", value)):
+            yield from leaves(inner, join(path, index), key)
+    elif isinstance(value, str) and len(value) > 2 and key not in _WORDS:
+        yield path, value
+
+
+@pytest.mark.parametrize("name", ["klaude-code", "attocode", "gpt2099-thread", "gpt2099-context"])
+@patient
+@given(data=st.data())
+def test_every_word_is_in_the_messages_or_on_the_list(name: str, data: st.DataObject) -> None:
+    """What only the way back knows does not count: each word is said, or its loss is."""
+    document = data.draw(DOCUMENTS[name])
+    loaded = interchange.load(name, document)
+    said = "\n".join(_texts([_told(entry) for entry in loaded.entries]))
+    lines = name == "klaude-code"
+    for number, record in enumerate(parsed(name, document) if lines else [parsed(name, document)]):
+        own = {loaded.entries[number].id} if lines else {each.id for each in loaded.entries}
+        lost = [loss.path for loss in loaded.losses if loss.message_id in own]
+        for path, word in leaves(record):
+            if not any(path.startswith(each) for each in lost):
+                # Arguments that were no JSON are kept as text, in which words are escaped.
+                assert word in said or json.dumps(word, ensure_ascii=False)[1:-1] in said
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in cast("dict[str, Any]", value).items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from _texts(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def _told(entry: KnownEntry) -> Any:
+    """An entry without what is kept for the way back."""
+    if isinstance(entry, MessageEntry):
+        metadata = replace(entry.message.metadata, external=None)
+        entry = replace(entry, message=replace(entry.message, metadata=metadata))
+    return json.loads(encode_entry(replace(entry, external=None)))
+
+
+ODD_VALUES: list[Any] = [
+    2**70,
+    -0.0,
+    1e300,
+    "\x00\u2028",
+    {"z": 1, "a": {"y": [], "b": None}},
+    [[], {}],
+]
+
+
+@pytest.mark.parametrize("odd", ODD_VALUES, ids=repr)
+def test_odd_values_come_back(odd: Any) -> None:
+    document = [{"role": "user", "content": "x", "metadata": {"odd": odd}}]
+    loaded = interchange.load("attocode", json.dumps(document))
+    back = interchange.dump("attocode", stored(loaded.entries)).data
+    assert exact(json.loads(back)) == exact(document)
+
+
+@every_format
+@pytest.mark.parametrize("junk", [b"null", b"[[]]", b"\xff", b'{"a":1,"a":2}', b"[" * 5000])
+def test_junk_is_refused_with_its_place(name: str, junk: bytes) -> None:
+    with pytest.raises(ForeignDocumentError) as caught:
+        interchange.load(name, junk)
+    assert caught.value.line == 1
