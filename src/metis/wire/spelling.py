@@ -13,7 +13,9 @@ name of the protocol, where only the codec that wrote it looks:
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from metis.canonical.message import Message
 
@@ -36,3 +38,26 @@ def spelled(protocol: str, spelling: Mapping[str, Any]) -> Mapping[str, Any] | N
     """The value for `provider_raw` that remembers a spelling; None if there is none."""
     kept = {name: value for name, value in spelling.items() if value}
     return {protocol: kept} if kept else None
+
+
+def provider_tool_ids(message: Message) -> dict[str, str]:
+    """The provider's ids of the calls in a message, by ours."""
+    found: dict[str, str] = {}
+    for spelling in (message.metadata.provider_raw or NOTHING).values():
+        if isinstance(spelling, Mapping):
+            found.update(cast("Mapping[str, Any]", spelling).get("ids") or {})
+    return found
+
+
+def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
+    """The same message with what is remembered of its calls kept under other ids of ours."""
+    raw = message.metadata.provider_raw
+    if not provider_tool_ids(message) or raw is None:
+        return message
+    renamed: dict[str, Any] = {
+        protocol: {**spelling, "ids": {ids.get(our, our): their for our, their in kept.items()}}
+        if isinstance(spelling, dict) and (kept := cast("dict[str, Any]", spelling).get("ids"))
+        else spelling
+        for protocol, spelling in raw.items()
+    }
+    return replace(message, metadata=replace(message.metadata, provider_raw=renamed))
