@@ -27,6 +27,7 @@ from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageStatus, RoutingMode
 from metis.canonical.placement import Profile, misplaced_blocks
+from metis.canonical.plain_shape import is_plainly_valid
 from metis.canonical.problem import Problem
 from metis.canonical.tools import ToolSet
 
@@ -61,13 +62,15 @@ def validate(
     malformed = [Problem(path=path, rule=row, text=text) for row, path, text in _faults(message)]
     if malformed:
         return malformed
+    if profile == "full" and tools is None and is_plainly_valid(message):
+        return []
+    is_finished = status not in _UNFINISHED
     problems = [
         Problem(path=path, rule=row, text=text)
-        for rule in RULES
-        if profile in rule.profiles and (rule.always or status not in _UNFINISHED)
-        for row, path, text in rule.check(message, profile)
+        for check in _CHECKS[profile, is_finished]
+        for row, path, text in check(message, profile)
     ]
-    if tools is not None and status not in _UNFINISHED:
+    if tools is not None and is_finished:
         problems += _input_problems(message, tools)
     return problems
 
@@ -248,6 +251,15 @@ RULES = (
     Rule(FULL, _holds_invalid_input_apart),
 )
 """The rule table."""
+
+_CHECKS = {
+    (profile, is_finished): tuple(
+        rule.check for rule in RULES if profile in rule.profiles and (rule.always or is_finished)
+    )
+    for profile in BOTH
+    for is_finished in (True, False)
+}
+"""The checks that a message has to pass, by profile and by whether it came to its end."""
 
 
 def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:

@@ -70,7 +70,9 @@ class Append:
         self._prepared = prepared
         self._renew_ids = renew_ids
         self.session_ids = [one.row.session_id for one in prepared]
-        self.size = sum(len(one.row.content_json) + len(one.row.metadata_json) for one in prepared)
+        self.size = sum(
+            [len(one.row.content_json) + len(one.row.metadata_json) for one in prepared]
+        )
 
     def write(self, tables: Tables) -> list[MessageEntry]:
         """Give each message its place and write what follows from it."""
