@@ -92,11 +92,11 @@ class Database(Protocol):
         """Whether an error says that a row is there already, or that one is missing."""
         ...
 
-    def claim(self) -> bool:
+    def claim(self, *, patiently: bool) -> bool:
         """Whether no other store has this database open; nobody else can open it until `share`."""
         ...
 
-    def share(self) -> None:
+    def share(self, *, was_alone: bool) -> None:
         """Count as one of those that have it open."""
         ...
 

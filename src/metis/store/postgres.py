@@ -5,6 +5,7 @@ leaves the server's own settings as they are, "power" insists on `synchronous_co
 """
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -41,6 +42,8 @@ _OPEN_LOCK = 0x6D657473
 _MARK = "metis_schema"
 _AT_ONCE = 500
 _FETCH = 2000
+_PATIENCE_S = 0.5
+_PAUSE_S = 0.02
 _PENDING = (
     "SELECT m.id, m.session_id, m.role, m.content_json, m.metadata_json, m.created_at, "
     "m.schema_version FROM search_pending p JOIN messages m ON m.id = p.message_id "
@@ -150,8 +153,9 @@ class PostgresDatabase:
     def write(self, work: Callable[[PostgresTransaction], T]) -> T:
         """Do work in a transaction for writing; it is durable when the answer comes."""
         with self._lock, told(self.name):
-            if self._writer.closed:
+            if self._writer.closed:  # the server went away; it may be back
                 self._writer = self._connect()
+                self._hold()
             with self._writer.transaction():
                 return work(PostgresTransaction(self._writer))
 
@@ -189,24 +193,37 @@ class PostgresDatabase:
         """Whether an error says that a row is there already, or that one is missing."""
         return isinstance(error.__cause__ or error, psycopg.IntegrityError)
 
-    def claim(self) -> bool:
-        """Whether no other store has this database open; nobody else can open it until `share`."""
+    def claim(self, *, patiently: bool) -> bool:
+        """Whether no other store has this database open; nobody else can open it until `share`.
+
+        The server may still be busy with the last words of one who was killed; `patiently` waits
+        for a moment until it has noticed.
+        """
         with told(self.name):
             if self._claim is None:
                 self._claim = self._connect(autocommit=True)
-            sql = "SELECT pg_try_advisory_lock(%s)"
-            row = self._claim.execute(sql, (_OPEN_LOCK,)).fetchone()
-            is_alone = bool(row and row[0])
-            if not is_alone:
-                self._claim.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
+            patience = time.monotonic() + (_PATIENCE_S if patiently else 0)
+            while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < patience:
+                time.sleep(_PAUSE_S)
             return is_alone
 
-    def share(self) -> None:
-        """Count as one of those that have it open."""
-        if self._claim is not None:
-            with told(self.name):
+    def _try_lock(self, connection: "Connection[TupleRow]") -> bool:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (_OPEN_LOCK,)).fetchone()
+        return bool(row and row[0])
+
+    def share(self, *, was_alone: bool) -> None:
+        """Count as one of those that have it open, for as long as any word of ours may arrive."""
+        with told(self.name):
+            if self._claim is not None:
                 self._claim.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
-                self._claim.execute("SELECT pg_advisory_unlock(%s)", (_OPEN_LOCK,))
+                if was_alone:
+                    self._claim.execute("SELECT pg_advisory_unlock(%s)", (_OPEN_LOCK,))
+        with self._lock, told(self.name):
+            self._hold()
+
+    def _hold(self) -> None:
+        with self._writer.transaction():
+            self._writer.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
 
     def version(self) -> int:
         """The version of the tables; 0 if there are none."""

@@ -16,12 +16,11 @@ from metis.canonical.value import made, write
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400
 _MICRO = 1_000_000
-_NO_METADATA_JSON = b"{}"
 
 _read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _read_metadata = msgspec.json.Decoder(MessageMetadata).decode
+_ROLES = {role.value: role for role in Role}
 _make_message: Callable[..., Message] = made(Message)
-_moment = datetime.fromtimestamp
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -76,7 +75,7 @@ def from_row(row: Sequence[Any]) -> Message:
                 created_at=EPOCH + timedelta(microseconds=created_at),
                 id=message_id,
                 metadata=NO_METADATA if metadata == "{}" else _read_metadata(metadata),
-                role=Role(role),
+                role=_ROLES.get(role) or Role(role),
                 session_id=session_id,
             )
         except (ValueError, RecursionError):

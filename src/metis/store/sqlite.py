@@ -198,8 +198,8 @@ class SqliteDatabase:
         """Whether an error says that a row is there already, or that one is missing."""
         return isinstance(error.__cause__ or error, sqlite3.IntegrityError)
 
-    def claim(self) -> bool:
-        """Whether no other store has this file open; ours counts as open from now on."""
+    def claim(self, *, patiently: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
+        """Whether no other store has this file open; nobody else can open it until `share`."""
         try:
             if self._claim is None:
                 self._claim = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -214,8 +214,8 @@ class SqliteDatabase:
             return False
         return True
 
-    def share(self) -> None:
-        """Let others open the file, too."""
+    def share(self, *, was_alone: bool) -> None:  # noqa: ARG002 - the same either way
+        """Count as one of those that have it open."""
         if self._claim is not None:
             fcntl.flock(self._claim, fcntl.LOCK_SH)
 

@@ -67,7 +67,7 @@ class Store:
 
     def start(self, *, recover: bool) -> None:
         """Bring the tables up to date, and close what a crash left open if nobody else is here."""
-        is_alone = self._database.claim()
+        is_alone = self._database.claim(patiently=recover)
         try:
             self._database.migrate()
             if recover and is_alone and self._was_left_open():
@@ -75,7 +75,7 @@ class Store:
                     Plain(lambda tables: Recovery(tables, self._now).run())
                 )
         finally:
-            self._database.share()
+            self._database.share(was_alone=is_alone)
 
     def _was_left_open(self) -> bool:
         with self._database.read() as transaction:
