@@ -5,7 +5,7 @@ message, each its own transaction; it validates nothing and knows no calls, no j
 Ours validates, writes messages, tool calls, their answers and the journal, and answers when that is
 durable. What counts is the median of the ratios of each round, in elapsed time and in CPU time.
 
-    python benchmarks/store.py [--messages N] [--rounds N] [--growth N,N,...]
+    python benchmarks/store.py [--messages N] [--rounds N] [--long N] [--growth N,N,...]
 """
 
 import argparse
@@ -164,7 +164,6 @@ class Bench:
         self.note("append", asyncio.run(in_store(url, lambda k: append_one_by_one(k, messages))))
         session = messages[0].session_id
         self.note("load", asyncio.run(in_store(url, lambda k: load(k, session, None))))
-        self.note("newest 50", asyncio.run(in_store(url, lambda k: load(k, session, 50))))
         shutil.rmtree(folder)
         folder = self._new()
         url = f"sqlite:///{folder / 'metis.db'}"
@@ -179,7 +178,7 @@ class Bench:
 
     def show(self) -> None:
         """The table."""
-        floors = {"load": "floor load", "append power": "floor FULL", "newest 50": "load"}
+        floors = {"load": "floor load", "append power": "floor FULL"}
         print(f"{'work':<16}{'us/message':>12}{'CPU us':>10}{'x floor':>10}{'CPU x':>8}")
         for name, own in self.times.items():
             floor = self.times[
@@ -194,13 +193,12 @@ class Bench:
 
 
 async def load(keep: Store, session_id: str, newest: int | None) -> Time:
-    """A session into typed objects; the time of the whole, whatever its length."""
+    """A session into typed objects, all or its newest messages."""
     await keep.sessions(1)
     clock = Clock()
     found = await keep.messages(session_id, newest=newest)
     whole = clock.read(1)
-    count = len(found) if newest is None else 1
-    return Time(whole.elapsed / count, whole.cpu / count)
+    return Time(whole.elapsed / len(found), whole.cpu / len(found))
 
 
 async def grow(keep: Store, sizes: Sequence[int]) -> None:
@@ -231,6 +229,20 @@ async def grow(keep: Store, sizes: Sequence[int]) -> None:
         )
 
 
+async def newest_of_many(folder: Path, count: int) -> None:
+    """The newest 50 messages of a long session, as a share of loading it all."""
+    async with store.open(f"sqlite:///{folder / 'long.db'}") as keep:
+        messages = make_messages(count)
+        session_id = messages[0].session_id
+        await keep.create_session(session_id)
+        for start in range(0, count, 1000):
+            await keep.append_all(messages[start : start + 1000])
+        newest = [await load(keep, session_id, 50) for _ in range(5)]
+        whole = [await load(keep, session_id, None) for _ in range(3)]
+    share = 50 * min(newest).elapsed / (count * min(whole).elapsed)
+    print(f"\nthe newest 50 of {count} messages take {share:.2%} of the time for all of them")
+
+
 async def growth(folder: Path, sizes: Sequence[int]) -> None:
     """The growth curve in a store of its own."""
     async with store.open(f"sqlite:///{folder / 'growth.db'}") as keep:
@@ -242,6 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--long", type=int, default=100_000, help="messages of the long session")
     parser.add_argument("--growth", default="10000,100000")
     arguments = parser.parse_args()
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
@@ -253,6 +266,7 @@ def main() -> None:
             bench.round()
         print(f"{len(messages)} messages, {arguments.rounds} rounds\n")
         bench.show()
+        asyncio.run(newest_of_many(folder, arguments.long))
         if arguments.growth:
             asyncio.run(growth(folder, [int(each) for each in arguments.growth.split(",")]))
     finally:

@@ -123,8 +123,8 @@ asyncio.run(main())
         for _ in range(2)
     ]
     acknowledged: list[tuple[str, str, int]] = []
-    for writer in writers:
-        said, complaint = writer.communicate()
+    heard = [(writer, *writer.communicate()) for writer in writers]
+    for writer, said, complaint in heard:
         assert writer.returncode == 0, complaint.decode()
         lines = [line.split() for line in said.decode().splitlines()]
         acknowledged += [(session, message, int(seq)) for session, message, seq in lines]

@@ -93,6 +93,15 @@ def new_ulid() -> str:
     return _source.mint()
 
 
+def new_ulid_after(ulid: str) -> str:
+    """A new ULID behind one that somebody else minted, by a random step.
+
+    They count up from theirs within one millisecond; a random step keeps us from their next ids.
+    """
+    fresh = _source.mint()
+    return fresh if fresh > ulid else int_to_ulid(ulid_to_int(ulid) + 1 + secrets.randbits(64))
+
+
 def new_ulids(count: int) -> list[str]:
     """Several new ULIDs at once, in order."""
     return _source.mint_many(count)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import InvalidMessageError, MetisError
-from metis.canonical.ids import UlidSource, is_ulid
+from metis.canonical.ids import is_ulid, new_ulid_after
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, StopReason
 from metis.canonical.problem import Problem
@@ -20,7 +20,6 @@ from metis.store.tables import Head, Tables
 from metis.wire.spelling import provider_tool_ids
 
 _make_entry: Callable[..., MessageEntry] = made(MessageEntry)
-_ids = UlidSource()
 
 
 class Prepared(NamedTuple):
@@ -108,8 +107,7 @@ class Append:
     def _renewed(self, one: Prepared, head: Head) -> Prepared:
         if not (self._renew_ids and is_ulid(head.newest_id)):
             raise _invalid(one, "$.id", "M-165", f"it does not come after {head.newest_id!r}")
-        _ids.follow(head.newest_id)
-        return _prepared(replace(one.message, id=_ids.mint()))
+        return _prepared(replace(one.message, id=new_ulid_after(head.newest_id)))
 
     def explain(self, transaction: Transaction, *, is_there: bool = False) -> MetisError | None:
         """Which message did not fit to what is there, and how."""

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from metis.canonical.blocks import TextBlock, ToolResultBlock
-from metis.canonical.ids import UlidSource, is_ulid
+from metis.canonical.ids import is_ulid, new_ulid, new_ulid_after
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, Outcome, OutcomeStatus
 from metis.projection.exchanges import NO_RESULT
@@ -72,7 +72,7 @@ class Recovery:
 
     def _next_id(self, session_id: str) -> str:
         newest = self._tables.head(session_id).newest_id
-        return UlidSource(after=newest if is_ulid(newest) else None).mint()
+        return new_ulid_after(newest) if is_ulid(newest) else new_ulid()
 
     def _entry(self, session_id: str) -> RecoveryEntry:
         failed = tuple(self._failed.get(session_id, ()))

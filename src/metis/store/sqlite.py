@@ -113,6 +113,7 @@ class SqliteDatabase:
                 "temp_store = MEMORY",
                 "wal_autocheckpoint = 0",
                 "busy_timeout = 0",
+                "cache_size = -32768",
             ):
                 connection.execute(f"PRAGMA {pragma}")
         except sqlite3.Error:
