@@ -349,6 +349,29 @@ async def test_a_fork_has_new_ids_and_remembers_the_old(keep: Store) -> None:
         await keep.fork(S, at=ulid(999))
 
 
+async def test_nobody_goes_on_writing_the_copy_of_a_partial_message(keep: Store) -> None:
+    partial = assistant("so f", id=ulid(1), metadata=provenance(status=MessageStatus.PARTIAL))
+    await filled(keep, [partial])
+    fork = await keep.fork(S)
+    (copy,) = await keep.messages(fork.id)
+    assert copy.metadata.status == MessageStatus.ERROR
+    assert await keep.messages(S) == [partial]
+    await keep.save(assistant("so far", id=ulid(1)))
+    assert await keep.check() == []
+
+
+async def test_what_a_newer_version_wrote_is_not_swept(keep: Store) -> None:
+    raw = {"anthropic": {"x": "y" * 500}}
+    newer = replace(
+        assistant("a", id=ulid(1), metadata=provenance(provider_raw=raw)),
+        extra=Extra({"mood": Raw(b'"calm"')}),
+    )
+    await filled(keep, [newer])
+    found = await keep.sweep(Policy(raw_bytes=10), is_dry_run=False)
+    assert found.evictions == ()
+    assert [encode(m) for m in await keep.messages(S)] == [encode(newer)]
+
+
 async def test_export_and_import_lose_nothing(keep: Store) -> None:
     stored = await filled(keep)
     await keep.set_routing_policy(S, {"rules": [{"name": "cheap"}]})

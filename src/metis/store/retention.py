@@ -84,10 +84,20 @@ def raw_parts(
         size = len(bytes(_split_object(metadata).get(RAW_FIELD, b"")))
         is_old = before is not None and created_at < before
         is_large = policy.raw_bytes is not None and size > policy.raw_bytes
-        if size and (is_old or is_large) and session_id not in gone:
+        is_due = size and (is_old or is_large) and session_id not in gone
+        if is_due and not _is_kept_whole(transaction, session_id, message_id):
             evicted = Eviction(session_id=session_id, message_id=message_id, size_bytes=size)
             found.append(evicted)
     return tuple(found)
+
+
+def _is_kept_whole(transaction: Transaction, session_id: str, message_id: str) -> bool:
+    """Whether a newer version wrote more of a message than its columns hold; that stays exact."""
+    sql = (
+        "SELECT 1 FROM journal WHERE session_id = ? AND message_id = ? "
+        "AND entry_json IS NOT NULL LIMIT 1"
+    )
+    return bool(transaction.run(sql, (session_id, message_id)))
 
 
 def evict(tables: Tables, evictions: Sequence[Eviction]) -> None:

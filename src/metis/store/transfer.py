@@ -18,7 +18,8 @@ from metis.canonical.errors import (
     UnknownMessageError,
 )
 from metis.canonical.ids import new_session_id, new_ulid
-from metis.store.appending import Append, prepare
+from metis.canonical.metadata import MessageStatus
+from metis.store.appending import Append, as_failed, prepare
 from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,
@@ -159,9 +160,16 @@ def fork(
         message_ids=dict(names.messages),
         tool_use_ids=dict(names.calls),
     )
-    copies: list[AnyEntry] = [names.entry(entry, n) for n, entry in enumerate(entries, 2)]
+    copies = [_ended(names.entry(entry, n)) for n, entry in enumerate(entries, 2)]
     session = replace(source, id=new_id, created_at=now, updated_at=now)
     return Transcript(session, (record, *copies))
+
+
+def _ended(entry: AnyEntry) -> AnyEntry:
+    """The same entry; nobody goes on writing the copy of a partial message."""
+    if isinstance(entry, MessageEntry) and entry.message.metadata.status == MessageStatus.PARTIAL:
+        return replace(entry, message=as_failed(entry.message))
+    return entry
 
 
 def _until(
