@@ -34,6 +34,7 @@ rows: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py
 	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python benchmarks/store.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py

@@ -51,9 +51,18 @@ def command_helps() -> Iterator[tuple[str, str]]:
     """The name and the help of the program, then of each command in the order of names."""
     program = click.Context(cli, info_name="metis", terminal_width=WIDTH, **cli.context_settings)
     yield "metis", cli.get_help(program)
-    for name, command in sorted(cli.commands.items()):
-        context = click.Context(command, info_name=name, parent=program, terminal_width=WIDTH)
-        yield f"metis {name}", command.get_help(context)
+    yield from help_of_commands(cli, program, "metis")
+
+
+def help_of_commands(
+    group: click.Group, parent: click.Context, words: str
+) -> Iterator[tuple[str, str]]:
+    """The same for the commands of a group, and for those below them."""
+    for name, command in sorted(group.commands.items()):
+        context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
+        yield f"{words} {name}", command.get_help(context)
+        if isinstance(command, click.Group):
+            yield from help_of_commands(command, context, f"{words} {name}")
 
 
 def errors_page() -> str:

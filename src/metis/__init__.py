@@ -9,7 +9,7 @@ from metis.version import SPEC_VERSION, __version__
 
 TYPE_CHECKING = False  # as in typing, which would cost more to import than all of this
 if TYPE_CHECKING:
-    from metis import adapters, canonical, catalog
+    from metis import adapters, canonical, catalog, store
     from metis.canonical import (
         ArtifactBlock,
         AudioBlock,
@@ -95,6 +95,7 @@ __all__ = [
     "new_ulid",
     "price",
     "reprice",
+    "store",
     "validate",
     "validate_session",
 ]
@@ -103,7 +104,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'metis' has no attribute {name!r}")
-    if name in ("adapters", "canonical", "catalog"):
+    if name in ("adapters", "canonical", "catalog", "store"):
         return import_module(f"metis.{name}")
     value = getattr(import_module(_HOME.get(name, "metis.canonical")), name)
     globals()[name] = value

@@ -14,6 +14,7 @@ from metis.canonical.ids import (
     new_session_id,
     new_tool_use_id,
     new_ulid,
+    new_ulid_after,
     ulid_time_ms,
     ulid_to_int,
 )
@@ -167,3 +168,13 @@ def test_after_the_last_id_there_is_none() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="does not fit"):
             source.mint()
+
+
+@pytest.mark.row("M-165")
+def test_an_id_behind_another_one_does_not_take_its_next() -> None:
+    for other in (new_ulid(), int_to_ulid(1 << 126)):
+        following = new_ulid_after(other)
+        assert is_ulid(following)
+        assert following > other
+    far = int_to_ulid(1 << 126)
+    assert ulid_to_int(new_ulid_after(far)) != ulid_to_int(far) + 1

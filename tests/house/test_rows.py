@@ -7,10 +7,7 @@ from house.rows import SHARED, claims, known_rows, titles
 # Rows of the canonical part that wait for another room, each with the room.
 WAITING: dict[str, str] = {
     "M-005": "adapters",
-    "M-006": "store",
-    "M-023": "store",
     "M-024": "session",
-    "M-027": "store",
     "M-051": "tools",
     "M-062": "events",
     "M-068": "session",
@@ -21,14 +18,12 @@ WAITING: dict[str, str] = {
     "M-119": "routing",
     "M-120": "events",
     "M-121": "tools",
-    "M-122": "store",
     "M-143": "adapters",
     "M-144": "tools",
     "M-145": "events",
     "M-162": "wire",
     "M-166": "adapters",
     "M-177": "routing",
-    "M-281": "store",
 }
 
 

@@ -31,6 +31,18 @@
     │   ├── ContextOverflowError    more input than the model takes
     │   ├── InvalidRequestError     a request that the provider does not accept
     │   └── OtherProviderError      anything else
+    ├── StoreError                  a store that cannot do what was asked; says what to do
+    │   ├── StoreUnavailableError   it cannot be opened or reached
+    │   ├── StoreFullError          no room is left
+    │   ├── StoreReadOnlyError      it may be read and not written
+    │   ├── StoreLockedError        somebody else holds it for too long
+    │   ├── StoreCorruptError       what is on the disk is broken
+    │   ├── StoreVersionError       it was written by a newer metis
+    │   ├── ForeignStoreError       it belongs to another program
+    │   ├── StoreClosedError        it was closed
+    │   ├── UnknownSessionError     no session of that id
+    │   ├── UnknownMessageError     no message of that id in the session
+    │   └── DuplicateSessionError   a session of that id is there already
     └── CatalogError                what is known of models
         ├── CatalogDataError        a table that cannot be read; holds every problem
         ├── UnknownModelError       a model that is in no table
@@ -263,6 +275,73 @@ class OtherProviderError(ProviderError):
 
 class KeyFileError(MetisError):
     """A file of keys that cannot be used; what it says never holds a key."""
+
+
+class StoreError(MetisError):
+    """A store that cannot do what was asked; `hint` says what to do about it."""
+
+    def __init__(self, text: str, *, hint: str = "") -> None:
+        self.text = text
+        self.hint = hint
+        super().__init__(f"{text}: {hint}" if hint else text)
+
+
+class StoreUnavailableError(StoreError):
+    """A store that cannot be opened or reached."""
+
+
+class StoreFullError(StoreError):
+    """No room is left; what was to be written is not there, everything older is."""
+
+
+class StoreReadOnlyError(StoreError):
+    """A store that may be read and not written."""
+
+
+class StoreLockedError(StoreError):
+    """Somebody else holds the store for longer than we wait."""
+
+
+class StoreCorruptError(StoreError):
+    """What is on the disk is broken."""
+
+
+class StoreVersionError(StoreError):
+    """A store of a newer metis; an older one would not keep what it does not know."""
+
+
+class ForeignStoreError(StoreError):
+    """A file or database that belongs to another program; it was not touched."""
+
+
+class StoreClosedError(StoreError):
+    """A store that was closed."""
+
+
+class UnknownSessionError(StoreError, LookupError):
+    """A session that is not in the store."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"no session has the id {session_id!r}", hint="`metis sessions` lists all")
+
+
+class UnknownMessageError(StoreError, LookupError):
+    """A message that is not in the session."""
+
+    def __init__(self, session_id: str, message_id: str) -> None:
+        self.session_id = session_id
+        self.message_id = message_id
+        super().__init__(f"session {session_id!r} has no message {message_id!r}")
+
+
+class DuplicateSessionError(StoreError):
+    """A session of that id is in the store already."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        hint = "delete it first, or import under new ids"
+        super().__init__(f"session {session_id!r} is there already", hint=hint)
 
 
 class CatalogError(MetisError):

@@ -39,6 +39,10 @@ def _random_bits() -> int:
     return int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
 
 
+def _random_step() -> int:
+    return int.from_bytes(os.urandom(8), "big")
+
+
 class UlidSource:
     """Mints ULIDs that always increase, whatever the clock does and however many threads ask.
 
@@ -94,6 +98,15 @@ _source = UlidSource()
 def new_ulid() -> str:
     """A new ULID, greater than every one that this process minted before."""
     return _source.mint()
+
+
+def new_ulid_after(ulid: str) -> str:
+    """A new ULID behind one that somebody else minted, by a random step.
+
+    They count up from theirs within one millisecond; a random step keeps us from their next ids.
+    """
+    fresh = _source.mint()
+    return fresh if fresh > ulid else int_to_ulid(ulid_to_int(ulid) + 1 + _random_step())
 
 
 def new_ulids(count: int) -> list[str]:

@@ -21,12 +21,13 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.codec import reread
+from metis.canonical.codec import is_what_it_says
 from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError
 from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageStatus, RoutingMode
 from metis.canonical.placement import Profile, misplaced_blocks
+from metis.canonical.plain_shape import is_plainly_valid
 from metis.canonical.problem import Problem
 from metis.canonical.tools import ToolSet
 
@@ -61,13 +62,15 @@ def validate(
     malformed = [Problem(path=path, rule=row, text=text) for row, path, text in _faults(message)]
     if malformed:
         return malformed
+    if profile == "full" and tools is None and is_plainly_valid(message):
+        return []
+    is_finished = status not in _UNFINISHED
     problems = [
         Problem(path=path, rule=row, text=text)
-        for rule in RULES
-        if profile in rule.profiles and (rule.always or status not in _UNFINISHED)
-        for row, path, text in rule.check(message, profile)
+        for check in _CHECKS[profile, is_finished]
+        for row, path, text in check(message, profile)
     ]
-    if tools is not None and status not in _UNFINISHED:
+    if tools is not None and is_finished:
         problems += _input_problems(message, tools)
     return problems
 
@@ -86,11 +89,11 @@ def _faults(message: Message) -> Found:
         text = f"version {message.schema_version} is not the one that is written, {SCHEMA_VERSION}"
         yield "M-275", "$.schema_version", text
     try:
-        again = reread(message)
+        is_whole = is_what_it_says(message)
     except (DecodeError, EncodeError) as error:
         yield "M-010", error.path, error.reason
         return
-    if again != message:
+    if not is_whole:
         yield "M-010", "$", "the message is not what its own bytes say"
 
 
@@ -206,6 +209,8 @@ def _counts_right(message: Message, _: Profile) -> Found:
 
 def _has_media_types(message: Message, _: Profile) -> Found:
     for index, block in enumerate(message.content):
+        if not isinstance(block, _MAYBE_MEDIA):
+            continue
         path = f"$.content[{index}]"
         inner = block.content if isinstance(block, ToolResultBlock) else ()
         parts = [(path, block), *((f"{path}.content[{i}]", part) for i, part in enumerate(inner))]
@@ -215,6 +220,7 @@ def _has_media_types(message: Message, _: Profile) -> Found:
 
 
 _WITH_MEDIA = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
+_MAYBE_MEDIA = (*_WITH_MEDIA, ToolResultBlock)
 
 
 def _is_media_type(text: str) -> bool:
@@ -245,6 +251,15 @@ RULES = (
     Rule(FULL, _holds_invalid_input_apart),
 )
 """The rule table."""
+
+_CHECKS = {
+    (profile, is_finished): tuple(
+        rule.check for rule in RULES if profile in rule.profiles and (rule.always or is_finished)
+    )
+    for profile in BOTH
+    for is_finished in (True, False)
+}
+"""The checks that a message has to pass, by profile and by whether it came to its end."""
 
 
 def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:

@@ -88,3 +88,26 @@ def unsaid(wire: object, plain: object, path: str) -> Iterator[str]:
 def says(key: str, value: object) -> bool:
     """Whether a key that other protocols do not have says anything."""
     return key not in _IDLE_KEYS and value not in _IDLE_VALUES and (key, value) not in _IDLE
+
+
+def provider_tool_ids(message: Message) -> dict[str, str]:
+    """The provider's ids of the calls in a message, by ours."""
+    found: dict[str, str] = {}
+    for spelling in (message.metadata.provider_raw or NOTHING).values():
+        if isinstance(spelling, Mapping):
+            found.update(cast("Mapping[str, Any]", spelling).get("ids") or {})
+    return found
+
+
+def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
+    """The same message with what is remembered of its calls kept under other ids of ours."""
+    raw = message.metadata.provider_raw
+    if not provider_tool_ids(message) or raw is None:
+        return message
+    renamed: dict[str, Any] = {
+        protocol: {**spelling, "ids": {ids.get(our, our): their for our, their in kept.items()}}
+        if isinstance(spelling, dict) and (kept := cast("dict[str, Any]", spelling).get("ids"))
+        else spelling
+        for protocol, spelling in raw.items()
+    }
+    return replace(message, metadata=replace(message.metadata, provider_raw=renamed))

@@ -1,0 +1,102 @@
+"""Commands on stored sessions: list, show, fork, search, export and import them."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import IO
+
+import click
+
+from metis import store
+from metis.canonical import MetisError
+from metis.cli.documents import name_of
+from metis.cli.render import count, render_conversation
+from metis.store import Store
+
+Work = Callable[[Store], Awaitable[int]]
+
+
+def with_store(url: str | None, work: Work, *, recover: bool = True) -> int:
+    """Run work on a store; an error is a line for people and the exit code 2."""
+
+    async def run() -> int:
+        async with store.open(url, recover=recover) as keep:
+            return await work(keep)
+
+    try:
+        return asyncio.run(run())
+    except MetisError as error:
+        click.echo(f"metis: {error}", err=True)
+        return 2
+
+
+def print_sessions(url: str | None, limit: int) -> int:
+    """Print the sessions that changed last, one a line."""
+
+    async def work(keep: Store) -> int:
+        for session in await keep.sessions(limit):
+            when = session.updated_at.strftime("%Y-%m-%d %H:%M")
+            model = session.active_model or "-"
+            click.echo(f"{session.id}  {when}  {model}  {session.workspace_path}".rstrip())
+        return 0
+
+    return with_store(url, work, recover=False)
+
+
+def print_session(url: str | None, session_id: str) -> int:
+    """Print a session as a conversation for people."""
+
+    async def work(keep: Store) -> int:
+        for part in render_conversation(await keep.messages(session_id)):
+            click.echo(part)
+        return 0
+
+    return with_store(url, work, recover=False)
+
+
+def print_fork(url: str | None, session_id: str, at: str | None) -> int:
+    """Fork a session and print the id of the new one."""
+
+    async def work(keep: Store) -> int:
+        click.echo((await keep.fork(session_id, at=at)).id)
+        return 0
+
+    return with_store(url, work)
+
+
+def print_matches(url: str | None, words: str, session_id: str | None, limit: int) -> int:
+    """Print the messages that hold all words; exits with 1 if there is none."""
+
+    async def work(keep: Store) -> int:
+        found = await keep.search(words, session_id=session_id, limit=limit)
+        for match in found:
+            snippet = " ".join(match.snippet.split())
+            click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
+        return 0 if found else 1
+
+    return with_store(url, work, recover=False)
+
+
+def write_export(url: str | None, session_id: str, target: IO[bytes]) -> int:
+    """Write a session as JSON lines."""
+
+    async def work(keep: Store) -> int:
+        for line in await keep.export(session_id):
+            target.write(line + b"\n")
+        return 0
+
+    return with_store(url, work, recover=False)
+
+
+def read_import(url: str | None, source: IO[bytes], *, new_ids: bool) -> int:
+    """Read a session from JSON lines and print its id."""
+
+    async def work(keep: Store) -> int:
+        session = await keep.import_lines(source.read().splitlines(), new_ids=new_ids)
+        click.echo(session.id)
+        messages = count(len(await keep.messages(session.id)), "message")
+        click.echo(f"{name_of(source)}: {messages}", err=True)
+        return 0
+
+    sys.stdout.flush()
+    return with_store(url, work)

@@ -1,0 +1,384 @@
+"""PostgreSQL: the store for many machines.
+
+One connection writes, others read. An acknowledged append is committed at the server; "process"
+leaves the server's own settings as they are, "power" insists on `synchronous_commit`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from metis.canonical.errors import (
+    ForeignStoreError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
+from metis.store import schema
+from metis.store.database import SESSION_TABLES, Rows, Transaction, WordsOf
+
+try:
+    import psycopg
+    from psycopg import Connection, sql
+    from psycopg.rows import TupleRow  # noqa: TC002 - not there without the driver
+except ImportError as error:
+    raise StoreUnavailableError(
+        f"the driver for PostgreSQL is missing ({error})", hint="pip install 'metis-llm[postgres]'"
+    ) from None
+
+T = TypeVar("T")
+DIALECT = "postgres"
+_MIGRATION_LOCK = 0x6D657469
+_OPEN_LOCK = 0x6D657473
+_MARK = "metis_schema"
+_AT_ONCE = 500
+_FETCH = 2000
+_PATIENCE_S = 0.5
+_PAUSE_S = 0.02
+_PENDING = (
+    "SELECT m.id, m.session_id, m.role, m.content_json, m.metadata_json, m.created_at, "
+    "m.schema_version FROM search_pending p JOIN messages m ON m.id = p.message_id "
+    "WHERE p.message_id > ? ORDER BY p.message_id LIMIT ? FOR UPDATE OF p"
+)
+_TAKE_IN = (
+    "INSERT INTO search_index (message_id, session_id, body) VALUES (?, ?, ?) "
+    "ON CONFLICT (message_id) DO UPDATE SET body = excluded.body"
+)
+
+_KINDS: dict[str, tuple[type[StoreError], str]] = {
+    "53100": (StoreFullError, "make room at the server and try again; nothing older is lost"),
+    "25006": (StoreReadOnlyError, "connect to a server that may be written"),
+    "42501": (StoreReadOnlyError, "give the user the right to write"),
+    "55P03": (StoreLockedError, "end the other program or try again"),
+    "57014": (StoreLockedError, "end the other program or try again"),
+    "XX001": (StoreCorruptError, "restore a backup"),
+    "XX002": (StoreCorruptError, "rebuild the index, or restore a backup"),
+}
+
+
+@cache
+def _with_marks(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+def store_error(error: psycopg.Error, name: str) -> StoreError:
+    """What an error of PostgreSQL means, and what to do about it."""
+    text = str(error).strip().partition("\n")[0]
+    state = error.sqlstate or ""
+    if state in _KINDS:
+        kind, hint = _KINDS[state]
+        return kind(f"{name}: {text}", hint=hint)
+    if isinstance(error, psycopg.OperationalError):
+        hint = "see whether the server runs and may be reached"
+        return StoreUnavailableError(f"{name}: {text}", hint=hint)
+    return StoreError(f"{name}: {text}")
+
+
+@contextmanager
+def told(name: str) -> Generator[None]:
+    """Turn the errors of PostgreSQL into ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise store_error(error, name) from error
+
+
+class PostgresTransaction:
+    """A connection inside a transaction."""
+
+    def __init__(self, connection: "Connection[TupleRow]") -> None:
+        self._connection = connection
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
+        """Run one statement and give its rows."""
+        cursor = self._connection.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
+        return cursor.fetchall() if cursor.description else []
+
+    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
+        """Run one query and give its rows as they come."""
+        with self._connection.cursor(name="rows") as cursor:
+            cursor.itersize = _FETCH
+            cursor.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
+            yield from cursor
+
+    def change(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement and give the number of rows that it changed."""
+        return self._connection.execute(_with_marks(sql), values).rowcount  # pyright: ignore[reportArgumentType] - our own words
+
+    def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run one statement for each row of values and give the number of rows that it changed."""
+        if len(rows) == 1:
+            return self.change(sql, rows[0])
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_with_marks(sql), rows)  # pyright: ignore[reportArgumentType] - our own words
+            return cursor.rowcount
+
+
+class PostgresDatabase:
+    """A database at a server with the tables of the store."""
+
+    is_cheap_to_commit = False
+
+    def __init__(self, url: str, *, durability: str, wait_s: float) -> None:
+        parts = urlsplit(url)
+        host = parts.hostname or "local"
+        self.name = f"postgresql://{host}{parts.path}"
+        self._url = url
+        self._synchronous = "on" if durability == "power" else None
+        self._wait_ms = int(wait_s * 1000)
+        self._lock = threading.Lock()
+        self._idle: list[Connection[TupleRow]] = []
+        self._claim: Connection[TupleRow] | None = None
+        self._search: PostgresSearch | None = None
+        with told(self.name):
+            self._writer = self._connect()
+
+    def _connect(self, *, autocommit: bool = False) -> "Connection[TupleRow]":
+        connection = psycopg.connect(self._url, autocommit=True, application_name="metis")
+        connection.execute(sql.SQL("SET lock_timeout = {}").format(self._wait_ms))
+        if self._synchronous is not None:
+            connection.execute("SET synchronous_commit = on")
+        connection.autocommit = autocommit
+        return connection
+
+    def write(self, work: Callable[[PostgresTransaction], T]) -> T:
+        """Do work in a transaction for writing; it is durable when the answer comes."""
+        with self._lock, told(self.name):
+            if self._writer.closed:  # the server went away; it may be back
+                self._writer = self._connect()
+                self._hold()
+            with self._writer.transaction():
+                return work(PostgresTransaction(self._writer))
+
+    def try_write(self, work: Callable[[PostgresTransaction], T]) -> T | None:  # noqa: ARG002 - never done
+        """Nothing: a server never answers so quickly that it would be worth it."""
+        return None
+
+    @contextmanager
+    def read(self) -> Generator[PostgresTransaction]:
+        """A transaction for reading, at one point in time; for any thread."""
+        with told(self.name):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                with connection.transaction():
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                    yield PostgresTransaction(connection)
+            finally:
+                if not connection.closed:
+                    self._idle.append(connection)
+
+    def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - the same for all
+        """Whether anybody else may have written: on a server always."""
+        return True
+
+    def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
+        """Keep others from writing to these sessions until the transaction ends."""
+        marks = ", ".join("?" * len(ids))
+        sql = f"SELECT id FROM sessions WHERE id IN ({marks}) ORDER BY id FOR NO KEY UPDATE"  # noqa: S608 - marks only
+        transaction.run(sql, ids)
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether an error says that a row is there already, or that one is missing."""
+        return isinstance(error.__cause__ or error, psycopg.IntegrityError)
+
+    def claim(self, *, patiently: bool) -> bool:
+        """Whether no other store has this database open; nobody else can open it until `share`.
+
+        The server may still be busy with the last words of one who was killed; `patiently` waits
+        for a moment until it has noticed.
+        """
+        with told(self.name):
+            if self._claim is None:
+                self._claim = self._connect(autocommit=True)
+            patience = time.monotonic() + (_PATIENCE_S if patiently else 0)
+            while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < patience:
+                time.sleep(_PAUSE_S)
+            return is_alone
+
+    def _try_lock(self, connection: "Connection[TupleRow]") -> bool:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (_OPEN_LOCK,)).fetchone()
+        return bool(row and row[0])
+
+    def share(self, *, was_alone: bool) -> None:
+        """Count as one of those that have it open, for as long as any word of ours may arrive."""
+        with told(self.name):
+            if self._claim is not None:
+                self._claim.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
+                if was_alone:
+                    self._claim.execute("SELECT pg_advisory_unlock(%s)", (_OPEN_LOCK,))
+        with self._lock, told(self.name):
+            self._hold()
+
+    def _hold(self) -> None:
+        with self._writer.transaction():
+            self._writer.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
+
+    def version(self) -> int:
+        """The version of the tables; 0 if there are none."""
+        with self.read() as transaction:
+            return self._version(transaction)
+
+    def _version(self, transaction: PostgresTransaction) -> int:
+        found = transaction.run(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        )
+        tables = {row[0] for row in found}
+        if _MARK not in tables:
+            ours = {"sessions", "messages", "tool_calls", "journal", "events"}
+            if tables & ours:
+                text = f"{self.name}: it holds tables of another program"
+                raise ForeignStoreError(text, hint="name another database or schema")
+            return 0
+        version = transaction.run(f"SELECT max(version) FROM {_MARK}")[0][0] or 0  # noqa: S608 - our own name
+        if version > schema.newest(DIALECT):
+            raise StoreVersionError(
+                f"{self.name}: its tables are of version {version}, this metis knows "
+                f"{schema.newest(DIALECT)}",
+                hint="update metis; nothing was touched",
+            )
+        return version
+
+    def migrate(self) -> int:
+        """Bring the tables up to date and give their version."""
+        newest = schema.newest(DIALECT)
+        if self.version() == newest:
+            return newest
+
+        def write(transaction: PostgresTransaction) -> None:
+            transaction.run("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
+            version = self._version(transaction)
+            transaction.run(f"CREATE TABLE IF NOT EXISTS {_MARK} (version INTEGER PRIMARY KEY)")
+            for number, text in schema.steps(DIALECT):
+                if number > version:
+                    for statement in schema.statements(text):
+                        transaction.run(statement)
+                    transaction.run(f"INSERT INTO {_MARK} VALUES (?)", (number,))  # noqa: S608 - our own name
+
+        self.write(write)
+        return newest
+
+    def tend(self) -> None:
+        """Nothing: the server looks after itself."""
+
+    def check(self) -> list[str]:
+        """What is wrong with the database itself; the server keeps keys and pages."""
+        try:
+            with self.read() as transaction:
+                for table in (*SESSION_TABLES, "sessions", "events", "price_versions"):
+                    transaction.run(f"SELECT count(*) FROM {table}")  # noqa: S608 - a list of ours
+        except StoreError as error:
+            return [str(error)]
+        return []
+
+    def backup(self, target: Path) -> None:
+        """Copy every table to a file, as of one point in time."""
+        if target.exists():
+            raise StoreUnavailableError(f"{target}: it is there already", hint="name a new file")
+        tables = ("sessions", "messages", "tool_calls", "journal", "message_parents", "bookmarks")
+        rest = ("tool_id_map", "open_messages", "price_versions", "events", "writers")
+        with self.read(), told(self.name), self._connect() as connection, target.open("wb") as file:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            for table in (*tables, *rest):
+                file.write(f"-- {table}\n".encode())
+                statement = sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(table))
+                with connection.cursor().copy(statement) as rows:
+                    for part in rows:
+                        file.write(part)
+                file.write(b"\\.\n")
+
+    def erase(self, session_ids: Sequence[str]) -> None:
+        """Take sessions away with everything in them, also from the search index."""
+
+        def write(transaction: PostgresTransaction) -> None:
+            for session_id in session_ids:
+                transaction.run(
+                    "DELETE FROM search_pending WHERE message_id IN "
+                    "(SELECT id FROM messages WHERE session_id = ?)",
+                    (session_id,),
+                )
+                for table in ("search_index", *SESSION_TABLES):
+                    transaction.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))  # noqa: S608 - a list of ours
+                transaction.run("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+        self.write(write)
+
+    def purge(self) -> None:
+        """Write the tables anew without what was deleted."""
+        with told(self.name), self._connect(autocommit=True) as connection:
+            for table in (*SESSION_TABLES, "sessions", "events", "search_index"):
+                connection.execute(sql.SQL("VACUUM (FULL) {}").format(sql.Identifier(table)))
+
+    def index(self) -> "PostgresSearch":
+        """The search index: two tables of its own."""
+        if self._search is None:
+            self._search = PostgresSearch(self)
+        return self._search
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        with self._lock, suppress(psycopg.Error):
+            for connection in (*self._idle, self._writer, self._claim):
+                if connection is not None:
+                    connection.close()
+
+
+class PostgresSearch:
+    """Words of messages, taken in when somebody searches."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def catch_up(self, words_of: WordsOf) -> int:
+        """Take in what was stored since, and give the number of messages."""
+        taken, after = 0, ""
+        while True:
+            count, after = self._database.write(partial(_take_in, after=after, words_of=words_of))
+            taken += count
+            if not after:
+                return taken
+
+    def find(self, words: str, session_id: str | None, limit: int) -> Rows:
+        """Session, message and snippet of the best matches."""
+        options = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
+        with self._database.read() as transaction:
+            return transaction.run(
+                "SELECT session_id, message_id, ts_headline('simple', body, query, ?) "
+                "FROM search_index, plainto_tsquery('simple', ?) query WHERE words @@ query "
+                "AND (?::text IS NULL OR session_id = ?) "
+                "ORDER BY ts_rank(words, query) DESC, message_id DESC LIMIT ?",
+                (options, words, session_id, session_id, limit),
+            )
+
+    def clear(self) -> None:
+        """Drop everything."""
+        again = "INSERT INTO search_pending SELECT id FROM messages ON CONFLICT DO NOTHING"
+
+        def write(transaction: PostgresTransaction) -> None:
+            transaction.run("DELETE FROM search_index")
+            transaction.run(again)
+
+        self._database.write(write)
+
+
+def _take_in(transaction: PostgresTransaction, *, after: str, words_of: WordsOf) -> tuple[int, str]:
+    """Take in one batch; the number of messages, and where the next one begins, if any."""
+    rows = transaction.run(_PENDING, (after, _AT_ONCE))
+    found = [(row[0], row[1], words_of(row)) for row in rows]
+    ready = [each for each in found if each[2] is not None]
+    if ready:
+        transaction.change_many(_TAKE_IN, ready)
+        done = "DELETE FROM search_pending WHERE message_id = ?"
+        transaction.change_many(done, [(each[0],) for each in ready])
+    return len(ready), rows[-1][0] if len(rows) == _AT_ONCE else ""

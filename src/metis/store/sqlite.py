@@ -1,0 +1,329 @@
+"""SQLite: the store in one file, for one machine.
+
+One connection writes, others read. Durability "process" is WAL with synchronous NORMAL: what was
+acknowledged survives the death of the process. "power" is FULL: it survives the loss of power.
+"""
+
+import fcntl
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
+from metis.store import schema
+from metis.store.database import SESSION_TABLES, Rows, Transaction
+from metis.store.sqlite_file import (
+    APPLICATION_ID,
+    check_file,
+    check_version,
+    is_busy,
+    store_error,
+    told,
+)
+from metis.store.sqlite_search import SqliteSearch
+
+T = TypeVar("T")
+DIALECT = "sqlite"
+_CHECKPOINT_CHANGES = 500
+_LONG_LOG_BYTES = 64 * 1024 * 1024
+_STATEMENTS = 256
+_PAUSE_S = 0.001
+
+
+class SqliteTransaction:
+    """A connection inside a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
+        """Run one statement and give its rows."""
+        return self._connection.execute(sql, values).fetchall()
+
+    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
+        """Run one query and give its rows as they come."""
+        return self._connection.execute(sql, values)
+
+    def change(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement and give the number of rows that it changed."""
+        return self._connection.execute(sql, values).rowcount
+
+    def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run one statement for each row of values and give the number of rows that it changed."""
+        if len(rows) == 1:
+            return self._connection.execute(sql, rows[0]).rowcount
+        return self._connection.executemany(sql, rows).rowcount
+
+
+class SqliteDatabase:
+    """A file with the tables of the store."""
+
+    def __init__(self, path: Path, *, durability: str, wait_s: float) -> None:
+        self.name = str(path)
+        self.is_cheap_to_commit = durability == "process"
+        self._path = path
+        self._synchronous = "NORMAL" if durability == "process" else "FULL"
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._data_version: int | None = None
+        self._tended = 0
+        self._claim: int | None = None
+        self._search: SqliteSearch | None = None
+        check_file(path, schema.newest(DIALECT))
+        with told(self.name):
+            self._mark()
+            self._writer = self._connect()
+        self._transaction = SqliteTransaction(self._writer)
+
+    def _mark(self) -> None:
+        """Write our number into a new file, before the log takes over."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._path.exists():
+                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            text = f"{self.name}: it cannot be made ({error.strerror})"
+            raise StoreUnavailableError(text, hint="name a folder that may be written") from None
+        if self._path.stat().st_size:
+            return
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS,
+            timeout=self._wait_s,
+        )
+        try:
+            if os.access(self._path, os.W_OK):
+                connection.execute("PRAGMA journal_mode = WAL")
+            for pragma in (
+                f"synchronous = {self._synchronous}",
+                "foreign_keys = ON",
+                "temp_store = MEMORY",
+                "wal_autocheckpoint = 0",
+                "busy_timeout = 0",
+                "cache_size = -32768",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def write(self, work: Callable[[SqliteTransaction], T]) -> T:
+        """Do work in a transaction for writing; it is durable when the answer comes."""
+        with self._lock:
+            try:
+                self._begin()
+                return self._finish(work)
+            except sqlite3.Error as error:
+                raise store_error(error, self.name) from error
+
+    def try_write(self, work: Callable[[SqliteTransaction], T]) -> T | None:
+        """The same, or None at once if somebody else is writing."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return None if self._try_begin() is not None else self._finish(work)
+        except sqlite3.Error as error:
+            raise store_error(error, self.name) from error
+        finally:
+            self._lock.release()
+
+    def _try_begin(self) -> sqlite3.Error | None:
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return error
+        return None
+
+    def _begin(self) -> None:
+        """Begin, and wait for others; pauses differ, so that no two wait in step."""
+        patience = time.monotonic() + self._wait_s
+        while (busy := self._try_begin()) is not None:
+            if time.monotonic() > patience:
+                raise busy
+            time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311 - no secret
+
+    def _finish(self, work: Callable[[SqliteTransaction], T]) -> T:
+        """Do work in the transaction that has begun, and commit."""
+        try:
+            value = work(self._transaction)
+            self._writer.execute("COMMIT")
+        except BaseException:
+            self._data_version = None
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+        return value
+
+    @contextmanager
+    def read(self) -> Generator[SqliteTransaction]:
+        """A transaction for reading, at one point in time; for any thread."""
+        with told(self.name):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                connection.execute("BEGIN")
+                yield SqliteTransaction(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._idle.append(connection)
+
+    def has_changed(self, transaction: Transaction) -> bool:
+        """Whether anybody else may have written since the last transaction for writing."""
+        seen = self._data_version
+        self._data_version = transaction.run("PRAGMA data_version")[0][0]
+        return self._data_version != seen
+
+    def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
+        """Nothing to do: only one transaction writes at a time."""
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether an error says that a row is there already, or that one is missing."""
+        return isinstance(error.__cause__ or error, sqlite3.IntegrityError)
+
+    def claim(self, *, patiently: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
+        """Whether no other store has this file open; nobody else can open it until `share`."""
+        try:
+            if self._claim is None:
+                self._claim = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            text = f"{self.name}: it may only be read ({error.strerror})"
+            hint = "make the file and its folder writable, or open another store"
+            raise StoreReadOnlyError(text, hint=hint) from None
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._claim, fcntl.LOCK_SH)
+            return False
+        return True
+
+    def share(self, *, was_alone: bool) -> None:  # noqa: ARG002 - the same either way
+        """Count as one of those that have it open."""
+        if self._claim is not None:
+            fcntl.flock(self._claim, fcntl.LOCK_SH)
+
+    def version(self) -> int:
+        """The version of the tables."""
+        with told(self.name):
+            return self._writer.execute("PRAGMA user_version").fetchone()[0]
+
+    def migrate(self) -> int:
+        """Bring the tables up to date and give their version."""
+        newest = schema.newest(DIALECT)
+        check_version(self._path, self.version(), newest)
+        if self.version() == newest:
+            return newest
+
+        def write(transaction: SqliteTransaction) -> None:
+            version = transaction.run("PRAGMA user_version")[0][0]
+            check_version(self._path, version, newest)
+            for number, text in schema.steps(DIALECT):
+                if number > version:
+                    for statement in schema.statements(text):
+                        transaction.run(statement)
+                    transaction.run(f"PRAGMA user_version = {number}")
+
+        self.write(write)
+        return newest
+
+    def tend(self) -> None:
+        """Move the log into the file once it is long."""
+        changes = self._writer.total_changes
+        is_long = False
+        with suppress(OSError):
+            is_long = Path(f"{self.name}-wal").stat().st_size > _LONG_LOG_BYTES
+        if changes - self._tended < _CHECKPOINT_CHANGES and not is_long:
+            return
+        self._tended = changes
+        with self._lock, told(self.name):
+            self._writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'PASSIVE'})")
+
+    def check(self) -> list[str]:
+        """What is wrong with the file itself."""
+        try:
+            with self.read() as transaction:
+                found = [
+                    row[0] for row in transaction.run("PRAGMA integrity_check") if row[0] != "ok"
+                ]
+                broken = transaction.run("PRAGMA foreign_key_check")
+        except StoreError as error:
+            return [str(error)]
+        return found + [f"{row[0]}: a row points at no {row[2]}" for row in broken]
+
+    def backup(self, target: Path) -> None:
+        """Copy everything to a file, while others go on."""
+        if target.exists():
+            raise StoreUnavailableError(f"{target}: it is there already", hint="name a new file")
+        with (
+            told(self.name),
+            closing(sqlite3.connect(target)) as copy,
+            closing(self._connect()) as source,
+        ):
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+
+    def erase(self, session_ids: Sequence[str]) -> None:
+        """Take sessions away with everything in them, also from the search index."""
+        index = self.index()
+        with self._lock, told(self.name):
+            # Keys are not watched meanwhile: SQLite would look through all calls for each message.
+            self._writer.execute("PRAGMA foreign_keys = OFF")
+            try:
+                self._begin()
+                self._finish(lambda _: index.forget(session_ids, self._erase(session_ids)))
+            finally:
+                self._data_version = None
+                self._writer.execute("PRAGMA foreign_keys = ON")
+
+    def _erase(self, session_ids: Sequence[str]) -> int:
+        execute = self._writer.execute
+        for session_id in session_ids:
+            for table in SESSION_TABLES:
+                execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))  # noqa: S608 - a list of ours
+            execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        return execute("SELECT max(rowid) FROM messages").fetchone()[0] or 0
+
+    def purge(self) -> None:
+        """Write the file anew without what was deleted, and empty the log."""
+        index = self.index()
+        with self._lock, told(self.name):
+            self._writer.execute("VACUUM")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        index.clear()
+
+    def index(self) -> SqliteSearch:
+        """The search index: a file of its own beside this one."""
+        if self._search is None:
+            self._search = SqliteSearch(Path(f"{self.name}-search"), self.read)
+        return self._search
+
+    def close(self) -> None:
+        """Let go of the file; the last one out moves the log into it."""
+        if self._search is not None:
+            self._search.close()
+        with self._lock:
+            with suppress(sqlite3.Error):
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            for connection in (*self._idle, self._writer):
+                connection.close()
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None

@@ -1,0 +1,242 @@
+"""Writer: everything that is written goes through here; what comes together is committed together.
+
+A caller puts down its job and gives all other tasks that are ready a turn to do the same; then the
+first to come back commits what is there. A small commit that does not wait for the disk takes less
+time than waking another thread, so it is done at once. Everything else is done by one thread:
+large batches, commits that wait for the disk or for another process, and upkeep. Either way a
+caller is answered only after the commit.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Sequence
+from queue import Empty, SimpleQueue
+from types import coroutine
+from typing import Any, Protocol
+
+from metis.canonical.errors import MetisError, StoreClosedError
+from metis.store.database import Database, Transaction
+from metis.store.tables import Tables, UnansweredError
+
+_MOST = 512
+_SMALL_JOBS = 64
+_SMALL_BYTES = 128 * 1024
+_UPKEEP_EVERY = 128
+
+
+class Work(Protocol):
+    """Something to write; it may be run again, in a transaction of its own, if others spoil it."""
+
+    def write(self, tables: Tables, /) -> Any:
+        """Write it, and give what the caller waits for."""
+        ...
+
+    def explain(self, transaction: Transaction, /) -> MetisError | None:
+        """What is wrong with it, if it did not fit to what is there."""
+        ...
+
+
+class Plain:
+    """Work that is one function."""
+
+    def __init__(self, write: Callable[[Tables], Any]) -> None:
+        self.write = write
+
+    def explain(self, transaction: Transaction, /) -> MetisError | None:  # noqa: ARG002 - nothing to say
+        """Nothing: the error says it itself."""
+        return None
+
+
+class Job:
+    """Something to write, and what became of it."""
+
+    __slots__ = ("answer", "error", "is_done", "session_ids", "size", "value", "work")
+
+    def __init__(self, work: Work, session_ids: Sequence[str], size: int) -> None:
+        self.work = work
+        self.session_ids = session_ids
+        self.size = size
+        self.answer: asyncio.Future[None] | None = None
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.is_done = False
+
+    def end(self, value: Any, error: Exception | None) -> None:
+        """Note what became of it."""
+        self.value, self.error, self.is_done = value, error, True
+
+
+@coroutine
+def _turn() -> Generator[None, None, None]:
+    """Let every task that is ready go first."""
+    yield
+
+
+class Writer:
+    """Commits jobs, alone or together; for the tasks of one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tables = Tables(database)
+        self._pending: list[Job] = []
+        self._handed: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._commits = 0
+
+    async def submit(self, work: Work, session_ids: Sequence[str], size: int) -> Any:
+        """Have something written; the answer comes when it is durable."""
+        if self._is_closed:
+            raise StoreClosedError("the store was closed")
+        job = Job(work, session_ids, size)
+        self._pending.append(job)
+        try:
+            await _turn()
+        except asyncio.CancelledError:
+            if job in self._pending:
+                self._pending.remove(job)
+            raise
+        if not job.is_done:
+            if job.answer is None:
+                self._commit_pending()
+            if job.answer is not None:
+                await job.answer
+        if job.error is not None:
+            raise job.error
+        return job.value
+
+    def run(self, work: Work, session_ids: Sequence[str] = ()) -> Any:
+        """Have something written at once, by this thread."""
+        job = Job(work, session_ids, 0)
+
+        def write(transaction: Transaction) -> None:
+            self._apply(transaction, [job])
+
+        self._database.write(write)
+        if job.error is not None:
+            raise job.error
+        return job.value
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._handed.put(None)
+            self._thread.join()
+        if self._pending:
+            self._commit(self._pending)
+            self._pending = []
+
+    def _commit_pending(self) -> None:
+        """Commit what is there: here if that is quick, else in the thread."""
+        batch, self._pending = self._pending, []
+        is_small = (
+            self._database.is_cheap_to_commit
+            and len(batch) <= _SMALL_JOBS
+            and sum([job.size for job in batch]) <= _SMALL_BYTES
+        )
+        if is_small and self._commit_here(batch):
+            self._commits += 1
+            if self._commits >= _UPKEEP_EVERY:
+                self._commits = 0
+                self._hand_over([])
+            return
+        loop = asyncio.get_running_loop()
+        for job in batch:
+            job.answer = loop.create_future()
+        self._hand_over(batch)
+
+    def _commit_here(self, batch: list[Job]) -> bool:
+        """Commit in the caller's thread; False if somebody else is writing."""
+        try:
+            done = self._database.try_write(lambda transaction: self._apply(transaction, batch))
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            self._one_by_one(batch, error)
+            return True
+        return done is not None
+
+    def _hand_over(self, batch: list[Job]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
+            self._thread.start()
+        self._handed.put(batch)
+
+    def _serve(self) -> None:
+        while (batch := self._handed.get()) is not None:
+            is_last = self._gather(batch)
+            if batch:
+                self._commit(batch)
+                _answer(batch)
+            with contextlib.suppress(MetisError):  # what fails for good fails a commit, too
+                self._database.tend()
+            if is_last:
+                return
+
+    def _gather(self, batch: list[Job]) -> bool:
+        """Add what came in meanwhile; True if that was the last."""
+        with contextlib.suppress(Empty):
+            while len(batch) < _MOST:
+                more = self._handed.get_nowait()
+                if more is None:
+                    return True
+                batch += more
+        return False
+
+    def _commit(self, batch: list[Job]) -> None:
+        try:
+            self._database.write(lambda transaction: self._apply(transaction, batch))
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            self._one_by_one(batch, error)
+
+    def _apply(self, transaction: Transaction, batch: list[Job]) -> bool:
+        """Run every job; one that fails before it wrote anything fails alone."""
+        tables = self._tables
+        try:
+            tables.begin(transaction, batch)
+            for job in batch:
+                rows = tables.row_count
+                try:
+                    job.end(job.work.write(tables), None)
+                except MetisError as error:
+                    if len(batch) == 1 or tables.row_count != rows:
+                        raise
+                    job.end(None, error)
+            tables.flush()
+        except BaseException:
+            tables.forget()
+            raise
+        return True
+
+    def _one_by_one(self, batch: list[Job], error: Exception) -> None:
+        """One job spoiled the batch: give each a transaction of its own."""
+        if len(batch) == 1:
+            batch[0].end(None, self._explained(batch[0], error))
+            return
+        for job in batch:
+            try:
+                job.end(self.run(job.work, job.session_ids), None)
+            except Exception as own:  # noqa: BLE001 - its caller gets it
+                job.end(None, self._explained(job, own))
+
+    def _explained(self, job: Job, error: Exception) -> Exception:
+        if not (isinstance(error, UnansweredError) or self._database.is_conflict(error)):
+            return error
+        try:
+            with self._database.read() as transaction:
+                return job.work.explain(transaction) or error
+        except MetisError:
+            return error
+
+
+def _answer(batch: list[Job]) -> None:
+    """Wake those who wait for jobs that another thread did, with one word to their loop."""
+    loop = next((job.answer.get_loop() for job in batch if job.answer is not None), None)
+    if loop is not None and not loop.is_closed():
+        loop.call_soon_threadsafe(_wake, batch)
+
+
+def _wake(batch: list[Job]) -> None:
+    for job in batch:
+        if job.answer is not None and not job.answer.done():
+            job.answer.set_result(None)

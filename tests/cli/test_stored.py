@@ -1,0 +1,105 @@
+"""The commands on stored sessions, from the outside."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from build import assistant, call, numbered, provenance, tool, tool_id, user
+from metis import store
+from metis.cli.main import cli
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of metis with one session in it."""
+    monkeypatch.setenv("METIS_HOME", str(tmp_path))
+    raw = {"anthropic": {"n": "x" * 300}}
+    messages = numbered(
+        user("what does the owl say?"),
+        assistant(call("read", tool_id(7)), metadata=provenance(provider_raw=raw)),
+        tool("hoot", answers=tool_id(7)),
+    )
+
+    async def fill() -> None:
+        async with store.open() as keep:
+            await keep.create_session("sess_42", workspace_path="/work", active_model="a:b")
+            await keep.append_all(messages)
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def test_sessions_lists_and_show_shows(home: Path) -> None:
+    listed = run("sessions")
+    assert listed.exit_code == 0
+    assert listed.stdout.startswith("sess_42  20")
+    assert "a:b  /work" in listed.stdout
+    shown = run("show", "sess_42")
+    assert "what does the owl say?" in shown.stdout
+    assert "hoot" in shown.stdout
+    unknown = run("show", "sess_none")
+    assert unknown.exit_code == 2
+    assert "no session has the id 'sess_none'" in unknown.stderr
+
+
+def test_export_and_import_through_files(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.jsonl"
+    assert run("export", "sess_42", "-o", str(file)).exit_code == 0
+    assert run("export", "sess_42").stdout_bytes == file.read_bytes()
+    assert run("import", str(file)).exit_code == 2
+    again = run("import", str(file), "--new-ids")
+    assert again.exit_code == 0
+    assert again.stdout.startswith("sess_")
+    assert "3 messages" in again.stderr
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    assert run("import", "-", "--store", other, stdin=file.read_bytes()).stdout == "sess_42\n"
+    assert run("export", "sess_42", "--store", other).stdout_bytes == file.read_bytes()
+    assert "line 1" in run("import", "-", stdin=b"nonsense").stderr
+
+
+def test_fork_and_search(home: Path) -> None:
+    forked = run("fork", "sess_42").stdout.strip()
+    assert forked.startswith("sess_")
+    found = run("search", "owl", "say")
+    assert len(found.stdout.splitlines()) == 2
+    assert "[owl]" in found.stdout
+    assert len(run("search", "owl", "--session", forked).stdout.splitlines()) == 1
+    nothing = run("search", "walrus")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+
+
+def test_the_store_is_checked_copied_swept_and_migrated(home: Path, tmp_path: Path) -> None:
+    assert run("store", "check").exit_code == 0
+    copy = tmp_path / "copy.db"
+    assert run("store", "backup", str(copy)).exit_code == 0
+    assert run("store", "backup", str(copy)).exit_code == 2
+    assert run("export", "sess_42", "--store", f"sqlite:///{copy}").exit_code == 0
+    planned = run("store", "sweep", "--raw-bytes", "100")
+    assert "raw bytes" in planned.stdout
+    assert "--apply" in planned.stderr
+    assert run("store", "sweep", "--raw-bytes", "100", "--apply").stdout == planned.stdout
+    assert run("store", "sweep", "--raw-bytes", "100").stdout == ""
+    assert "version 1" in run("store", "migrate").stdout
+    with sqlite3.connect(home / "metis.db") as database:
+        database.execute("UPDATE tool_calls SET result_message_id = NULL")
+    database.close()
+    checked = run("store", "check")
+    assert checked.exit_code == 1
+    assert "the table says" in checked.stdout
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "postgresql://127.0.0.1:1/x"])
+def test_a_store_that_is_none_is_a_line_and_not_a_traceback(url: str) -> None:
+    done = run("sessions", "--store", url)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("metis: ")

@@ -1,0 +1,55 @@
+"""A writer that is killed: it appends until it dies, and prints every id that was acknowledged.
+
+python crash_writer.py URL
+"""
+
+import asyncio
+import sys
+
+from msgspec.structs import replace
+
+from build import assistant, call, tool, user
+from metis import store
+from metis.canonical import new_session_id, new_tool_use_id, new_ulid
+from metis.canonical.metadata import MessageStatus
+from metis.store import Store
+
+
+async def talk(keep: Store, say: "asyncio.Queue[str]") -> None:
+    """A conversation with calls, results, and answers that are written while they stream."""
+    session_id = new_session_id()
+    await keep.create_session(session_id)
+
+    async def append(message: object) -> None:
+        entry = await keep.append(replace(message, id=new_ulid(), session_id=session_id))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType] - a message
+        await say.put(f"{session_id} {entry.id} {entry.seq}")
+
+    while True:
+        call_id = new_tool_use_id()
+        await append(user("what is in it?"))
+        await append(assistant(call("read", call_id, path="a")))
+        await append(tool("42", answers=call_id))
+        answer = replace(assistant("it says "), id=new_ulid(), session_id=session_id)
+        metadata = replace(answer.metadata, status=MessageStatus.PARTIAL)
+        entry = await keep.append(replace(answer, metadata=metadata))
+        await say.put(f"{session_id} {entry.id} {entry.seq}")
+        await keep.save(replace(answer, content=assistant("it says 42").content))
+
+
+async def main(url: str) -> None:
+    """Talk in several sessions at once, until the end."""
+    say: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
+
+    async def speak() -> None:
+        while True:
+            sys.stdout.write(await say.get() + "\n")
+            sys.stdout.flush()
+
+    async with store.open(url) as keep:
+        sys.stdout.write("open\n")
+        sys.stdout.flush()
+        await asyncio.gather(speak(), *(talk(keep, say) for _ in range(4)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,131 @@
+"""A PostgreSQL server of our own for the tests: loopback only, never as root, ended by its id."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+_START_S = 60.0
+# The server outlives the processes that the tests kill, so it need not wait for the disk.
+_FAST = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200")
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, folder: Path, port: int, process: subprocess.Popen[bytes]) -> None:
+        self._folder = folder
+        self._port = port
+        self._process = process
+        self._count = 0
+
+    @property
+    def url(self) -> str:
+        """The address of the database that every server has."""
+        return f"postgresql://metis@127.0.0.1:{self._port}/postgres"
+
+    def new_database(self) -> str:
+        """The address of a new, empty database."""
+        self._count += 1
+        name = f"t{os.getpid()}_{self._count}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")  # pyright: ignore[reportArgumentType, reportCallIssue] - a name of ours
+        return self.url.replace("/postgres", f"/{name}")
+
+    def stop(self) -> None:
+        """End the server and take its files away."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start_server() -> Server:
+    """Start a server, or skip the test with a word on why there is none."""
+    initdb, postgres = _program("initdb"), _program("postgres")
+    if initdb is None or postgres is None:
+        pytest.skip("PostgreSQL is not on this machine: no initdb or postgres")
+    user = _plain_user()
+    folder = Path(tempfile.mkdtemp(prefix="metis-pg-"))
+    become = _become(user)
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    made = subprocess.run(  # noqa: S603 - a program of the machine
+        [initdb, "-D", folder / "data", "-U", "metis", "-A", "trust", "-E", "UTF8", "--no-sync"],
+        preexec_fn=become,
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.decode()[-200:]}")
+    port = _free_port()
+    process = subprocess.Popen(  # noqa: S603 - a program of the machine
+        [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder, *_FAST],
+        preexec_fn=become,  # noqa: PLW1509 - as above
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    server = Server(folder, port, process)
+    if not _is_up(server.url, process):
+        server.stop()
+        pytest.skip("PostgreSQL does not start here")
+    return server
+
+
+def _program(name: str) -> str | None:
+    """A program of PostgreSQL: on the path, or where Debian puts it."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(found[-1]) if found else shutil.which(name)
+
+
+def _plain_user() -> pwd.struct_passwd | None:
+    """Who to be instead of root; None if we are not root."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    pytest.skip("PostgreSQL does not run as root, and there is no other user")
+
+
+def _become(user: pwd.struct_passwd | None) -> Callable[[], None] | None:
+    if user is None:
+        return None
+
+    def become() -> None:
+        os.setgroups([])
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+
+    return become
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _is_up(url: str, process: subprocess.Popen[bytes]) -> bool:
+    patience = time.monotonic() + _START_S
+    while time.monotonic() < patience and process.poll() is None:
+        try:
+            psycopg.connect(url).close()
+        except psycopg.OperationalError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
