@@ -37,6 +37,10 @@ class CallReading:
 
     def read(self, message: Message) -> Message:
         """The message with its calls as they were meant."""
+        if not self._ours and not any(
+            type(block) is ToolUseBlock and block.invalid is not None for block in message.content
+        ):
+            return message
         content: list[ContentBlock] = []
         for block in message.content:
             content += self.parts(block) if isinstance(block, ToolUseBlock) else (block,)

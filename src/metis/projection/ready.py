@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -57,6 +58,12 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
     return seen if _is_framed(messages, target, is_start=before is None) else None
 
 
+@lru_cache(maxsize=1000)
+def _is_plain(name: str) -> bool:
+    """Whether every target takes a name of a tool; the same few come again and again."""
+    return PLAIN_NAME.fullmatch(name) is not None
+
+
 def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -> bool:
     """Whether a conversation begins and ends as the target wants it."""
     if not messages:
@@ -79,7 +86,7 @@ def _is_fine(
     call, name = block.id, block.name
     if not call or call in seen or block.invalid is not None:
         return False
-    if len(name) > target.tool_name_length or PLAIN_NAME.fullmatch(name) is None:
+    if len(name) > target.tool_name_length or not _is_plain(name):
         return False
     seen.add(call)
     waiting.append(call)

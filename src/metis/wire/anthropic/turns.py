@@ -10,13 +10,19 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import (
+    ContentBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.wire.anthropic.blocks import PROTOCOL, encode_block
 from metis.wire.anthropic.cache import mark
 from metis.wire.anthropic.options import encode_options
-from metis.wire.anthropic.parts import TextPart, ToolResultPart, ToolUsePart
+from metis.wire.anthropic.parts import TextPart, ThinkingPart, ToolResultPart, ToolUsePart
 from metis.wire.body import write_around
 from metis.wire.call import AdapterOptions
 from metis.wire.shape import Wire
@@ -153,7 +159,12 @@ class Turns:
                 is_error = True if block.is_error else UNSET
                 blocks.append(ToolResultPart(ids.get(call) or self._wire_id(call), inner, is_error))
             elif type(block) is ToolUseBlock:
-                blocks.append(ToolUsePart(self._wire_id(block.id), block.input, block.name))
+                call = block.id
+                blocks.append(
+                    ToolUsePart(ids.get(call) or self._wire_id(call), block.input, block.name)
+                )
+            elif type(block) is ThinkingBlock and block.signature:
+                blocks.append(ThinkingPart(block.signature, block.text))
             elif (part := encode_block(block, self._wire_id)) is not None:
                 blocks.append(part)
         return blocks
