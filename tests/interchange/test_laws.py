@@ -178,6 +178,11 @@ _IDS = {"id", "call_id", "callId", "toolCallId", "tool_use_id", "continues"}
 _WORDS = {"type", "role", "created_at", "arguments_json", "status", "stop_reason", "url", *_IDS}
 
 
+def _is_idle(key: str, value: str) -> bool:
+    """Whether a word says nothing: a name of something else, or what is meant if nothing is said."""
+    return key in _WORDS or (key, value) == ("currency", "USD")
+
+
 def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, Any]]:
     """Every text and number of a document that means something by itself, with its path."""
     if isinstance(value, dict):
@@ -186,9 +191,8 @@ def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, An
     elif isinstance(value, list):
         for index, inner in enumerate(cast("list[Any]", value)):
             yield from leaves(inner, join(path, index), key)
-    elif isinstance(value, str) and len(value) > 2 and key not in _WORDS:
-        if (key, value) != ("currency", "USD"):  # what is meant if nothing is said
-            yield path, value
+    elif isinstance(value, str) and len(value) > 2 and not _is_idle(key, value):
+        yield path, value
 
 
 @pytest.mark.parametrize("name", ["klaude-code", "attocode", "gpt2099-thread", "gpt2099-context"])
