@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corpus import body_of, needs_corpus, requests
+from corpus import body_of
+from exchange import requests
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -38,10 +39,10 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
+    """The requests on which the laws are tried: written by hand, and recorded where there are."""
     return ((key, body) for key, body in requests(ADAPTERS[name]) if "messages" in body)
 
 
-@needs_corpus
 @pytest.mark.row("M-008", "M-010", "M-193")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_round_trip(name: str) -> None:
@@ -55,7 +56,6 @@ def test_round_trip(name: str) -> None:
         assert wire.losses == [], key
 
 
-@needs_corpus
 @pytest.mark.row("M-054", "M-055", "M-063", "M-065", "T210", "T211", "T212")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_no_silent_loss(source: str, target: str) -> None:
@@ -116,7 +116,6 @@ def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
     return any(loss.path == "$" or loss.path.startswith(f"$.content[{index}]") for loss in mine)
 
 
-@needs_corpus
 @pytest.mark.row("M-021", "M-138", "M-170", "T15", "T19", "T20")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> None:
@@ -129,7 +128,6 @@ def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> No
         assert faults(target, json.loads(wire.body)["messages"]) == [], key
 
 
-@needs_corpus
 @pytest.mark.row("M-224", "T87", "T183")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_valid_for_the_target(source: str, target: str) -> None:
@@ -198,7 +196,6 @@ def _openai_faults(turns: list[dict[str, Any]]) -> Iterator[str]:
         yield f"calls {waiting} have no results"
 
 
-@needs_corpus
 @pytest.mark.row("T176")
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
@@ -220,7 +217,6 @@ def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
             yield index
 
 
-@needs_corpus
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_the_same_call_always_has_the_same_id(source: str, target: str) -> None:
