@@ -16,6 +16,8 @@ from msgspec import Struct
 
 import corpus
 
+LISTS = ("messages", "contents", "input")
+"""The names under which protocols keep the turns of a conversation."""
 _FOLDER = Path(__file__).parent / "exchanges"
 
 
@@ -95,3 +97,8 @@ def requests(protocol: str) -> Iterator[tuple[str, Any]]:
         if exchange.request is not None:
             yield name, exchange.request
     yield from corpus.requests(protocol)
+
+
+def turns_of(body: dict[str, Any]) -> list[Any]:
+    """The turns in the body of a request."""
+    return next(body[name] for name in LISTS if name in body)

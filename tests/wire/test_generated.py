@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, tool_id
+from exchange import LISTS, turns_of
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -40,8 +41,6 @@ from test_laws import ADAPTERS, faults, is_carried, is_told, strings, turn_ends
 from wild import wild_conversations
 
 CONTEXT = RequestContext(session_id="sess_42")
-LISTS = ("messages", "contents", "input")
-"""The names under which protocols keep the turns of a conversation."""
 
 any_conversation = conversations() | wild_conversations()
 
@@ -49,10 +48,6 @@ any_conversation = conversations() | wild_conversations()
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
-
-
-def turns_of(body: dict[str, Any]) -> list[Any]:
-    return next(body[name] for name in LISTS if name in body)
 
 
 @pytest.mark.row("M-224", "T87", "T183")

@@ -104,7 +104,9 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
 def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options that a request states."""
     found: dict[str, Any] = {
-        name: wire.get(key) for name, key in _KEYS.items() if key not in _PARSED
+        name: value
+        for name, kind in _TYPES.items()
+        if isinstance(value := wire.get(_KEYS[name]), kind)
     }
     stops = wire.get("stop_sequences")
     if isinstance(stops, list):
@@ -118,4 +120,11 @@ def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-_PARSED = frozenset({"stop_sequences", "tool_choice"})
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "model": str,
+    "max_output_tokens": int,
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "top_k": int,
+    "stream": bool,
+}
