@@ -105,11 +105,12 @@ def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options that a request states."""
     found: dict[str, Any] = {
         name: value
-        for name, kind in _TYPES.items()
+        for name, kind in _KINDS.items()
         if isinstance(value := wire.get(_KEYS[name]), kind)
+        and (kind is bool or not isinstance(value, bool))
     }
     stops = wire.get("stop_sequences")
-    if isinstance(stops, list):
+    if isinstance(stops, list) and all(isinstance(stop, str) for stop in maybe_list(stops)):
         found["stop_sequences"] = tuple(cast("list[str]", stops))
     choice = maybe_object(wire.get("tool_choice"))
     mode = _MODES.get(str(choice.get("type")))
@@ -117,14 +118,15 @@ def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
         found["tool_choice"] = ToolChoice(mode, maybe_text(choice.get("name")))
     if "disable_parallel_tool_use" in choice:
         found["parallel_tool_calls"] = not choice["disable_parallel_tool_use"]
-    return {name: value for name, value in found.items() if value is not None}
+    return found
 
 
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
+_KINDS: Mapping[str, Any] = {
     "model": str,
     "max_output_tokens": int,
-    "temperature": (int, float),
-    "top_p": (int, float),
+    "temperature": int | float,
+    "top_p": int | float,
     "top_k": int,
     "stream": bool,
 }
+"""The kind of each option that is told by one value; what is of another kind is spelled only."""
