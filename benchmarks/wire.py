@@ -1,78 +1,116 @@
 """Speed of the protocols: ours as multiples of a floor, for each protocol and each kind of work.
 
 The floors do the least that can be done with ready values: msgspec encodes a ready dict, decodes a
-body, or decodes each line of a stream. Ours does the whole work: projection and losses, typed
-messages, events and the final message. All run in turns; what counts is the median of the ratios.
+body into ready Structs, decodes each line of a stream. Ours does the whole work: projection and
+losses, typed messages, events and the final message. All run in turns; what counts is the median of
+the ratios.
 
     python benchmarks/wire.py [--messages N] [--rounds N]
 """
 
 import argparse
+import itertools
 import json
 import logging
 import platform
 import statistics
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import floors
 import msgspec
-from msgspec.structs import replace
+from talk import Talk, conversation, next_turn, tools
 
-from canonical import make_messages
 from metis import adapters
-from metis.canonical import Message, Role, StopReason
+from metis.adapters import Adapter, Profile
+from metis.canonical import Message, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamEvent, TextDelta
-from metis.wire.call import AdapterOptions, RequestContext
+from metis.wire.call import RequestContext
 
-PROTOCOLS = ("anthropic", "openai")
 CONTEXT = RequestContext(session_id="sess_bench")
+TOOLS = tools()
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
+_LONG = 5000
+_ANSWERS = 50
+_STREAM = 100_000_000
 
 
 class Work(NamedTuple):
-    """One kind of work, done by the floor and by ours."""
+    """One kind of work, done by the floor and by ours; `adapter` makes the one that ours asks."""
 
     name: str
     floor: Callable[[], object]
-    ours: Callable[[], object]
+    ours: Callable[[Adapter], object]
+    adapter: Callable[[], Adapter]
 
 
-def conversation(count: int) -> list[Message]:
-    """A conversation without thoughts, as every protocol can carry it."""
-    messages = make_messages(count)
-    while messages[-1].role is Role.ASSISTANT:
-        messages.pop()
-    return [
-        replace(message, content=tuple(b for b in message.content if b.type != "thinking"))
-        for message in messages
-    ]
-
-
-def works(name: str, messages: list[Message]) -> list[Work]:
+def works(name: str, count: int) -> Iterator[Work]:
     """Every kind of work for one protocol."""
-    adapter = adapters.get(name)
-    wire = adapter.to_wire(messages)
-    ready = json.loads(wire.body)
-    answer = next(message for message in messages if message.role is Role.ASSISTANT)
-    response = adapter.to_wire_response(answer, CONTEXT)
+    profile = adapters.get(name).profile
+    thinks = name == "anthropic"
+    for size in (count, _LONG):
+        messages = conversation(size, thinks=thinks)
+        later = next_turn(messages, thinks=thinks)
+        ready = json.loads(Adapter(profile).to_wire(later, TOOLS).body)
+        write, send = partial(_write, ready), partial(_send, later)
+        if size == count:
+            yield Work("to_wire, first time", write, send, partial(Adapter, profile))
+        sent = partial(_sent, profile, messages)
+        yield Work(f"to_wire, a turn later, {size}", write, send, sent)
+    yield from _reading(name, conversation(count, thinks=thinks))
+
+
+def _send(messages: list[Message], adapter: Adapter) -> object:
+    return adapter.to_wire(messages, TOOLS)
+
+
+def _sent(profile: Profile, messages: list[Message]) -> Adapter:
+    """An adapter that has sent a conversation before."""
+    adapter = Adapter(profile)
+    adapter.to_wire(messages, TOOLS)
+    return adapter
+
+
+def _reading(name: str, messages: list[Message]) -> Iterator[Work]:
+    same = partial(adapters.get, name)
+    body = same().to_wire(messages, TOOLS).body
+    answer = Talk().answer(thinks=name == "anthropic")
+    response = same().to_wire_response(answer, CONTEXT)
     chunks = stream_of(name, answer)
-    return [
-        Work("to_wire", lambda: _write(ready), lambda: adapter.to_wire(messages)),
-        Work(
-            "from_wire_request",
-            lambda: _read(wire.body),
-            lambda: adapter.from_wire_request(wire.body, CONTEXT),
-        ),
-        Work(
-            "from_wire_response",
-            lambda: [_read(response) for _ in range(50)],
-            lambda: [adapter.from_wire_response(response, CONTEXT) for _ in range(50)],
-        ),
-        Work("stream", lambda: split_and_decode(chunks), lambda: decode_stream(name, chunks)),
-    ]
+
+    def read_request(adapter: Adapter) -> object:
+        return adapter.from_wire_request(body, CONTEXT)
+
+    def read_answers(adapter: Adapter) -> object:
+        return [adapter.from_wire_response(response, CONTEXT) for _ in range(_ANSWERS)]
+
+    def read_stream(adapter: Adapter) -> object:
+        return decode_stream(adapter, chunks)
+
+    def least_answers() -> object:
+        return [floors.read_answer[name](response) for _ in range(_ANSWERS)]
+
+    yield Work("from_wire_request", partial(floors.read_request[name], body), read_request, same)
+    yield Work("from_wire_response", least_answers, read_answers, same)
+    yield Work("stream", partial(split_and_decode, chunks), read_stream, same)
+
+
+def translation(source: str, target: str) -> Work:
+    """A stream of one protocol as a stream of another."""
+    chunks = stream_of(source, Talk().answer(thinks=False))
+
+    def least() -> object:
+        return [_write(line) for line in _lines(chunks)]
+
+    def ours(adapter: Adapter) -> object:
+        return translate(adapter, adapters.get(target), chunks)
+
+    return Work(f"stream to {target}", least, ours, partial(adapters.get, source))
 
 
 def stream_of(name: str, answer: Message) -> list[bytes]:
@@ -94,21 +132,50 @@ def events_of(message: Message) -> list[StreamEvent]:
     return [MessageStart(message.id, "bench"), *words, end]
 
 
-def split_and_decode(chunks: list[bytes]) -> None:
-    """The floor of a stream: split lines and decode each."""
+def _lines(chunks: list[bytes]) -> Iterator[Any]:
     for chunk in chunks:
         for line in chunk.split(b"\n"):
             if line.startswith(b"data: {"):
-                _read(line[6:])
+                yield _read(line[6:])
 
 
-def decode_stream(name: str, chunks: list[bytes]) -> Message:
+def split_and_decode(chunks: list[bytes]) -> None:
+    """The floor of a stream: split lines and decode each."""
+    for _ in _lines(chunks):
+        pass
+
+
+def decode_stream(adapter: Adapter, chunks: list[bytes]) -> Message:
     """Bytes to events to the final message."""
-    decoder = adapters.get(name).stream_decoder(CONTEXT)
+    decoder = adapter.stream_decoder(CONTEXT)
     for chunk in chunks:
         decoder.feed(chunk)
     decoder.finish()
     return decoder.message
+
+
+def translate(source: Adapter, target: Adapter, chunks: list[bytes]) -> bytes:
+    """Bytes of one protocol to events to bytes of another."""
+    decoder, encoder = source.stream_decoder(CONTEXT), target.stream_encoder(CONTEXT)
+    out = [encoder.encode(event) for chunk in chunks for event in decoder.feed(chunk)]
+    out += [encoder.encode(event) for event in decoder.finish()]
+    return b"".join([*out, encoder.finish()])
+
+
+def memory_of_a_stream(name: str, size: int) -> tuple[int, int]:
+    """The most memory that decoding a stream held, and the size of its text."""
+    piece = "x" * 1000
+    encoder = adapters.get(name).stream_encoder(CONTEXT)
+    decoder = adapters.get(name).stream_decoder(CONTEXT)
+    start = encoder.encode(MessageStart("m", "bench"))
+    decoder.feed(start + encoder.encode(TextDelta("m", 0, piece)))
+    frame = encoder.encode(TextDelta("m", 0, piece))
+    tracemalloc.start()
+    for _ in range(size // len(frame)):
+        decoder.feed(frame)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most, size // len(frame) * len(piece)
 
 
 def cpu_us(work: Callable[[], Any]) -> float:
@@ -118,6 +185,17 @@ def cpu_us(work: Callable[[], Any]) -> float:
     return (time.process_time_ns() - start) / 1000
 
 
+def measure(label: str, work: Work, rounds: int) -> None:
+    """Run the floor and ours in turns, and print one line."""
+    pairs: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        adapter = work.adapter()
+        pairs.append((cpu_us(work.floor), cpu_us(partial(work.ours, adapter))))
+    floor, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratio = statistics.median(own / least for least, own in pairs)
+    print(f"{label:<42}{floor:>10.0f}{ours:>10.0f}{ratio:>9.2f}", flush=True)
+
+
 def main() -> None:
     """Run all work in turns and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -125,17 +203,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # losses are counted, not printed
-    messages = conversation(arguments.messages)
-    size = len(adapters.get("anthropic").to_wire(messages, (), AdapterOptions()).body)
+    body = adapters.get("anthropic").to_wire(conversation(arguments.messages, thinks=True)).body
     print(f"Python {platform.python_version()}, msgspec {version('msgspec')}")
-    print(f"{len(messages)} messages, {size} bytes, {arguments.rounds} rounds, CPU time\n")
-    print(f"{'work':<32}{'floor us':>10}{'ours us':>10}{'x floor':>9}")
-    for name in PROTOCOLS:
-        for work in works(name, messages):
-            pairs = [(cpu_us(work.floor), cpu_us(work.ours)) for _ in range(arguments.rounds)]
-            floor, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-            ratio = statistics.median(own / least for least, own in pairs)
-            print(f"{name + ' ' + work.name:<32}{floor:>10.0f}{ours:>10.0f}{ratio:>9.1f}")
+    print(
+        f"{arguments.messages} messages, {len(body)} bytes, {arguments.rounds} rounds, CPU time\n"
+    )
+    print(f"{'work':<42}{'floor us':>10}{'ours us':>10}{'x floor':>9}")
+    for name in floors.read_request:
+        for work in works(name, arguments.messages):
+            measure(f"{name} {work.name}", work, arguments.rounds)
+    for source, target in itertools.permutations(floors.read_request, 2):
+        work = translation(source, target)
+        measure(f"{source} {work.name}", work, arguments.rounds)
+    for name in floors.read_request:
+        most, text = memory_of_a_stream(name, _STREAM)
+        share = f"{most / 1e6:.0f} MB held for {text / 1e6:.0f} MB of text"
+        print(f"{name} stream of {_STREAM / 1e6:.0f} MB: {share}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from build import assistant, image, system, text, thinking, tool, user
 from cassette import FOLDER, NOWHERE, cassette
-from exchange import turns_of
 from golden import golden
 from judges import complaints
 from metis import adapters
@@ -100,7 +99,7 @@ def test_cross_provider_continuity(third: str, tmp_path: Path) -> None:
     body = json.decode(wire.body)
     if third in ADAPTERS:
         assert complaints(third, body) == []
-        assert faults(third, turns_of(body)) == []
+        assert faults(third, body) == []
     ids = [
         block.id for message in read for block in message.content if isinstance(block, ToolUseBlock)
     ]

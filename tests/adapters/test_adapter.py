@@ -27,7 +27,9 @@ TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffe
 
 
 def test_adapters_are_found_by_name() -> None:
-    assert NAMES == ["anthropic", "openai", "openai-compatible"]
+    assert NAMES[:2] == ["anthropic", "openai"]
+    assert {"openai-responses", "azure-responses"} <= {*NAMES}
+    assert NAMES[-1] == "openai-compatible"
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
     assert other.profile.base_url == "http://127.0.0.1:9"
@@ -115,13 +117,41 @@ def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
 
 @pytest.mark.row("T183")
 def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
-    options = AdapterOptions(temperature=0.5, top_k=3)
-    wire = adapters.get("anthropic").to_wire(TALK[:1], options=options)
-    assert not {"temperature", "top_k"} & set(json.loads(wire.body))
-    assert [loss.path for loss in wire.losses] == ["$.temperature", "$.top_k"]
-    kept = adapters.get("openai").to_wire(TALK[:1], options=options)
-    assert json.loads(kept.body)["temperature"] == 0.5
-    assert [loss.path for loss in kept.losses] == ["$.top_k"]
+    options = AdapterOptions(temperature=0.5, top_k=3, model="gpt-4.1")
+    wire = adapters.get("openai").to_wire(TALK[:1], options=options)
+    assert json.loads(wire.body)["temperature"] == 0.5
+    assert [(loss.path, loss.reason) for loss in wire.losses] == [
+        ("$.top_k", "openai takes no top_k")
+    ]
+
+
+@pytest.mark.row("T183")
+@pytest.mark.parametrize(
+    ("name", "model", "refused"),
+    [
+        ("anthropic", "claude-3-5-haiku-latest", []),
+        ("anthropic", "claude-sonnet-4-20250514", []),
+        ("anthropic", "claude-sonnet-4-6", ["$.top_p"]),
+        ("anthropic", "claude-haiku-4-5", ["$.top_p"]),
+        ("anthropic", "claude-opus-4-7", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("anthropic", "claude-opus-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("anthropic", "claude-sonnet-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-4.1", ["$.top_k"]),
+        ("openai", "o3", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-5", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openai", "gpt-5-chat-latest", ["$.top_k"]),
+        ("azure", "gpt-5-mini", ["$.temperature", "$.top_k", "$.top_p"]),
+        ("openrouter", "anthropic/claude-opus-4.7", []),
+    ],
+)
+def test_what_a_model_refuses_is_a_fact_of_the_model(
+    name: str, model: str, refused: list[str]
+) -> None:
+    options = AdapterOptions(temperature=0.5, top_p=0.5, top_k=3, model=model)
+    wire = adapters.get(name).to_wire(TALK[:1], options=options)
+    assert [loss.path for loss in wire.losses] == refused
+    sent = {f"$.{key}" for key in ("temperature", "top_p", "top_k") if key in json.loads(wire.body)}
+    assert sent == {"$.temperature", "$.top_p", "$.top_k"} - set(refused)
 
 
 @pytest.mark.row("M-151", "M-195")
@@ -133,6 +163,94 @@ def test_what_another_adapter_remembers_changes_nothing() -> None:
     one = adapter.to_wire([TALK[0], bare, TALK[2]]).body
     two = adapter.to_wire([TALK[0], told, TALK[2]]).body
     assert one == two
+
+
+ANSWER = {
+    "id": "chatcmpl-1",
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "reasoning": "hm",
+                "executed_tools": [{"index": 0}],
+                "tool_calls": [
+                    {
+                        "id": "fc_own",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": "{ }"},
+                    }
+                ],
+            },
+        }
+    ],
+}
+
+
+@pytest.mark.row("M-151", "M-173", "M-195", "T13")
+def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
+    host = adapters.get("openai-compatible")
+    answer = host.from_wire_response(ANSWER)
+    (called,) = (block for block in answer.content if isinstance(block, ToolUseBlock))
+    history = [user("go"), answer, tool("ok", answers=called.id)]
+    own = json.loads(host.to_wire(history).body)["messages"]
+    assert own[1]["tool_calls"][0]["id"] == own[2]["tool_call_id"] == "fc_own"
+    assert own[1]["tool_calls"][0]["function"]["arguments"] == "{ }"
+    assert own[1]["executed_tools"] == [{"index": 0}]
+    away = adapters.get("openai").to_wire(history)
+    sent = json.loads(away.body)["messages"]
+    derived = "call_" + called.id.removeprefix("tu_")
+    assert sent[1:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": derived, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": derived, "content": "ok"},
+    ]
+    assert [(loss.block_type, loss.path) for loss in away.losses] == [
+        ("thinking", "$.content[0]"),
+        ("message", "$.executed_tools"),
+    ]
+    shown = json.loads(adapters.get("openai").to_wire_response(answer))
+    assert shown["choices"][0]["message"]["tool_calls"][0]["id"] == derived
+    assert json.loads(host.to_wire_response(answer)) == ANSWER
+
+
+@pytest.mark.row("M-014", "T183")
+def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
+    body = {
+        "model": "gpt-5",
+        "messages": [{"role": "user", "content": "go"}],
+        "max_completion_tokens": 9,
+        "response_format": {"type": "json_object"},
+        "seed": 7,
+        "logit_bias": {"1": 2},
+        "stop": "x",
+        "verbosity": "low",
+        "tools": [{"type": "custom", "custom": {"name": "c"}}],
+    }
+    openai = adapters.get("openai")
+    request = openai.from_wire_request(body)
+    assert request.options.origin == "openai"
+    assert json.loads(openai.to_wire(request.messages, (), request.options).body) == body
+    options = replace(request.options, model="other")
+    away = adapters.get("openai-compatible").to_wire(request.messages, (), options)
+    assert json.loads(away.body) == {
+        "model": "other",
+        "messages": body["messages"],
+        "max_tokens": 9,
+        "response_format": {"type": "json_object"},
+        "seed": 7,
+        "logit_bias": {"1": 2},
+        "stop": ["x"],
+    }
+    assert [loss.path for loss in away.losses] == ["$.verbosity", "$.tools[0]"]
 
 
 @pytest.mark.row("M-009", "M-056", "M-168", "M-173", "T204", "T205")

@@ -11,7 +11,6 @@ WAITING: dict[str, str] = {
     "M-023": "store",
     "M-024": "session",
     "M-027": "store",
-    "M-041": "adapters",
     "M-051": "tools",
     "M-062": "events",
     "M-068": "session",

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from build import (
     call,
     developer,
     image,
+    message,
     opaque,
     system,
     text,
@@ -21,8 +23,10 @@ from metis.canonical import (
     Citation,
     ContentBlock,
     DocumentBlock,
+    InvalidInput,
     MediaSource,
     Message,
+    OpaqueBlock,
     RedactedThinkingBlock,
     Role,
     TextBlock,
@@ -33,6 +37,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import CriticalLossError
 from metis.projection import Change, Projection, Target, project
+from metis.projection.calls import PLAIN_NAME, wire_name
 from metis.projection.exchanges import NO_RESULT
 
 PLAIN = Target(adapter="plain", issuers=frozenset({"plain"}))
@@ -56,7 +61,7 @@ def told(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
 
 
-def calls_and_results(messages: list[Message]) -> list[str]:
+def calls_and_results(messages: Sequence[Message]) -> list[str]:
     return [
         block.name if isinstance(block, ToolUseBlock) else block.tool_use_id
         for message in messages
@@ -153,16 +158,16 @@ def test_media_in_a_result_is_judged_by_what_results_may_hold() -> None:
 
 @pytest.mark.row("M-064", "T212")
 @pytest.mark.parametrize(
-    "message",
+    "given",
     [
         user(replace(image(), critical=True)),
         assistant(replace(thinking("x"), critical=True), text("hi")),
     ],
 )
-def test_a_critical_block_fails_the_request(message: Message) -> None:
+def test_a_critical_block_fails_the_request(given: Message) -> None:
     with pytest.raises(CriticalLossError) as caught:
-        project([message], PLAIN)
-    assert caught.value.message_id == message.id
+        project([given], PLAIN)
+    assert caught.value.message_id == given.id
     assert caught.value.path == "$.content[0]"
 
 
@@ -277,7 +282,11 @@ def test_a_tool_message_with_two_results_answers_both_calls() -> None:
     projection = project([user("go"), assistant(A, B), both], PLAIN)
     assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
     assert projection.messages[-1].content == (text("and"),)
-    assert told(projection) == [("altered", "text", "$.content[2]")]
+    assert told(projection) == [
+        ("altered", "tool_result", "$.content[0]"),
+        ("altered", "tool_result", "$.content[1]"),
+        ("altered", "text", "$.content[2]"),
+    ]
 
 
 @pytest.mark.row("T25")
@@ -287,3 +296,172 @@ def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
     assert isinstance(result, ToolResultBlock)
     assert result.content == ()
     assert told(projection) == [("dropped", "text", "$.content[0].content[0]")]
+
+
+@pytest.mark.row("T27", "T29", "T30")
+def test_media_that_a_result_cannot_hold_stands_behind_the_results() -> None:
+    target = replace(RICH, result_blocks=frozenset({"text"}))
+    given = [user("go"), assistant(A, B), tool(image(), answers=A.id), ANSWER_B, user("so?")]
+    projection = project(given, target)
+    roles = [message.role for message in projection.messages]
+    assert roles == ["user", "assistant", "tool", "tool", "user", "user"]
+    hoisted = projection.messages[4]
+    assert hoisted.content == (text("[image from the result of call 1 of 2, f]"), image())
+    left = projection.messages[2].content[0]
+    assert isinstance(left, ToolResultBlock)
+    assert left.content == (text("[image: shown in the message after the results]"),)
+    assert told(projection) == [("altered", "image", "$.content[0].content[0]")]
+
+
+@pytest.mark.row("T08")
+def test_a_call_that_a_turn_holds_twice_is_one_call() -> None:
+    projection = project([user("go"), assistant(A, A), ANSWER_A], PLAIN)
+    assert calls_and_results(projection.messages) == ["f", A.id]
+    assert told(projection) == [("dropped", "tool_use", "$.content[1]")]
+
+
+@pytest.mark.row("T09", "T10")
+def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
+    for own in ("", "functions.f:0"):
+        given = [user("go")]
+        for said in ("one", "two"):
+            asked = assistant(replace(A, id=own), replace(B, id=own))
+            answers = (ToolResultBlock(own, (text(each),)) for each in (said, f"{said}!"))
+            given += [asked, *(message(Role.TOOL, answer) for answer in answers)]
+        projection = project(given, PLAIN)
+        calls = [
+            block.id
+            for message in projection.messages
+            for block in message.content
+            if isinstance(block, ToolUseBlock)
+        ]
+        assert len(set(calls)) == len(calls) == 4
+        answers = [m.content[0] for m in projection.messages if m.role == Role.TOOL]
+        assert [a.tool_use_id for a in answers if isinstance(a, ToolResultBlock)] == calls
+        assert [a.content for a in answers if isinstance(a, ToolResultBlock)] == [
+            (text("one"),),
+            (text("one!"),),
+            (text("two"),),
+            (text("two!"),),
+        ]
+        shorter = project(given[:4], PLAIN).messages
+        assert projection.messages[:4] == shorter
+        assert all(loss.change is Change.ALTERED for loss in projection.losses)
+
+
+@pytest.mark.row("T17", "T20", "T212")
+@pytest.mark.parametrize("between", [assistant(text("hm")), developer("note"), user("and?")])
+def test_a_result_that_is_moved_past_another_message_is_told(between: Message) -> None:
+    projection = project([user("go"), assistant(A), between, ANSWER_A], RICH)
+    assert projection.messages[2] is ANSWER_A
+    assert told(projection) == [("altered", "tool_result", "$.content[0]")]
+
+
+BAD = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
+
+
+@pytest.mark.row("M-042", "T32")
+def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
+    projection = project([user("go"), assistant(BAD), ANSWER_A], PLAIN)
+    assert projection.messages[1].content == (replace(BAD, invalid=None),)
+    answer = projection.messages[2].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert answer.is_error
+    assert answer.content == (
+        text('The arguments of this call were not valid: unexpected end\nThey were: {"a":'),
+        text("one"),
+    )
+    assert told(projection) == [
+        ("altered", "tool_use", "$.content[0].input"),
+        ("altered", "tool_result", "$.content[0]"),
+    ]
+    raw = project([user("go"), assistant(BAD)], replace(PLAIN, takes_raw_arguments=True))
+    assert raw.messages[1].content == (BAD,)
+    answer = raw.messages[2].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert answer.content[0] == text("The arguments of this call were not valid: unexpected end")
+
+
+@pytest.mark.row("T111")
+def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
+    long = "mcp__" + "x" * 80
+    names = [wire_name(name) for name in ("ok", "a.b", "a:b", long, f"{long}y", "", "$READ")]
+    assert names[0] == "ok"
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 64 and PLAIN_NAME.fullmatch(name) for name in names)
+    given = [user("go"), assistant(replace(A, name="a.b")), ANSWER_A]
+    projection = project(given, PLAIN)
+    assert calls_and_results(projection.messages) == [names[1], A.id]
+    assert told(projection) == [("altered", "tool_use", "$.content[0].name")]
+    with pytest.raises(CriticalLossError):
+        project([assistant(replace(A, name="a.b", critical=True)), ANSWER_A], PLAIN)
+
+
+@pytest.mark.row("T83")
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_late_system_message_that_says_nothing_is_dropped(blank: str) -> None:
+    given = [system("s"), user("go"), system(blank), user("on")]
+    projection = project(given, PLAIN)
+    assert [message.role for message in projection.messages] == ["system", "user", "user"]
+    assert ("dropped", "message", "$") in told(projection)
+
+
+@pytest.mark.row("T87", "T210")
+def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
+    given = [
+        user(thinking("x"), text("go"), A),
+        assistant(image(), text("so")),
+        message(Role("narrator"), text("meanwhile")),
+    ]
+    projection = project(given, RICH)
+    assert projection.messages[0].content == (text("go"), text('[called f with {"a":1}]'))
+    assert projection.messages[1].content[0] == text("[image image/png: not shown to this model]")
+    assert len(projection.messages) == 2
+    assert told(projection) == [
+        ("dropped", "thinking", "$.content[0]"),
+        ("altered", "tool_use", "$.content[2]"),
+        ("altered", "image", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+
+
+@pytest.mark.row("T98")
+def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> None:
+    notes = DocumentBlock(MediaSource("text", "abc"), "text/plain", "notes", "of May")
+    for target in (PLAIN, replace(RICH, takes_text_documents=False)):
+        projection = project([user(notes)], target)
+        assert projection.messages[0].content == (text("notes\n\nof May\n\nabc"),)
+        assert told(projection) == [("altered", "document", "$.content[0]")]
+    assert project([user(notes)], RICH).losses == []
+    pdf = replace(notes, source=MediaSource("base64", "AA=="))
+    projection = project([user(pdf)], replace(RICH, takes_document_context=False))
+    assert projection.messages[0].content == (replace(pdf, context=None),)
+    assert told(projection) == [("dropped", "document", "$.content[0].context")]
+
+
+def test_a_recording_that_is_not_heard_is_told_in_its_words() -> None:
+    sound = AudioBlock(MediaSource("base64", "AA=="), "audio/wav", "good morning")
+    (sent,) = project([user(sound)], PLAIN).messages
+    assert sent.content == (text("[audio audio/wav: not shown to this model]\ngood morning"),)
+
+
+@pytest.mark.row("T195", "T197")
+def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
+    def half(raw: bytes, kind: str) -> OpaqueBlock:
+        return replace(opaque(raw, kind=kind), issuer="rich")
+
+    asked = half(b'{"type":"server_tool_use","id":"s1"}', "server_tool_use")
+    found = half(b'{"tool_use_id":"s1","content":[]}', "web_search_tool_result")
+    lonely = half(b'{"tool_use_id":"s2"}', "advisor_tool_result")
+    pair = assistant(asked, found, text("so"))
+    assert project([user("go"), pair, user("on")], RICH).losses == []
+    torn = project([user("go"), assistant(asked, text("so"), lonely), user("on")], RICH)
+    assert torn.messages[1].content == (text("so"),)
+    assert told(torn) == [
+        ("dropped", "opaque", "$.content[0]"),
+        ("dropped", "opaque", "$.content[2]"),
+    ]
+    paused = project([user("go"), assistant(text("so"), asked)], RICH)
+    assert paused.messages[1].content == (text("so"), asked)
+    with pytest.raises(CriticalLossError):
+        project([assistant(replace(lonely, critical=True)), user("on")], RICH)

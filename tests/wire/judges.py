@@ -13,6 +13,7 @@ from typing import Any, NotRequired, Required, get_args, get_origin
 
 import anthropic.types.beta.message_create_params as anthropic_params
 import openai.types.chat.completion_create_params as openai_params
+import openai.types.responses.response_create_params as responses_params
 import pydantic
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
@@ -23,8 +24,22 @@ def judge(target: str) -> pydantic.TypeAdapter[Any]:
     kinds: dict[str, Any] = {
         "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
         "openai": openai_params.CompletionCreateParamsNonStreaming,
+        "openai-responses": responses_params.ResponseCreateParamsNonStreaming,
     }
+    if target == "anthropic":
+        # The SDK describes the newest models; those before them still take what it has dropped.
+        return pydantic.TypeAdapter(_with_sampling(_strict(kinds[target])))
     return pydantic.TypeAdapter(_strict(kinds[target]))
+
+
+def _with_sampling(kind: Any) -> Any:
+    keys = ("temperature", "top_p", "top_k")
+    fields = {**get_type_hints(kind, include_extras=True)}
+    fields |= dict.fromkeys(keys, NotRequired[float])
+    name = "Sampled"
+    made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
+    made.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    return made
 
 
 def complaints(target: str, body: Any) -> list[str]:

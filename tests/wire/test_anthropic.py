@@ -48,10 +48,11 @@ from metis.streaming import (
     ToolUseStart,
 )
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.request import decode_request, encode_request
+from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
 from metis.wire.anthropic.stream_encoder import StreamEncoder
+from metis.wire.anthropic.turns import encode_request
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.shape import Wire
 
@@ -470,7 +471,7 @@ def test_a_stream_is_the_plain_response_in_pieces() -> None:
         ThinkingDelta(ids[0], 0, "m"),
         ThinkingDelta(ids[0], 0, "", "s"),
         TextDelta(ids[0], 1, "hi"),
-        ToolUseStart(ids[0], 2, call.id, "f"),
+        ToolUseStart(ids[0], 2, call.id, "f", "toolu_1"),
         ToolUseInputDelta(ids[0], 2, call.id, '{"a"'),
         ToolUseInputDelta(ids[0], 2, call.id, ": 1}"),
         ToolUseEnd(ids[0], 2, call.id, {"a": 1}),
@@ -491,6 +492,18 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
     )
     assert message.metadata.status is MessageStatus.ERROR
     assert message.content == (TextBlock("hi there"),)
+
+
+@pytest.mark.row("T133")
+def test_a_second_start_is_ignored_or_an_error() -> None:
+    hi = block_events(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hi"})
+    decoder = StreamDecoder(CONTEXT)
+    events = decoder.feed(frames(STARTED, *hi, STARTED))
+    assert sum(isinstance(event, MessageStart) for event in events) == 1
+    other: dict[str, Any] = {"type": "message_start", "message": {"id": "msg_other"}}
+    (last,) = decoder.feed(frames(other))
+    assert isinstance(last, StreamError)
+    assert decoder.message.content == (TextBlock("hi"),)
 
 
 @pytest.mark.row("M-078", "T131")

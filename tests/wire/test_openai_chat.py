@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, system, text, tool, tool_id, user
+from metis import adapters
 from metis.canonical import Message, Role, StopReason, ToolUseBlock, validate
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -41,10 +42,11 @@ from metis.canonical.errors import (
 from metis.canonical.metadata import MessageMetadata, MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.openai_chat.errors import decode_error, encode_error
 from metis.wire.openai_chat.parts import PROTOCOL, is_empty
-from metis.wire.openai_chat.request import decode_request, encode_messages, encode_request
+from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
+from metis.wire.openai_chat.turns import encode_request
+from metis.wire.openai_errors import decode_error, encode_error
 from wire.openai_chat_corpus import (
     Exchange,
     answers,
@@ -120,16 +122,12 @@ def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
     assert len(echoes()) == 72
     for before, after in echoes():
         message = decode_response(before["response"], CONTEXT)
-        sent = _told(json.loads(json.dumps(encode_messages([message])[0], default=_raw)))
+        sent = _told(write_messages(message)[0])
         assert sent in [_told(turn) for turn in after["request"]["messages"]], after["id"]
 
 
 def _told(wire: Wire) -> Wire:
     return {key: value for key, value in wire.items() if not is_empty(value)}
-
-
-def _raw(value: Any) -> Any:
-    return json.loads(bytes(value))
 
 
 @needs_corpus
@@ -283,10 +281,10 @@ def test_arguments_are_an_object_or_invalid() -> None:
 
 
 @pytest.mark.row("T32")
-def test_invalid_arguments_of_another_provider_are_not_sent() -> None:
+def test_invalid_arguments_are_sent_as_they_came() -> None:
     bad = ToolUseBlock(tool_id(), "f", {}, InvalidInput('{"b":', "not JSON"))
     (wire,) = write_messages(assistant(bad))
-    assert wire["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert wire["tool_calls"][0]["function"]["arguments"] == '{"b":'
 
 
 def test_glued_arguments_are_kept_as_invalid() -> None:
@@ -842,7 +840,7 @@ def test_any_answer_comes_back_or_is_refused(message: Wire, choice: Wire) -> Non
     def there_and_back() -> None:
         found = decode_response(as_json(body), CONTEXT)
         _same(json.loads(encode_response(found, CONTEXT)), body)
-        encode_messages([found])
+        write_messages(found)
 
     survives(there_and_back)
 
@@ -851,11 +849,23 @@ def _same(found: Wire, expected: Wire) -> None:
     assert found == expected
 
 
-def test_opaque_parts_go_to_this_protocol_only() -> None:
-    (message,) = read_messages({"role": "user", "content": [{"type": "new"}]})
-    (block,) = message.content
+def test_opaque_parts_go_to_their_issuer_only() -> None:
+    openai, other = adapters.get("openai"), adapters.get("openai-compatible")
+    body = {
+        "messages": [{"role": "user", "content": [{"type": "new"}, {"type": "text", "text": "a"}]}]
+    }
+    (message,) = openai.from_wire_request(body).messages
+    (block, _) = message.content
     assert isinstance(block, OpaqueBlock)
-    foreign = replace(message, content=(replace(block, issuer="anthropic"), TextBlock("a")))
-    assert write_messages(replace(foreign, metadata=MessageMetadata())) == [
-        {"role": "user", "content": [{"type": "text", "text": "a"}]}
-    ]
+    assert block.issuer == "openai"
+    assert json.loads(openai.to_wire([message]).body)["messages"] == body["messages"]
+    away = other.to_wire([message])
+    assert json.loads(away.body)["messages"] == [{"role": "user", "content": "a"}]
+    assert [loss.reason for loss in away.losses] == ["only openai understands it"]
+
+
+def test_an_answer_shows_no_opaque_part_of_another_provider() -> None:
+    body = {"choices": [{"message": {"role": "assistant", "content": [{"type": "new"}]}}]}
+    answer = adapters.get("openai-compatible").from_wire_response(body)
+    assert b"new" in adapters.get("openai-compatible").to_wire_response(answer)
+    assert b"new" not in adapters.get("openai").to_wire_response(answer)

@@ -27,15 +27,19 @@ from metis.streaming import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.wire.call import RequestContext
+from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.openai_chat.parts import PROTOCOL
-from metis.wire.openai_chat.request import encode_messages
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder, StreamEncoder
+from metis.wire.openai_chat.turns import encode_request
 from wire.openai_chat_corpus import Exchange, answers, needs_corpus, streams
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
 Wire = dict[str, Any]
+
+
+def encode_messages(messages: list[Message]) -> list[Wire]:
+    return json.loads(encode_request(messages, (), AdapterOptions()))["messages"]
 
 
 def frame(wire: Any) -> bytes:

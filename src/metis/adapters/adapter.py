@@ -1,31 +1,40 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
+from metis.adapters.answer_calls import CallReader, CallReading
+from metis.adapters.asked import Asked, is_own
 from metis.adapters.codecs import CODECS
+from metis.adapters.dialect import Dialect
+from metis.adapters.estimate import Estimate
+from metis.adapters.memory import Memory, Sent
+from metis.adapters.model import Model, model_of
+from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
-from metis.canonical.errors import CatalogError, DecodeError
+from metis.adapters.toolbox import LostOption
+from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.catalog.load import catalog
 from metis.catalog.models import AdapterCapabilities
-from metis.projection.loss import Change, Loss
-from metis.projection.project import project
+from metis.projection.cache import LONG
+from metis.projection.loss import Loss
+from metis.projection.project import project, project_more
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
-from metis.wire.codec import StreamReader, StreamWriter
+from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.spelling import has_foreign_spelling, without_spelling
 
 log = logging.getLogger("metis.adapters")
 
-_Lost = list[tuple[str, str]]
-"""Options that are not sent, each with the reason."""
+_MODELS_KEPT = 1000
 
 
 class Adapter:
@@ -35,17 +44,21 @@ class Adapter:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
+        self._memory = Memory()
+        self._models: dict[str, Model] = {}
+        self._fits: dict[Target, Target] = {}
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
-        try:
-            return catalog().capabilities(f"{self.name}:{self.wire_model(model)}")
-        except CatalogError:
-            return self.profile.defaults
+        return self._model(self.wire_model(model)).capabilities
 
     def wire_model(self, model: str | None) -> str:
-        """The name of a model as this provider spells it."""
-        return (model or self.profile.default_model).removeprefix(f"{self.name}:")
+        """The name of a model as this provider spells it.
+
+        Raises:
+            WrongProviderError: the model is one of another provider.
+        """
+        return wire_model(model, self.profile)
 
     def to_wire(
         self,
@@ -57,18 +70,15 @@ class Adapter:
 
         Raises:
             CriticalLossError: a block that is marked critical cannot be carried.
+            WrongProviderError: the model is one of another provider.
         """
-        model = self.wire_model(options.model)
-        capabilities = self.capabilities(model)
-        projection = project(messages, self.profile.target(capabilities))
-        asked, lost = self._project_options(options, tools)
-        sent = tools
-        if tools and not capabilities.supports_tools:
-            sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
-            lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
-        body = self._codec.encode_request(projection.messages, sent, asked)
+        model = self._fitted(self._asked_model(options), options)
+        asked = Asked(self.profile, model)
+        taken, sent = asked.project(options, tools)
+        turns, losses = self._turns(messages, model, self._target(model, taken))
+        body = turns.body(sent, taken)
         session = messages[0].session_id if messages else ""
-        losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
+        losses = [*losses, *(self._option_loss(session, each) for each in asked.lost)]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
@@ -78,11 +88,97 @@ class Adapter:
             losses=losses,
         )
 
+    def _fitted(self, model: Model, options: AdapterOptions) -> Model:
+        """The model as the options of a request make it; the same facts are the same target."""
+        if self._codec.fit is None:
+            return model
+        fitted = self._codec.fit(model.target, options)
+        if fitted is model.target:
+            return model
+        return replace(model, target=self._fits.setdefault(fitted, fitted))
+
+    def _turns(
+        self, messages: Sequence[Message], model: Model, target: Target
+    ) -> tuple[TurnWriter, list[Loss]]:
+        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
+        sent = self._memory.find(messages, target)
+        more = None
+        if sent is not None:
+            more = project_more(messages[len(sent.messages) :], target, sent.calls)
+        if sent is None or more is None:
+            more = project(messages, target)
+            sent = Sent((), target, set(), Dialect(self.profile, model), [], self._codec.turns())
+        turns, dialect = sent.turns.copy(), sent.dialect
+        own, unspelled = dialect.spell(more.messages)
+        turns.add(own)
+        unsaid = self._unsaid(messages[len(sent.messages) :])
+        losses = [*sent.losses, *more.losses, *unspelled, *unsaid]
+        if more.calls is not None and not _is_begun(messages):
+            calls = sent.calls | more.calls if more.calls else sent.calls
+            self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
+        return turns, losses
+
+    def _target(self, model: Model, asked: AdapterOptions) -> Target:
+        """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
+        target = model.target
+        own = asked.native.get(self.profile.protocol)
+        if not target.cache_marks or own is None:
+            return target
+        marks = [
+            mark
+            for part in (own, *map(maybe_object, maybe_list(own.get("tools"))))
+            if (mark := maybe_object(part.get("cache_control")))
+        ]
+        is_long = all(mark.get("ttl") == LONG for mark in marks)
+        left = max(0, target.cache_marks - len(marks))
+        return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
+
+    def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
+        """What messages say in the words of another protocol only."""
+        own = self.profile.protocol
+        spelled = [
+            (message, raw)
+            for message in messages
+            if (raw := message.metadata.provider_raw) is not None
+            and (own not in raw or len(raw) > 1)
+        ]
+        for message, raw in spelled:
+            for protocol in raw:
+                if protocol == own or protocol not in CODECS:
+                    continue
+                for path in CODECS[protocol].unsaid(message):
+                    reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
+                    yield self._key_loss(message, path, reason)
+
+    def _key_loss(self, message: Message, path: str, reason: str) -> Loss:
+        return Loss(
+            session_id=message.session_id,
+            message_id=message.id,
+            block_type="key",
+            adapter=self.name,
+            reason=reason,
+            path=path,
+        )
+
+    def estimate_input_tokens(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        *,
+        model: str | None = None,
+    ) -> int:
+        """About how many tokens a request will take, told at once and without a network."""
+        asked = self._model(self.wire_model(model))
+        sent = tools if asked.capabilities.supports_tools else ()
+        return Estimate(asked.rates, asked.target).of(messages, sent)
+
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
         """The message of a response; an error body raises the error that it stands for."""
-        return self._codec.decode_response(_checked(body), self._context(context))
+        context = self._context(context)
+        message = self._codec.decode_response(_bytes_of(body), context)
+        return self._reading(context).read(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -97,18 +193,20 @@ class Adapter:
 
     def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
         """A decoder that is fed the bytes of a streamed response."""
-        return self._codec.stream_reader(self._context(context))
+        context = self._context(context)
+        return CallReader(self._codec.stream_reader(context), self._reading(context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        body = _checked(body)
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return self._codec.decode_request(data, self._context(context))
+        request = self._codec.decode_request(_bytes_of(body), self._context(context))
+        return replace(request, options=replace(request.options, origin=self.name))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
+        if has_foreign_spelling(message, self.profile.protocol, self.name):
+            message = without_spelling(message)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
@@ -132,74 +230,61 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _project_options(
-        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
-    ) -> tuple[AdapterOptions, _Lost]:
-        """The options that this provider takes, and those that have no place here."""
-        own = self.profile.protocol
-        lost = [
-            (key, f"the option {key!r} of {protocol} has no place here")
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for key, value in keys.items()
-            if value is not None and key not in _shared_keys(protocol)
-        ]
-        lost += [
-            each
-            for protocol, keys in options.native.items()
-            if protocol != own
-            for each in _lost_tools(protocol, keys, tools)
-        ]
-        if own in options.native:
-            if options.model is None:
-                return options, lost
-            return replace(options, model=self.wire_model(options.model)), lost
-        refused = [
-            name
-            for name in sorted(self.profile.refused_options)
-            if getattr(options, name) is not None
-        ]
-        lost += [(name, f"{self.name} takes no {name}") for name in refused]
-        changes: dict[str, Any] = dict.fromkeys(refused)
-        return replace(options, model=self.wire_model(options.model), **changes), lost
+    def _reading(self, context: RequestContext) -> CallReading:
+        return CallReading(context.tools, self.profile.tool_name_length)
 
-    def _option_loss(self, session_id: str, key: str, reason: str) -> Loss:
+    def _asked_model(self, options: AdapterOptions) -> Model:
+        """The model of a request; a name that a client of this provider spelled stays."""
+        if is_own(options, self.profile) and options.model:
+            spelled = options.native[self.profile.protocol].get("model")
+            if options.model == spelled:
+                return self._model(options.model)
+        return self._model(self.wire_model(options.model))
+
+    def _model(self, name: str) -> Model:
+        model = self._models.get(name)
+        if model is None:
+            if len(self._models) >= _MODELS_KEPT:
+                self._models.clear()
+            model = self._models[name] = model_of(self.profile, name)
+        return model
+
+    def _option_loss(self, session_id: str, lost: LostOption) -> Loss:
         return Loss(
             session_id=session_id,
             message_id="",
             block_type="option",
             adapter=self.name,
-            reason=reason,
-            change=Change.DROPPED,
-            path=f"$.{key}",
+            reason=lost.reason,
+            change=lost.change,
+            path=f"$.{lost.key}",
         )
 
 
-def _lost_tools(
-    protocol: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
-) -> Iterator[tuple[str, str]]:
-    """Tools of another protocol that are none of the client's own, such as server-side ones."""
-    names = {tool.name for tool in tools}
-    for index, tool in enumerate(maybe_list(keys.get("tools"))):
-        own = maybe_object(tool)
-        name = own.get("name") or maybe_object(own.get("function")).get("name")
-        if name not in names:
-            kind = own.get("type") or name
-            yield f"tools[{index}]", f"the tool {kind!r} of {protocol} has no place here"
+def _bytes_of(body: object) -> bytes:
+    """The JSON of a body; objects that were made by hand may hold what JSON has no place for.
+
+    An object is written and read again, so that nobody can change a message through it.
+    """
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(cast("bytearray", body))
+    if not isinstance(body, dict):
+        raise DecodeError(f"a body is bytes or an object, got {type(body).__name__}")
+    wire = cast("dict[str, Any]", body)
+    fault = json_fault(wire)
+    if fault:
+        raise DecodeError(fault[1], path=fault[0])
+    try:
+        return msgspec.json.encode(wire)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
-def _shared_keys(protocol: str) -> frozenset[str]:
-    codec = CODECS.get(protocol)
-    return frozenset() if codec is None else codec.shared_keys
-
-
-def _checked(body: bytes | dict[str, Any]) -> bytes | dict[str, Any]:
-    """A body that is JSON; objects that were made by hand may hold what JSON has no place for."""
-    if isinstance(body, dict):
-        fault = json_fault(body)
-        if fault:
-            raise DecodeError(fault[1], path=fault[0])
-    return body
+def _is_begun(messages: Sequence[Message]) -> bool:
+    """Whether the last answer shall be gone on with; it is written otherwise when others follow."""
+    return not messages or messages[-1].role is Role.ASSISTANT
 
 
 def _fields(loss: Loss) -> dict[str, str]:

@@ -1,13 +1,29 @@
 """Profile: what differs between providers that speak one protocol, as data."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.target import Target
+from metis.wire.tool_ids import IdRule
 
 _MEDIA = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+
+
+class Auth(Struct, frozen=True, kw_only=True):
+    """How a provider is shown a key, and where keys are looked for by habit."""
+
+    header: str = "authorization"
+    scheme: str = "Bearer"
+    """The word before the key; empty if the key stands alone."""
+    variable: str | None = None
+    """The environment variable that by custom holds the key; None where none is needed."""
+
+    def headers(self, key: str) -> dict[str, str]:
+        """The header that shows a key."""
+        return {self.header: f"{self.scheme} {key}" if self.scheme else key}
 
 
 class Profile(Struct, frozen=True, kw_only=True):
@@ -17,25 +33,78 @@ class Profile(Struct, frozen=True, kw_only=True):
     protocol: str
     base_url: str
     path: str
+    auth: Auth = Auth()
     headers: Mapping[str, str] = {}
     default_model: str
     defaults: AdapterCapabilities
     """What is assumed of a model that the catalogue does not know."""
+    catalogued: str | None = None
+    """The provider under which the catalogue knows its models, if not under its own name."""
+    free_names: bool = False
+    """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+
+    # Options.
     refused_options: frozenset[str] = frozenset()
     """Shared options that the provider's API does not take any more; a client's own go through."""
+    unknown_keys: frozenset[str] = frozenset()
+    """Keys which the hosts of the protocol share, but which this one does not know."""
+    renamed_keys: Mapping[str, str] = {}
+    """Keys which the hosts of the protocol share, but which are called otherwise here."""
+    length_key: str | None = None
+    """What the limit of an answer is called here, where the protocol has two names (T182)."""
+    must_call: str | None = None
+    """The word for a model that must call a tool, if it is not the protocol's (T113)."""
+    names_tools: bool = True
+    """Whether a model can be told which tool to call."""
+    strict_tools: bool = False
+    """Whether the definition of a tool may ask for arguments that keep to the schema."""
+    asks_for_usage: bool = False
+    """Whether a stream tells its usage only if asked with `stream_options`."""
+
+    # Messages.
+    ids: IdRule | None = None
+    """The ids of calls that it takes."""
     documents: bool = False
+    text_documents: bool = True
+    document_context: bool = True
+    document_media_types: frozenset[str] | None = None
     audio_media_types: frozenset[str] = frozenset()
     url_blocks: frozenset[str] = frozenset()
     citation_kinds: frozenset[str] = frozenset()
     result_blocks: frozenset[str] = frozenset({"text"})
     takes_thinking: bool = False
     needs_signatures: bool = True
+    reasoning: str | None = None
+    """The key under which thoughts go back to it."""
+    wants_reasoning: bool = False
+    """Whether every answer has to come back with that key, be it empty (T49, T50)."""
+    keeps_answers: bool = False
+    """Whether the provider keeps its answers, so that the ids in them say something to it."""
+    takes_artifacts: bool = False
+    takes_foreign_citations: bool = True
     developer_role: bool = False
+    system_first: bool = False
     takes_blank_text: bool = True
+    alternates: bool = False
+    joins_text: bool = False
+    user_after_tool: bool = True
+    prefill: Literal["any", "begun", "none"] = "any"
+    prefill_key: str | None = None
+    """The key that marks an answer which the model shall go on with (T81)."""
+    max_image_chars: int | None = None
+    starts_with_user: bool = False
+    takes_blank_end: bool = True
+    raw_arguments: bool = False
+    """Whether arguments that are no JSON may go back to it as they came."""
+    tool_name_length: int = 64
+    cache_marks: int = 0
+    """How many cache marks a request may hold, for models that cache prompts."""
 
-    def target(self, capabilities: AdapterCapabilities) -> Target:
+    def target(
+        self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
+    ) -> Target:
         """What a model of this provider can carry."""
         taken = {"text"}
         if capabilities.supports_images:
@@ -45,21 +114,39 @@ class Profile(Struct, frozen=True, kw_only=True):
         if self.audio_media_types:
             taken.add("audio")
         results = self.result_blocks if capabilities.supports_images else frozenset({"text"})
+        in_list = capabilities.supports_system_messages_in_list and not self.system_first
         return Target(
             adapter=self.name,
+            model=model,
             issuers=frozenset({self.name, *self.issuers}),
             user_blocks=frozenset(taken),
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
+            document_media_types=self.document_media_types,
             audio_media_types=self.audio_media_types,
             url_blocks=self.url_blocks,
             citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
-            takes_thinking=self.takes_thinking,
+            takes_thinking=self.takes_thinking and capabilities.supports_thinking,
             needs_signatures=self.needs_signatures,
+            knows_ids=self.keeps_answers,
+            takes_artifacts=self.takes_artifacts,
+            takes_foreign_citations=self.takes_foreign_citations,
             developer_role=self.developer_role,
-            system="anywhere" if capabilities.supports_system_messages_in_list else "first",
+            system="anywhere" if in_list else "first",
             takes_blank_text=self.takes_blank_text,
+            alternates=self.alternates,
+            joins_text=self.joins_text,
+            user_after_tool=self.user_after_tool,
+            prefill="none" if "prefill" in refused else self.prefill,
+            max_image_chars=self.max_image_chars,
+            starts_with_user=self.starts_with_user,
+            takes_blank_end=self.takes_blank_end,
+            takes_text_documents=self.text_documents,
+            takes_document_context=self.document_context,
+            takes_raw_arguments=self.raw_arguments,
+            tool_name_length=self.tool_name_length,
+            cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
         )
 
 

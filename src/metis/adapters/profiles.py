@@ -2,7 +2,41 @@
 
 from collections.abc import Mapping
 
-from metis.adapters.profile import Profile, assumed
+from msgspec.structs import replace
+
+from metis.adapters.profile import Auth, Profile, assumed
+from metis.wire.tool_ids import IdRule
+
+_RESPONSES = Profile(
+    name="openai-responses",
+    protocol="openai_responses",
+    base_url="https://api.openai.com",
+    path="/v1/responses",
+    auth=Auth(variable="OPENAI_API_KEY"),
+    default_model="gpt-5",
+    catalogued="openai",
+    defaults=assumed(
+        context_tokens=128_000,
+        output_tokens=16_384,
+        thinking=True,
+        images=True,
+        system_in_list=True,
+    ),
+    issuers=frozenset({"openai_responses"}),
+    refused_options=frozenset({"top_k", "stop_sequences"}),
+    ids=IdRule(prefix="call_"),
+    documents=True,
+    url_blocks=frozenset({"image", "document"}),
+    citation_kinds=frozenset(
+        {"url_citation", "file_citation", "container_file_citation", "file_path"}
+    ),
+    result_blocks=frozenset({"text", "image", "document"}),
+    takes_thinking=True,
+    keeps_answers=True,
+    takes_artifacts=True,
+    takes_foreign_citations=False,
+    developer_role=True,
+)
 
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
@@ -10,6 +44,7 @@ PROFILES: Mapping[str, Profile] = {
         protocol="anthropic",
         base_url="https://api.anthropic.com",
         path="/v1/messages",
+        auth=Auth(header="x-api-key", scheme="", variable="ANTHROPIC_API_KEY"),
         headers={"anthropic-version": "2023-06-01"},
         default_model="claude-sonnet-4-6",
         defaults=assumed(
@@ -19,8 +54,9 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
-        refused_options=frozenset({"temperature", "top_p", "top_k"}),
+        ids=IdRule(prefix="toolu_"),
         documents=True,
+        document_media_types=frozenset({"application/pdf"}),
         url_blocks=frozenset({"image", "document"}),
         citation_kinds=frozenset(
             {
@@ -34,12 +70,18 @@ PROFILES: Mapping[str, Profile] = {
         result_blocks=frozenset({"text", "image", "document"}),
         takes_thinking=True,
         takes_blank_text=False,
+        takes_blank_end=False,
+        starts_with_user=True,
+        max_image_chars=5 * 1024 * 1024,
+        tool_name_length=128,
+        cache_marks=4,
     ),
     "openai": Profile(
         name="openai",
         protocol="openai_chat",
         base_url="https://api.openai.com",
         path="/v1/chat/completions",
+        auth=Auth(variable="OPENAI_API_KEY"),
         default_model="gpt-5",
         defaults=assumed(
             context_tokens=128_000,
@@ -48,12 +90,29 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=True,
         ),
-        issuers=frozenset({"openai_chat"}),
         refused_options=frozenset({"top_k"}),
+        length_key="max_completion_tokens",
+        strict_tools=True,
+        asks_for_usage=True,
+        ids=IdRule(prefix="call_", longest=40),
         documents=True,
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
+        text_documents=False,
+        document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        raw_arguments=True,
+    ),
+    "openai-responses": _RESPONSES,
+    "azure-responses": replace(
+        _RESPONSES,
+        name="azure-responses",
+        base_url="https://{resource}.openai.azure.com",
+        path="/openai/v1/responses",
+        auth=Auth(header="api-key", scheme="", variable="AZURE_OPENAI_API_KEY"),
+        free_names=True,
+        # What OpenAI sealed, Azure cannot open (T63).
+        issuers=frozenset(),
     ),
 }
 """The providers that come with metis, by name."""
@@ -64,7 +123,14 @@ COMPATIBLE = Profile(
     base_url="http://127.0.0.1:8080",
     path="/v1/chat/completions",
     default_model="default",
+    free_names=True,
     refused_options=frozenset({"top_k"}),
+    length_key="max_tokens",
+    asks_for_usage=True,
+    ids=IdRule(prefix="call_", longest=40),
+    joins_text=True,
+    text_documents=False,
+    document_context=False,
     defaults=assumed(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),

@@ -1,10 +1,15 @@
 """The registry: adapters by name."""
 
+from functools import cache
+
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
+from metis.adapters.hosts import HOSTS
 from metis.adapters.profiles import COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
+
+_ROWS = {**PROFILES, **HOSTS, COMPATIBLE.name: COMPATIBLE}
 
 
 def get(name: str, *, base_url: str | None = None) -> Adapter:
@@ -13,12 +18,19 @@ def get(name: str, *, base_url: str | None = None) -> Adapter:
     >>> get("anthropic").name
     'anthropic'
     """
-    profile = COMPATIBLE if name == COMPATIBLE.name else PROFILES.get(name)
-    if profile is None:
+    if name not in _ROWS:
         raise UnknownAdapterError(name, names())
-    return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
+    if base_url is not None:
+        return Adapter(replace(_ROWS[name], base_url=base_url))
+    return _adapter(name)
+
+
+@cache
+def _adapter(name: str) -> Adapter:
+    """One adapter a provider, so that all callers share what it remembers."""
+    return Adapter(_ROWS[name])
 
 
 def names() -> list[str]:
     """The names of all adapters."""
-    return [*PROFILES, COMPATIBLE.name]
+    return list(_ROWS)

@@ -28,6 +28,7 @@
     └── CatalogError                what is known of models
         ├── CatalogDataError        a table that cannot be read; holds every problem
         ├── UnknownModelError       a model that is in no table
+        ├── WrongProviderError      a model of another provider than the adapter's
         ├── UnpricedModelError      a model without a price
         ├── AmbiguousModelError     a short name that fits several models
         └── UnknownPricingError     a pricing version that is in no table
@@ -206,6 +207,10 @@ class OtherProviderError(ProviderError):
     """A failure that fits no other class."""
 
 
+class KeyFileError(MetisError):
+    """A file of keys that cannot be used; what it says never holds a key."""
+
+
 class CatalogError(MetisError):
     """Something about models or prices that the catalogue cannot answer."""
 
@@ -221,6 +226,19 @@ class UnknownModelError(CatalogError, LookupError):
         self.model = model
         self.hint = hint
         super().__init__(f"unknown model {model!r}: {hint}")
+
+
+class WrongProviderError(CatalogError, LookupError):
+    """A model of one provider was given to the adapter of another."""
+
+    def __init__(self, model: str, *, adapter: str, provider: str) -> None:
+        super().__init__(
+            f"{adapter} does not serve {model!r}: it is a model of {provider}; "
+            f"take adapters.get({provider!r}), or name a model of {adapter}"
+        )
+        self.model = model
+        self.adapter = adapter
+        self.provider = provider
 
 
 class UnpricedModelError(CatalogError, LookupError):

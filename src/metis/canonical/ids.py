@@ -6,8 +6,9 @@ id is counted up instead of drawing anew. This is the one file of a pure room wi
 randomness; both can be passed in.
 """
 
+import hashlib
+import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from collections.abc import Callable
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
+_LETTERS_OF_HASH = 25
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_SHIFTS = range(120, -1, -10)
+_PART = (1 << 50) - 1
 _END = 1 << 128
 
 ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -34,7 +36,7 @@ def _now_ms() -> int:
 
 
 def _random_bits() -> int:
-    return secrets.randbits(_RANDOM_BITS)
+    return int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
 
 
 class UlidSource:
@@ -63,12 +65,13 @@ class UlidSource:
         """Several new ULIDs at once, in order; cheaper than one by one."""
         if count < 1:
             return []
-        first = self._advance(count)
-        last_pair = first & 1023
-        if last_pair + count <= len(_PAIRS):
-            stem = int_to_ulid(first)[:-2]
-            return [stem + pair for pair in _PAIRS[last_pair : last_pair + count]]
-        return [int_to_ulid(number) for number in range(first, first + count)]
+        number = self._advance(count)
+        minted: list[str] = []
+        while len(minted) < count:  # ids that differ in the last two letters only share the rest
+            stem, pair = int_to_ulid(number)[:-2], number % len(_PAIRS)
+            minted += [stem + last for last in _PAIRS[pair : pair + count - len(minted)]]
+            number += len(_PAIRS) - pair
+        return minted
 
     def _advance(self, count: int) -> int:
         """Reserve that many numbers in a row and give the first."""
@@ -103,6 +106,13 @@ def new_tool_use_id() -> str:
     return f"tu_{_source.mint()}"
 
 
+def hashed_tool_id(*parts: str) -> str:
+    """A tool id that is the same for the same parts, in every process."""
+    # Hexadecimal digits are letters of a ULID, too, and cheaper to come by.
+    key = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return f"tu_0{hashlib.sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()}"
+
+
 def new_session_id() -> str:
     """A new id for a session: `sess_` and a ULID."""
     return f"sess_{_source.mint()}"
@@ -132,7 +142,14 @@ def int_to_ulid(number: int) -> str:
     """The ULID that spells a 128-bit number."""
     if not 0 <= number < _END:
         raise ValueError(f"{number} does not fit into a ULID")
-    return "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])
+    # Three parts that are small numbers: shifting those is faster than shifting a large one.
+    a, b, c = number >> 100, number >> 50 & _PART, number & _PART
+    p = _PAIRS
+    return (
+        f"{p[a >> 20]}{p[a >> 10 & 1023]}{p[a & 1023]}"
+        f"{p[b >> 40]}{p[b >> 30 & 1023]}{p[b >> 20 & 1023]}{p[b >> 10 & 1023]}{p[b & 1023]}"
+        f"{p[c >> 40]}{p[c >> 30 & 1023]}{p[c >> 20 & 1023]}{p[c >> 10 & 1023]}{p[c & 1023]}"
+    )
 
 
 def ulid_time_ms(ulid: str) -> int:

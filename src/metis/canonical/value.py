@@ -14,7 +14,6 @@ careful one, which merges them in, takes over. Values without unknown fields pay
 
 import hashlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
@@ -105,7 +104,8 @@ class Value(
 
 def made(kind: type[T]) -> Callable[..., T]:
     """A constructor that tidies nothing, for parts that are in order already, as decoders give."""
-    return partial(StructMeta.__call__, cast("StructMeta", kind))
+    # Bound to the type itself, which is faster than a partial; the type checker knows neither.
+    return cast("Callable[..., T]", StructMeta.__call__.__get__(kind, StructMeta))
 
 
 def write(value: object) -> bytes:

@@ -12,6 +12,8 @@ from metis.canonical.errors import CatalogDataError, UnknownPricingError
 from metis.canonical.problem import Problem
 from metis.catalog.models import Catalog, read_catalog
 from metis.catalog.prices import PriceTable, read_price_table
+from metis.catalog.refusals import Refusals, read_refusals
+from metis.catalog.tokens import TokenTable, read_token_table
 
 _DATA = files("metis.catalog") / "data"
 
@@ -33,6 +35,20 @@ def pricing_versions() -> tuple[str, ...]:
     """The versions of all price tables, from the oldest to the newest."""
     names = (file.name for file in (_DATA / "prices").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+@cache
+def refusals() -> Refusals:
+    """What single models do not take."""
+    name = "refusals.toml"
+    return read_refusals(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+
+
+@cache
+def token_table() -> TokenTable:
+    """What costs how many tokens, by family of models."""
+    name = "tokens.toml"
+    return read_token_table(_parse((_DATA / name).read_text(encoding="utf-8"), name))
 
 
 @cache

@@ -1,17 +1,16 @@
 """Blocks on their way to a target: sealed parts to their issuer only, media where it is taken."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
-    ANY_IMAGE,
     ArtifactBlock,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
-    MediaSource,
     OpaqueBlock,
     RedactedThinkingBlock,
     TextBlock,
@@ -20,55 +19,97 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.errors import CriticalLossError
 from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageStatus
 from metis.canonical.unknown import UnknownBlock
+from metis.projection.content import Placed, with_blocks
+from metis.projection.critical import fail_if_critical
+from metis.projection.exchanges import told_call
 from metis.projection.ledger import Ledger
+from metis.projection.media import Media, media_refusal, settled_image
 from metis.projection.target import Target
 
+_SILENT = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock)
 
-def project_blocks(message: Message, ledger: Ledger) -> Message:
-    """The message with the blocks that the target can carry."""
-    kept: list[ContentBlock] = []
+
+def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Message, list[Media]]:
+    """The message with the blocks that the target can carry in a role; and media for later.
+
+    Media that a result cannot hold but a user message can is given back, to stand behind the
+    results (T27).
+    """
+    kept: list[Placed] = []
+    later: list[Media] = []
     changed = False
     for index, block in enumerate(message.content):
         if type(block) is TextBlock and not block.citations:
-            kept.append(block)
+            kept.append((index, block))
             continue
-        sent = _project(block, message, f"$.content[{index}]", ledger)
+        path = f"$.content[{index}]"
+        if isinstance(block, ToolResultBlock) and role is Role.TOOL:
+            sent, moved = _project_result(block, message, path, ledger)
+            later += moved
+        else:
+            sent = _project(block, role, message, path, ledger)
         changed = changed or sent is not block
         if sent is not None:
-            kept.append(sent)
-    return replace(message, content=tuple(kept)) if changed else message
+            kept.append((index, sent))
+    return (with_blocks(message, kept) if changed else message), later
+
+
+def holds_foreign_seals(message: Message, target: Target) -> bool:
+    """Whether a message brings sealed thoughts of another provider, which a client kept for us."""
+    return any(
+        isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+        and block.issuer is not None
+        and block.issuer not in target.issuers
+        for block in message.content
+    )
 
 
 def _project(
-    block: ContentBlock, message: Message, path: str, ledger: Ledger
+    block: ContentBlock, role: Role, message: Message, path: str, ledger: Ledger
 ) -> ContentBlock | None:
     target = ledger.target
-    match block:
-        case TextBlock():
-            return _project_citations(block, message, path, ledger)
-        case ToolResultBlock():
-            return _project_result(block, message, path, ledger)
-        case ToolUseBlock() if target.takes_tools:
-            return block
-        case _:
-            reason = _refusal(block, message.role, target)
+    if isinstance(block, TextBlock):
+        return _project_citations(block, message, path, ledger)
+    if isinstance(block, ImageBlock):
+        block = _settled(block, message, path, ledger)
+    reason = _misplaced(block, role) or _refusal(block, role, target)
+    if isinstance(block, ThinkingBlock) and _is_unsealed(block, message, target):
+        reason = "the answer broke off before it was sealed"
+    if isinstance(block, DocumentBlock) and _is_better_told(block, reason, target):
+        why = reason or "a document of plain text is not taken; sent as text"
+        fail_if_critical(block, message, path, why)
+        ledger.altered(message, "document", path, why)
+        return _as_text(block)
     if reason is None:
-        return block
+        return _without_context(block, message, path, ledger)
     fail_if_critical(block, message, path, reason)
-    note = None if isinstance(block, _SILENT) else _note(block)
-    if note is None:
+    if isinstance(block, _SILENT):
         ledger.dropped(message, block.type, path, reason)
         return None
+    if isinstance(block, ToolUseBlock):
+        ledger.altered(message, block.type, path, f"{reason}; sent as text")
+        return told_call(block)
     ledger.altered(message, block.type, path, f"{reason}; a note stands in its place")
-    return note
+    return _note(block)
+
+
+def _settled(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:
+    """The image as what it is, whatever it was declared to be."""
+    settled = settled_image(image)
+    if settled is not image:
+        reason = f"its bytes are {settled.media_type}, not {image.media_type}"
+        ledger.altered(message, "image", path, reason)
+    return settled
 
 
 def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
     """Text with the citations that the target knows (T198)."""
     known = ledger.target.citation_kinds
+    if not ledger.target.takes_foreign_citations and not _is_own(message, ledger.target):
+        known = frozenset[str]()
     kept = tuple(citation for citation in block.citations if citation.kind in known)
     if len(kept) == len(block.citations):
         return block
@@ -78,88 +119,99 @@ def _project_citations(block: TextBlock, message: Message, path: str, ledger: Le
     return replace(block, citations=kept)
 
 
-def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
-    """Raise if a block that is to be changed or left out is marked critical."""
-    if getattr(block, "critical", False):
-        raise CriticalLossError(
-            message_id=message.id, path=path, block_type=block.type, reason=reason
-        )
-
-
-_SILENT = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock, ToolUseBlock)
-
-
 def _project_result(
     result: ToolResultBlock, message: Message, path: str, ledger: Ledger
-) -> ToolResultBlock:
-    """A result with what may stand in it; other media become notes."""
+) -> tuple[ToolResultBlock, list[Media]]:
+    """A result with what may stand in it, and the media that moves behind the results."""
+    target = ledger.target
     content: list[ContentBlock] = []
+    later: list[Media] = []
     for index, inner in enumerate(result.content):
         place = f"{path}.content[{index}]"
-        if inner.type in ledger.target.result_blocks and not isinstance(inner, OpaqueBlock):
-            sent = _project(inner, message, place, ledger)
-            if isinstance(sent, TextBlock) and _is_refused_blank(sent, ledger.target):
-                ledger.dropped(message, "text", place, "the text is blank")
-                sent = None
-        elif isinstance(inner, OpaqueBlock) and inner.issuer in ledger.target.issuers:
-            sent = inner
+        sent: ContentBlock | None
+        if isinstance(inner, TextBlock) and _is_refused_blank(inner, target):
+            fail_if_critical(inner, message, place, "the text is blank")
+            ledger.dropped(message, "text", place, "the text is blank")
+            sent = None
+        elif _may_stand_in_result(inner, target):
+            sent = _project(inner, Role.USER, message, place, ledger)
+        elif isinstance(inner, Media) and media_refusal(inner, target) is None:
+            ledger.altered(
+                message, inner.type, place, "not taken in a tool result; moved behind the results"
+            )
+            later.append(settled_image(inner) if isinstance(inner, ImageBlock) else inner)
+            sent = TextBlock(f"[{inner.type}: shown in the message after the results]")
         else:
             fail_if_critical(inner, message, place, "not taken in a tool result")
             ledger.altered(message, inner.type, place, "not taken in a tool result; a note instead")
             sent = _note(inner)
         if sent is not None:
             content.append(sent)
-    if tuple(content) == result.content:
-        return result
-    return replace(result, content=tuple(content))
+    same = len(content) == len(result.content) and all(map(_is, content, result.content))
+    return (result if same else replace(result, content=tuple(content))), later
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _may_stand_in_result(block: ContentBlock, target: Target) -> bool:
+    if isinstance(block, OpaqueBlock):
+        return block.issuer in target.issuers
+    is_text = isinstance(block, DocumentBlock) and block.source.kind == "text"
+    return is_text or block.type in target.result_blocks
 
 
 def _is_refused_blank(block: TextBlock, target: Target) -> bool:
     return not target.takes_blank_text and not block.text.strip()
 
 
+_ROLES_OF: Mapping[type, frozenset[Role]] = {
+    ToolUseBlock: frozenset({Role.ASSISTANT}),
+    ThinkingBlock: frozenset({Role.ASSISTANT}),
+    RedactedThinkingBlock: frozenset({Role.ASSISTANT}),
+    OpaqueBlock: frozenset({Role.ASSISTANT, Role.USER}),
+    ImageBlock: frozenset({Role.USER}),
+    DocumentBlock: frozenset({Role.USER}),
+    AudioBlock: frozenset({Role.USER}),
+    VideoBlock: frozenset({Role.USER}),
+}
+"""In whose messages a block may stand on every wire; text may stand in all."""
+
+
+def _misplaced(block: ContentBlock, role: Role) -> str | None:
+    roles = _ROLES_OF.get(type(block))
+    return None if roles is None or role in roles else f"a {role} message holds no {block.type}"
+
+
 def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # noqa: PLR0911 - one line a kind
     """Why a target cannot carry a block; None if it can."""
     match block:
-        case TextBlock():
-            return None
         case ThinkingBlock() | RedactedThinkingBlock():
             return _thinking_refusal(block, target)
         case OpaqueBlock():
             return None if block.issuer in target.issuers else f"only {block.issuer} understands it"
         case UnknownBlock():
             return "this version does not know the block"
-        case ToolUseBlock():
-            return "the model takes no tools"
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
-            return _media_refusal(block, target)
+            return media_refusal(block, target)
         case ArtifactBlock():
-            return "an artifact of a model is not sent back"
+            is_own = target.takes_artifacts and block.source.issuer in target.issuers
+            return None if is_own else "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
+        case _:
+            return None
 
 
-def _media_refusal(
-    block: ImageBlock | DocumentBlock | AudioBlock | VideoBlock, target: Target
-) -> str | None:
-    """Why a picture, a document or a recording cannot be sent; None if it can."""
-    source, kinds = block.source, _KINDS.get(type(block))
-    if block.type not in target.user_blocks:
-        return f"the model takes no {block.type}"
-    if source.kind == "file_ref":
-        return "the file was not read before sending"
-    if isinstance(source, MediaSource) and source.kind == "file_id":
-        at_home = source.issuer in target.issuers
-        return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
-    if source.kind == "url" and block.type not in target.url_blocks:
-        return f"{block.type} is not taken by URL"
-    taken = getattr(target, kinds) if kinds else None
-    if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
-        return f"{block.media_type} is not taken"
-    return None
+def _is_own(message: Message, target: Target) -> bool:
+    return message.metadata.origin in target.issuers
 
 
-_KINDS: Mapping[type, str] = {ImageBlock: "image_media_types", AudioBlock: "audio_media_types"}
+def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool:
+    """Whether a thought has nothing but an id, and that of an answer which nobody keeps (T64)."""
+    is_whole = message.metadata.status is MessageStatus.COMPLETE
+    return target.knows_ids and not block.signature and not is_whole
 
 
 def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:
@@ -167,12 +219,41 @@ def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Targ
         return "the target takes no thoughts"
     if block.issuer is not None and block.issuer not in target.issuers:
         return f"it was sealed by {block.issuer}"
-    if isinstance(block, ThinkingBlock) and not block.signature and target.needs_signatures:
+    if not target.needs_signatures:
+        return None if block.issuer is not None else "nobody knows whose it is"
+    is_known = target.knows_ids and block.id is not None
+    if isinstance(block, ThinkingBlock) and not block.signature and not is_known:
         return "it has no signature"
     return None
 
 
+def _is_better_told(block: DocumentBlock, reason: str | None, target: Target) -> bool:
+    """Whether a document is text that goes as text where it cannot go as a document."""
+    is_text = block.source.kind == "text" and bool(block.source.data.strip())
+    return is_text and (reason is not None or not target.takes_text_documents)
+
+
+def _as_text(block: DocumentBlock) -> TextBlock:
+    parts = (block.name, block.context, block.source.data)
+    return TextBlock("\n\n".join(part for part in parts if part))
+
+
+def _without_context(
+    block: ContentBlock, message: Message, path: str, ledger: Ledger
+) -> ContentBlock:
+    if not isinstance(block, DocumentBlock) or block.context is None:
+        return block
+    if ledger.target.takes_document_context:
+        return block
+    reason = "the context of a document is not taken"
+    fail_if_critical(block, message, path, reason)
+    ledger.dropped(message, "document", f"{path}.context", reason)
+    return replace(block, context=None)
+
+
 def _note(block: ContentBlock) -> TextBlock:
-    """A short text in place of a block that cannot be sent."""
+    """A short text in place of a block that cannot be sent; what was spoken in it is told."""
     name = getattr(block, "name", None) or getattr(block, "media_type", None) or ""
-    return TextBlock(f"[{block.type} {name}: not shown to this model]".replace(" :", ":"))
+    note = f"[{block.type} {name}: not shown to this model]".replace(" :", ":")
+    spoken = cast("str | None", getattr(block, "transcript", None))
+    return TextBlock(f"{note}\n{spoken}" if spoken else note)

@@ -1,38 +1,102 @@
 """The projection: from a conversation to what one target can carry, with every loss named."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from metis.canonical.message import Message
-from metis.projection.blocks import project_blocks
-from metis.projection.exchanges import flatten_exchanges, repair_exchanges
+from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
+from metis.canonical.message import Message, Role
+from metis.projection.blocks import holds_foreign_seals, project_blocks
+from metis.projection.cache import plan_marks
+from metis.projection.calls import project_calls
+from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
+from metis.projection.frame import settle_frame
+from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
-from metis.projection.ready import is_ready
-from metis.projection.roles import drop_empties, place_roles
+from metis.projection.ready import calls_if_ready
+from metis.projection.roles import drop_empties, place, placed_roles
+from metis.projection.server_calls import drop_halves
 from metis.projection.target import Target, is_native
+from metis.projection.turns import are_turns_free, place_turns
 
 
 class Projection(Struct, frozen=True):
     """The messages as they can be sent to a target, and what was lost on the way."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     losses: list[Loss]
+    calls: AbstractSet[str] | None = None
+    """The calls in it, if all are answered: then what follows can be projected alone."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
-    if is_ready(messages, target):
-        return Projection(list(messages), [])
+    if are_turns_free(messages, target):
+        calls = calls_if_ready(messages, target)
+        if calls is not None:
+            return Projection(messages, [], calls)
+    return _project(messages, target, is_start=True)
+
+
+def project_more(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str]
+) -> Projection | None:
+    """The same for what follows a projection with these calls; None if they must go together."""
+    if not are_turns_free(messages, target):
+        return None
+    calls = calls_if_ready(messages, target, before)
+    if calls is not None:
+        return Projection(messages, [], calls)
+    if any(type(block) is OpaqueBlock for message in messages for block in message.content):
+        return None  # it may be the other half of something before (T197)
+    more = _project(messages, target, is_start=False)
+    return None if more.calls is None or not more.calls.isdisjoint(before) else more
+
+
+def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> Projection:
     ledger = Ledger(target)
-    sent = repair_exchanges(messages, ledger)
-    if not target.takes_tools:
-        sent = flatten_exchanges(sent, ledger)
-    sent = [
-        message if is_native(message, target) else project_blocks(message, ledger)
-        for message in sent
-    ]
-    sent = place_roles(sent, ledger)
+    is_whole = are_whole(messages, target)
+    sent = list(messages) if is_whole else repair_exchanges(messages, ledger)
+    sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
+    sent = _project_messages(drop_halves(sent, ledger), ledger, is_start=is_start)
     sent = drop_empties(sent, ledger)
-    return Projection(sent, ledger.losses)
+    sent = settle_frame(sent, ledger, is_start=is_start)
+    sent = place_turns(sent, ledger)
+    sent = plan_marks(sent, ledger)
+    is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
+    return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
+
+
+def _project_messages(
+    messages: Sequence[Message], ledger: Ledger, *, is_start: bool
+) -> list[Message]:
+    """Each message in its role, with the blocks that may stand there."""
+    sent: list[Message] = []
+    hoist = Hoist()
+    roles = placed_roles(messages, ledger.target, is_start=is_start)
+    for message, role in zip(messages, roles, strict=True):
+        if message.role != Role.TOOL:
+            sent += hoist.give()
+            hoist.note_calls(message)
+        if role is None:
+            ledger.dropped(message, "message", "$", f"no target knows the role {message.role}")
+        elif is_native(message, ledger.target) and not holds_foreign_seals(message, ledger.target):
+            sent.append(message)
+        else:
+            carried, media = project_blocks(message, role, ledger)
+            hoist.take(message, media)
+            sent.append(place(carried, role, ledger))
+    return sent + hoist.give()
+
+
+def _has_hints(messages: Sequence[Message]) -> bool:
+    """Whether marks are to be placed, which a longer conversation moves."""
+    return any(message.metadata.hints for message in messages)
+
+
+def _calls(messages: Sequence[Message]) -> set[str]:
+    return {
+        block.id for message in messages for block in message.content if type(block) is ToolUseBlock
+    }

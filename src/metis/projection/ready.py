@@ -1,89 +1,122 @@
 """A quick look at a conversation: most need no projection at all."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from metis.canonical.blocks import (
     ContentBlock,
     ImageBlock,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
+from metis.projection.calls import PLAIN_NAME
+from metis.projection.media import sniffed
 from metis.projection.target import Target
 
+_ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
-def is_ready(messages: Sequence[Message], target: Target) -> bool:
-    """Whether a conversation surely can be sent as it is; no is no verdict, only a longer look.
 
-    Text, images that the target takes, and calls that are answered in the next messages.
+def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of every request
+    messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
+) -> set[str] | None:
+    """The calls of a conversation that surely can be sent as it is; None asks for a longer look.
+
+    Ready are text, images that the target takes, its own signed thoughts, and calls that the next
+    messages answer in their order. `before` are the calls of what stands before these messages;
+    None if nothing does.
     """
-    waiting: set[str] = set()
+    waiting: list[str] = []
     seen: set[str] = set()
-    is_leading = True
+    is_leading = before is None
+    may_be_blank = target.takes_blank_text
     for message in messages:
         role, content = message.role, message.content
-        if role is Role.TOOL:
-            if not _answers(content, waiting, target):
-                return False
-        elif waiting or not content:
-            return False
-        elif role is Role.ASSISTANT:
-            if not _says_plainly(content, waiting, seen, target):
-                return False
-        elif role is Role.USER:
-            if not _asks_plainly(content, target):
-                return False
-        elif not (role is Role.SYSTEM and is_leading and _asks_plainly(content, target)):
-            return False
-        is_leading = is_leading and role is Role.SYSTEM
-    return not waiting
+        if message.metadata.hints:
+            return None
+        if role is _TOOL:
+            if not _answers(content, waiting, may_be_blank=may_be_blank):
+                return None
+            continue
+        if waiting or not content:
+            return None
+        if role is not _USER and role is not _ASSISTANT and not (role is _SYSTEM and is_leading):
+            return None
+        is_leading = is_leading and role is _SYSTEM
+        for block in content:
+            if type(block) is TextBlock:
+                text = block.text
+                if block.citations or not (may_be_blank or (text and not text.isspace())):
+                    return None
+            elif not _is_fine(block, role, target, waiting, seen):
+                return None
+    if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
+        return None
+    return seen if _is_framed(messages, target, is_start=before is None) else None
 
 
-def _answers(content: tuple[ContentBlock, ...], waiting: set[str], target: Target) -> bool:
-    if len(content) != 1:
+def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -> bool:
+    """Whether a conversation begins and ends as the target wants it."""
+    if not messages:
+        return True
+    if target.starts_with_user and is_start:
+        first = next((message for message in messages if message.role is not _SYSTEM), None)
+        if first is None or first.role is not _USER:
+            return False
+    return target.takes_blank_end or messages[-1].role is not _ASSISTANT
+
+
+def _is_fine(
+    block: ContentBlock, role: Role, target: Target, waiting: list[str], seen: set[str]
+) -> bool:
+    """Whether a block other than text can be sent as it is."""
+    if role is not _ASSISTANT:
+        return role is _USER and _is_taken(block, target)
+    if type(block) is not ToolUseBlock:
+        return _is_own_thought(block, target)
+    call, name = block.id, block.name
+    if not call or call in seen or block.invalid is not None:
+        return False
+    if len(name) > target.tool_name_length or PLAIN_NAME.fullmatch(name) is None:
+        return False
+    seen.add(call)
+    waiting.append(call)
+    return True
+
+
+def _answers(content: tuple[ContentBlock, ...], waiting: list[str], *, may_be_blank: bool) -> bool:
+    if len(content) != 1 or not waiting:
         return False
     result = content[0]
-    if type(result) is not ToolResultBlock or result.tool_use_id not in waiting:
+    if type(result) is not ToolResultBlock or waiting.pop(0) != result.tool_use_id:
         return False
-    waiting.remove(result.tool_use_id)
     for block in result.content:
-        if type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
+        if type(block) is not TextBlock or block.citations:
+            return False
+        if not may_be_blank and (not block.text or block.text.isspace()):
             return False
     return True
 
 
-def _says_plainly(
-    content: tuple[ContentBlock, ...], waiting: set[str], seen: set[str], target: Target
-) -> bool:
-    for block in content:
-        if type(block) is ToolUseBlock:
-            if block.id in seen or not target.takes_tools:
-                return False
-            seen.add(block.id)
-            waiting.add(block.id)
-        elif type(block) is not TextBlock or block.citations or _is_refused_blank(block, target):
-            return False
-    return True
-
-
-def _asks_plainly(content: tuple[ContentBlock, ...], target: Target) -> bool:
-    for block in content:
-        if type(block) is TextBlock:
-            if block.citations or _is_refused_blank(block, target):
-                return False
-        elif type(block) is not ImageBlock or not _is_taken(block, target):
-            return False
-    return True
-
-
-def _is_refused_blank(block: TextBlock, target: Target) -> bool:
-    return not target.takes_blank_text and (not block.text or block.text.isspace())
-
-
-def _is_taken(image: ImageBlock, target: Target) -> bool:
+def _is_own_thought(block: ContentBlock, target: Target) -> bool:
     return (
-        "image" in target.user_blocks
-        and image.source.kind == "base64"
-        and image.media_type in target.image_media_types
+        type(block) is ThinkingBlock
+        and target.takes_thinking
+        and block.issuer in target.issuers
+        and bool(block.signature or not target.needs_signatures)
+    )
+
+
+def _is_taken(block: ContentBlock, target: Target) -> bool:
+    if type(block) is not ImageBlock or "image" not in target.user_blocks:
+        return False
+    data = block.source.data
+    return (
+        block.source.kind == "base64"
+        and block.media_type in target.image_media_types
+        and sniffed(data) in (None, block.media_type)
+        and not data.startswith("data:")
+        and (target.max_image_chars is None or len(data) <= target.max_image_chars)
     )

@@ -4,40 +4,60 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import TextBlock, ThinkingBlock
+from metis.canonical.blocks import RedactedThinkingBlock, TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
-from metis.projection.blocks import fail_if_critical
+from metis.projection.content import Placed, with_blocks
+from metis.projection.critical import fail_if_critical
 from metis.projection.ledger import Ledger
-from metis.projection.target import is_native
+from metis.projection.target import Target, is_native
 
 
-def place_roles(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
-    """Developer and late system messages in a role that the target knows, in their own place.
+def placed_roles(
+    messages: Sequence[Message], target: Target, *, is_start: bool = True
+) -> list[Role | None]:
+    """The role that each message has at the target; None for one that no target knows.
 
-    Nothing earlier changes, so that the prefix of a conversation stays what it was (T73, T75).
+    Developer and late system messages stay in their own place: nothing earlier changes, so that
+    the prefix of a conversation stays what it was (T73, T75).
     """
-    target = ledger.target
-    placed: list[Message] = []
-    is_leading = True
+    roles: list[Role | None] = []
+    is_leading = is_start
     for message in messages:
         is_leading = is_leading and message.role in (Role.SYSTEM, Role.DEVELOPER)
-        if is_native(message, target):
-            placed.append(message)
-        elif message.role == Role.DEVELOPER and not target.developer_role:
-            role = Role.SYSTEM if is_leading else Role.USER
-            ledger.altered(message, "developer", "$.role", f"sent as a {role} message in its place")
-            placed.append(replace(message, role=role))
-        elif message.role == Role.SYSTEM and not is_leading and target.system == "first":
-            ledger.altered(message, "system", "$.role", "sent as a user message in its place")
-            placed.append(replace(message, role=Role.USER, content=_marked(message)))
-        else:
-            placed.append(message)
-    return placed
+        roles.append(_placed(message, target, is_leading=is_leading))
+    return roles
 
 
-def _marked(message: Message) -> tuple[TextBlock, ...]:
+def _placed(message: Message, target: Target, *, is_leading: bool) -> Role | None:
+    role = message.role
+    if not role.is_known:
+        return None
+    if is_native(message, target):
+        return role
+    if role == Role.DEVELOPER and not target.developer_role:
+        return Role.SYSTEM if is_leading else Role.USER
+    if role == Role.SYSTEM and not is_leading and target.system == "first":
+        return Role.USER
+    return role
+
+
+def place(message: Message, role: Role, ledger: Ledger) -> Message:
+    """The message in the role that it has at the target."""
+    if role == message.role:
+        return message
+    ledger.altered(message, str(message.role), "$.role", f"sent as a {role} message in its place")
+    if message.role == Role.SYSTEM:
+        message = _marked(message)
+    return replace(message, role=role)
+
+
+def _marked(message: Message) -> Message:
+    """A late system message, in one text that says what it is; a blank one says nothing."""
     text = "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
-    return (TextBlock(f"<system>\n{text}\n</system>"),)
+    if not text.strip():
+        return with_blocks(message, [])
+    last = len(message.content) - 1
+    return with_blocks(message, [(last, TextBlock(f"<system>\n{text}\n</system>"))])
 
 
 def drop_empties(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
@@ -61,10 +81,13 @@ def _without_blanks(message: Message, ledger: Ledger) -> Message:
         for index, block in enumerate(message.content)
         if type(block) is TextBlock and not block.text.strip()
     ]
-    if not blanks or any(isinstance(block, ThinkingBlock) for block in message.content):
+    sealed = ThinkingBlock | RedactedThinkingBlock
+    if not blanks or any(isinstance(block, sealed) for block in message.content):
         return message  # in a signed turn even an empty block has its place (T39)
     for index in blanks:
         fail_if_critical(message.content[index], message, f"$.content[{index}]", "it is blank")
         ledger.dropped(message, "text", f"$.content[{index}]", "the text is blank")
-    left = (block for index, block in enumerate(message.content) if index not in blanks)
-    return replace(message, content=tuple(left))
+    left: list[Placed] = [
+        (index, block) for index, block in enumerate(message.content) if index not in blanks
+    ]
+    return with_blocks(message, left)

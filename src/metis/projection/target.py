@@ -12,6 +12,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
     adapter: str
     """The name that losses are reported under."""
+    model: str = ""
     issuers: frozenset[str]
     """Whose sealed parts it takes back: signatures, redacted thoughts, opaque parts."""
     user_blocks: frozenset[str] = frozenset({"text"})
@@ -20,21 +21,57 @@ class Target(Struct, frozen=True, kw_only=True):
     """The tags that a tool result may hold here; other media move behind the results."""
     image_media_types: frozenset[str] = frozenset()
     """The kinds of images it takes inline."""
+    max_image_chars: int | None = None
+    """How long an inline image may be, as the base64 that is sent."""
     audio_media_types: frozenset[str] = frozenset()
     """The kinds of recordings it takes."""
+    document_media_types: frozenset[str] | None = None
+    """The kinds of documents it takes inline; None if it takes any."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
+    takes_text_documents: bool = True
+    """Whether a document may be plain text; else it is sent as text, with its name."""
+    takes_document_context: bool = True
+    """Whether a document may carry words about what it is."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
     takes_tools: bool = True
+    takes_raw_arguments: bool = False
+    """Whether the arguments of a call are a string here, which may be no JSON at all."""
+    tool_name_length: int = 64
+    """How long the name of a tool may be."""
     takes_thinking: bool = False
     """Whether thoughts of its own issuer go back to it."""
     needs_signatures: bool = True
     """Whether a thought without a signature is refused."""
+    knows_ids: bool = False
+    """Whether the id of a thought will do for its signature, because it keeps its answers."""
+    takes_artifacts: bool = False
+    """Whether what it made itself goes back to it."""
+    takes_foreign_citations: bool = True
+    """Whether text of other providers may carry citations, too."""
+    remembers: bool = False
+    """Whether the calls of results may lie in an earlier answer, which it keeps."""
     developer_role: bool = False
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True
+    alternates: bool = False
+    """Whether two messages of one role may not follow each other."""
+    joins_text: bool = False
+    """Whether a message of texts has to be one text."""
+    user_after_tool: bool = True
+    """Whether a user may speak right after a result."""
+    prefill: Literal["any", "begun", "none"] = "any"
+    """Whether an assistant may speak last: always, with an answer that was begun, or never."""
+    starts_with_user: bool = False
+    """Whether a conversation must begin with words of a user."""
+    takes_blank_end: bool = True
+    """Whether the last turn may be an answer that ends in blanks."""
+    cache_marks: int = 0
+    """How many places a request may mark as the end of a reusable prefix."""
+    takes_long_marks: bool = True
+    """Whether a marked prefix may live for an hour."""
 
 
 def is_native(message: Message, target: Target) -> bool:

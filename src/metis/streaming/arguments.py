@@ -1,5 +1,6 @@
 """Arguments of tool calls: from the raw text that models write to the input of a call."""
 
+import json
 from typing import Any, cast
 
 import msgspec
@@ -9,18 +10,43 @@ from metis.canonical.blocks import InvalidInput
 _read_any = msgspec.json.Decoder().decode
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     """The input of a call from the raw text of its arguments.
 
-    No text at all is an empty input (T34). What is no JSON object is never taken for one: the input
-    stays empty, and the raw text and the fault are kept.
+    No text at all is an empty input (T34), and so is an empty object that the real one was glued to
+    (T35). What is no JSON object is never taken for one: the input stays empty, and the raw text
+    and the fault are kept.
     """
     if not text.strip():
         return {}, None
     try:
         value = _read_any(text.encode())
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        meant = [each for each in split_arguments(text) if each]
+        if len(meant) == 1:
+            return meant[0], None
         return {}, InvalidInput(raw=text, error=f"not JSON: {error}")
     if not isinstance(value, dict):
         return {}, InvalidInput(raw=text, error=f"not an object but {type(value).__name__}")
     return cast("dict[str, Any]", value), None
+
+
+def split_arguments(text: str) -> list[dict[str, Any]]:
+    """The objects that were glued into one text; none if it is not made of several (T35)."""
+    found: list[dict[str, Any]] = []
+    rest = text.strip()
+    while rest.startswith("{"):
+        try:
+            value, end = _decoder.raw_decode(rest)
+        except (ValueError, RecursionError):
+            return []
+        found.append(cast("dict[str, Any]", value))
+        rest = rest[end:].lstrip()
+    return found if len(found) > 1 and not rest else []

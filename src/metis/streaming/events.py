@@ -29,6 +29,8 @@ class MessageStart(Event, frozen=True, tag="message_start"):
     model: str | None = None
     response_id: str | None = None
     role: str = "assistant"
+    protocol: str | None = None
+    """The protocol that the provider's own ids in this stream belong to."""
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
@@ -49,12 +51,13 @@ class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
-    """A tool call begins; the id is ours."""
+    """A tool call begins; `tool_use_id` is ours, `provider_id` the provider's own."""
 
     type: ClassVar[Literal["tool_use_start"]] = "tool_use_start"
     content_block_index: int
     tool_use_id: str
     tool_name: str
+    provider_id: str | None = None
 
 
 class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):

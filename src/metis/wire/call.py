@@ -33,6 +33,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The HTTP status of a response, so that error bodies become the right error."""
     created_at: datetime = msgspec.field(default_factory=_now)
     latency_ms: int = 0
+    tools: tuple[str, ...] = ()
+    """Our names of the tools that the model was told of: calls in an answer are read by them."""
 
     def __post_init__(self) -> None:
         """Times are in UTC from here on."""
@@ -61,7 +63,8 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
 
     `native` remembers, by protocol, the options of a request as they were spelled. A spelling is
     used as long as it says the same as the shared option beside it; change the option, and the
-    option wins.
+    option wins. `origin` is the provider whose client spelled them: another provider of the
+    protocol gets of them what all its hosts know. Without it they are meant for every host.
     """
 
     model: str | None = None
@@ -74,6 +77,7 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     native: Mapping[str, Mapping[str, Any]] = {}
+    origin: str | None = None
 
 
 class CanonicalRequest(Struct, frozen=True):

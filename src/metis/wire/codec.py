@@ -1,6 +1,6 @@
 """Codec: what each protocol package offers, as one value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -8,6 +8,7 @@ from msgspec import Struct
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 
@@ -41,12 +42,32 @@ class StreamWriter(Protocol):
         ...
 
 
+class TurnWriter(Protocol):
+    """Writes the turns of a conversation, each once, and request bodies with them."""
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Add messages that were projected for the protocol."""
+        ...
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """The request body with these turns."""
+        ...
+
+    def copy(self) -> "TurnWriter":
+        """The same turns, to which others can be added."""
+        ...
+
+
+def _nothing(_: Message) -> Iterable[str]:
+    return ()
+
+
 class Codec(Struct, frozen=True, kw_only=True):
     """One wire protocol, both directions."""
 
     protocol: str
     decode_request: Callable[[bytes, RequestContext], CanonicalRequest]
-    encode_request: Callable[[Sequence[Message], Sequence[ToolDefinition], AdapterOptions], bytes]
+    turns: Callable[[], TurnWriter]
     decode_response: Callable[[bytes | dict[str, Any], RequestContext], Message]
     encode_response: Callable[[Message, RequestContext], bytes]
     stream_reader: Callable[[RequestContext], StreamReader]
@@ -55,3 +76,9 @@ class Codec(Struct, frozen=True, kw_only=True):
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
     """The keys of a request that the shared options speak for."""
+    common_keys: frozenset[str] = frozenset()
+    """Other keys of a request that mean the same at every host of the protocol."""
+    unsaid: Callable[[Message], Iterable[str]] = _nothing
+    """The paths of what a message says in this protocol only, kept in its spelling."""
+    fit: Callable[[Target, AdapterOptions], Target] | None = None
+    """What the options of a request change about its target."""

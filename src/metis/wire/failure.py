@@ -13,6 +13,11 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
+from metis.canonical.metadata import StopReason
+from metis.streaming import StreamError
+
+UNFINISHED = "the stream ended before the answer was complete"
+"""What is said of a stream that breaks off."""
 
 FIRST_ERROR_STATUS = 400
 """From here on a status says that a request failed."""
@@ -26,6 +31,7 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     429: RateLimitError,
     529: RateLimitError,
 }
+_OTHERS = (ServerError, InvalidRequestError, OtherProviderError)
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
@@ -52,3 +58,23 @@ def class_of_words(text: str) -> type[ProviderError] | None:
     if _THROTTLED.search(text):
         return RateLimitError
     return ContextOverflowError if _OVERFLOW.search(text) else None
+
+
+_BY_NAME = {kind.__name__: kind for kind in (*_BY_STATUS.values(), *_OTHERS)}
+
+
+def error_of(event: StreamError) -> ProviderError:
+    """The error that ended a stream; what it is called decides how each protocol tells it."""
+    kind = _BY_NAME.get(event.error_class, ServerError)
+    return kind(event.text, status=event.status)
+
+
+def is_broken(reason: StopReason | None) -> bool:
+    """Whether an answer that ended so is no whole answer, so that no clean end may be told."""
+    return reason in (StopReason.ERROR, StopReason.CANCELLED)
+
+
+def broken_error(reason: StopReason | None) -> ProviderError:
+    """The error that tells of an answer that was not ended by the model."""
+    is_cancelled = reason is StopReason.CANCELLED
+    return ServerError("the answer was cancelled" if is_cancelled else "the answer failed")

@@ -9,6 +9,7 @@ from metis.canonical.errors import DecodeError
 Wire = dict[str, Any]
 """A JSON object of a protocol."""
 
+_LARGEST = 2**63 - 1
 _read = msgspec.json.Decoder().decode
 
 
@@ -53,5 +54,5 @@ def maybe_text(value: Any) -> str | None:
 
 
 def maybe_count(value: Any) -> int | None:
-    """The whole number, if it is one that is not negative."""
-    return value if type(value) is int and value >= 0 else None
+    """The whole number, if it is one that is not negative and that every store can hold."""
+    return value if type(value) is int and 0 <= value <= _LARGEST else None

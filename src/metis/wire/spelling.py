@@ -1,8 +1,9 @@
 """Spelling: what a protocol can say in several ways, and which way was taken.
 
 The canonical form says what a message means; a wire message can say the same in different JSON. For
-the way back to the same protocol the difference is kept in the metadata of the message, under the
-name of the protocol, where only the codec that wrote it looks:
+the way back to the same provider the difference is kept in the metadata of the message, under the
+name of the protocol, where only the codec that wrote it looks. It belongs to the provider that the
+message came from: hosts of one protocol do not know each other's ids and extra keys.
 
 - `joined`: the message shares its wire message with the one before it
 - `plain`: the content was a string, not a list of parts
@@ -12,18 +13,42 @@ name of the protocol, where only the codec that wrote it looks:
 - `ids`: the provider's ids of the calls in this message, by ours
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from metis.canonical.message import Message
 
 NOTHING: Mapping[str, Any] = {}
+CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
+"""Keys of a message that blocks speak for, however they are spelled."""
 
 
 def spelling_of(message: Message, protocol: str) -> Mapping[str, Any]:
     """How a message was spelled in a protocol; empty if it did not come from there."""
     raw = message.metadata.provider_raw
     return NOTHING if raw is None else raw.get(protocol, NOTHING)
+
+
+def has_foreign_spelling(message: Message, protocol: str, provider: str) -> bool:
+    """Whether a message is spelled in the protocol, but by another provider or its client."""
+    metadata = message.metadata
+    raw = metadata.provider_raw
+    return (
+        raw is not None and (metadata.provider or metadata.origin) != provider and protocol in raw
+    )
+
+
+def extra_keys(message: Message, protocol: str) -> list[str]:
+    """The keys of the wire message that say something which the canonical form does not."""
+    keys: Mapping[str, Any] = spelling_of(message, protocol).get("keys") or NOTHING
+    return [key for key, value in keys.items() if value and key not in CANONICAL_KEYS]
+
+
+def without_spelling(message: Message) -> Message:
+    """The message as the canonical form alone says it."""
+    return replace(message, metadata=replace(message.metadata, provider_raw=None))
 
 
 def spelled_blocks(message: Message, spelling: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -36,3 +61,30 @@ def spelled(protocol: str, spelling: Mapping[str, Any]) -> Mapping[str, Any] | N
     """The value for `provider_raw` that remembers a spelling; None if there is none."""
     kept = {name: value for name, value in spelling.items() if value}
     return {protocol: kept} if kept else None
+
+
+_IDLE_KEYS = frozenset({"cache_control", "caller", "index"})
+"""Keys that mean something to their own protocol only; cache marks are hints of the message."""
+_IDLE_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
+_IDLE = (("detail", "auto"), ("type", "custom"), ("type", "function"))
+
+
+def unsaid(wire: object, plain: object, path: str) -> Iterator[str]:
+    """The paths of what a part says beyond its plain form; other words for the same are no loss."""
+    if isinstance(wire, dict) and isinstance(plain, dict):
+        known = cast("dict[str, object]", plain)
+        for key, value in cast("dict[str, object]", wire).items():
+            place = f"{path}.{key}"
+            if key in known:
+                yield from unsaid(value, known[key], place)
+            elif says(key, value):
+                yield place
+    elif isinstance(wire, list) and isinstance(plain, list):
+        pairs = zip(cast("list[object]", wire), cast("list[object]", plain), strict=False)
+        for index, (one, other) in enumerate(pairs):
+            yield from unsaid(one, other, f"{path}[{index}]")
+
+
+def says(key: str, value: object) -> bool:
+    """Whether a key that other protocols do not have says anything."""
+    return key not in _IDLE_KEYS and value not in _IDLE_VALUES and (key, value) not in _IDLE

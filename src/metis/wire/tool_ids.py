@@ -6,17 +6,93 @@ message that holds the call; for other providers an id is derived from ours.
 """
 
 import hashlib
+import re
+import string
+from collections.abc import Collection
+from itertools import count
 
-from metis.canonical.ids import int_to_ulid
+from msgspec import Struct
+
+from metis.canonical.ids import hashed_tool_id
+
+_ALNUM = string.digits + string.ascii_letters
 
 
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
     """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
-    key = f"{session_id}\0{provider_id}\0{occurrence}".encode()
-    number = int.from_bytes(hashlib.sha256(key).digest()[:16], "big")
-    return f"tu_{int_to_ulid(number)}"
+    return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """An id for a call that the target did not make: its prefix, and what is unique of ours."""
-    return prefix + tool_use_id.removeprefix("tu_")
+    return prefix + (tool_use_id[3:] if tool_use_id[:3] == "tu_" else tool_use_id)
+
+
+class IdRule(Struct, frozen=True, kw_only=True):
+    """Which ids of calls a provider takes."""
+
+    prefix: str
+    """How an id begins that is derived from ours."""
+    pattern: str = "[a-zA-Z0-9_-]+"
+    longest: int = 64
+    hashed: int = 24
+    """How many letters and digits stand in for an id that does not fit."""
+
+    def fits(self, wire_id: str) -> bool:
+        """Whether the provider takes an id."""
+        return len(wire_id) <= self.longest and bool(re.fullmatch(self.pattern, wire_id))
+
+    def wire_id(self, tool_use_id: str, taken: Collection[str] = ()) -> str:
+        """The id for a call of ours: derived while that fits, else a hash of it all (T02, T13)."""
+        derived = derived_id(tool_use_id, self.prefix)
+        if self.fits(derived) and derived not in taken:
+            return derived
+        candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hashed) for salt in count())
+        return next(self.prefix + one for one in candidates if self.prefix + one not in taken)
+
+
+def _hashed(text: str, length: int) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+    letters: list[str] = []
+    for _ in range(length):
+        number, rest = divmod(number, len(_ALNUM))
+        letters.append(_ALNUM[rest])
+    return "".join(letters)
+
+
+class CallIds:
+    """Our ids for the calls of one conversation, by the order in which calls and results come.
+
+    An id that comes again is another call (T08, T09), and an empty one names nothing (T10): what
+    has no id of its own is told apart by its turn, `scope`, and its position there.
+    """
+
+    def __init__(self, session_id: str, scope: str = "") -> None:
+        self._session_id = session_id
+        self._scope = scope
+        self._calls: dict[str, list[str]] = {}
+        self._answered: dict[str, int] = {}
+
+    def enter(self, answer: str) -> None:
+        """Take the ids that follow for those of one answer: hosts count anew in each (T09)."""
+        self._session_id = f"{self._session_id}\0{answer}"
+
+    def of_call(self, theirs: str, *, is_id: bool = True) -> str:
+        """Our id for the next call that goes by this id or name."""
+        key = theirs if theirs and is_id else f"{self._scope}\0{theirs}"
+        calls = self._calls.get(key)
+        if calls is None:
+            calls = self._calls[key] = []
+        ours = canonical_tool_id(self._session_id, key, len(calls))
+        calls.append(ours)
+        return ours
+
+    def of_result(self, theirs: str, *, is_id: bool = True) -> str:
+        """Our id for the call that a result answers: the oldest that waits for one, or the last."""
+        key = theirs if theirs and is_id else f"{self._scope}\0{theirs}"
+        calls = self._calls.get(key)
+        if calls is None:
+            return canonical_tool_id(self._session_id, key)
+        number = self._answered.get(key, 0)
+        self._answered[key] = number + 1
+        return calls[number] if number < len(calls) else calls[-1]

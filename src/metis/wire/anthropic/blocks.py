@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, to_builtins
+from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     ANY_IMAGE,
@@ -26,6 +27,17 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.value import made
+from metis.wire.anthropic.parts import (
+    ImagePart,
+    InlineImage,
+    LinkedImage,
+    Part,
+    RedactedPart,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 PROTOCOL = "anthropic"
@@ -35,6 +47,7 @@ _KEYS_OF_TEXT = 2
 _KEYS_OF_CALL = 4
 
 _write = msgspec.json.Encoder().encode
+_read = msgspec.json.Decoder().decode
 _make_text = made(TextBlock)
 _make_call = made(ToolUseBlock)
 _make_result = made(ToolResultBlock)
@@ -49,6 +62,45 @@ def decode_block(wire: Any) -> ContentBlock:
     return block or OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
 
 
+def decode_part(part: Part, call_id: str | None = None) -> ContentBlock:
+    """Our block for a part that was read into a Struct; `call_id` is our id for the call in it."""
+    if type(part) is TextPart and part.citations is UNSET:
+        return _make_text(part.text)
+    if type(part) is ToolUsePart:
+        return _make_call(call_id or part.id, part.name, part.input)
+    if type(part) is ThinkingPart:
+        return _make_thinking(part.thinking, part.signature, issuer=PROTOCOL)
+    if type(part) is ToolResultPart and part.content is not UNSET:
+        if isinstance(part.content, str):
+            content = (_make_text(part.content),)
+        else:
+            content = tuple([decode_part(inner) for inner in part.content])
+        return _make_result(call_id or part.tool_use_id, content, is_error=part.is_error is True)
+    return with_id(decode_block(to_builtins(part)), call_id)
+
+
+def is_exact_part(part: Part) -> bool:
+    """Whether a part says no more than its block."""
+    if part.cache_control is not UNSET:
+        return False
+    if type(part) is TextPart:
+        return part.citations is UNSET
+    if type(part) is ToolResultPart:
+        if part.content is UNSET or part.is_error is False:
+            return False
+        return isinstance(part.content, str) or all(is_exact_part(inner) for inner in part.content)
+    return True
+
+
+def with_id(block: ContentBlock, call_id: str | None) -> ContentBlock:
+    """A call or a result with our id in place of the provider's."""
+    if call_id is None:
+        return block
+    if isinstance(block, ToolUseBlock):
+        return replace(block, id=call_id)
+    return replace(block, tool_use_id=call_id) if isinstance(block, ToolResultBlock) else block
+
+
 def is_result(wire: Any) -> bool:
     """Whether a block of the protocol answers a call."""
     own = maybe_object(wire)
@@ -57,16 +109,25 @@ def is_result(wire: Any) -> bool:
 
 def is_exact(block: ContentBlock, wire: Any) -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
-    kind = type(block)
-    if kind is TextBlock and len(wire) == _KEYS_OF_TEXT:
+    if type(block) is TextBlock and len(wire) == _KEYS_OF_TEXT:
         return True
-    if kind is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
+    if type(block) is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
         return True
-    again = encode_block(block, str)
-    return isinstance(again, Raw) or again == wire
+    return type(block) is OpaqueBlock or plain_block(block) == wire
 
 
-def encode_block(block: ContentBlock, wire_id: Callable[[str], str]) -> Wire | Raw | None:
+def plain_block(block: ContentBlock) -> Any:
+    """The JSON that a block alone stands for, with our ids."""
+    return _read(_write(encode_block(block, str)))
+
+
+WireId = Callable[[str], str]
+"""The protocol's id for one of ours."""
+Written = Part | Wire | Raw
+"""A block of the protocol, ready to be written."""
+
+
+def encode_block(block: ContentBlock, wire_id: WireId) -> Written | None:
     """The block of the protocol for ours; None if it has no place there."""
     encode = _ENCODERS.get(type(block))
     return None if encode is None else encode(block, wire_id)
@@ -159,57 +220,43 @@ _DECODERS: Mapping[str, Callable[[Wire], ContentBlock | None]] = {
 }
 
 
-def _encode_text(block: TextBlock, _: Callable[[str], str]) -> Wire:
-    wire: Wire = {"type": "text", "text": block.text}
-    if block.citations:
-        own = [citation.raw for citation in block.citations if citation.raw is not None]
-        if own:
-            wire["citations"] = own
-    return wire
+def _encode_text(block: TextBlock, _: WireId) -> TextPart | Wire:
+    own = [citation.raw for citation in block.citations if citation.raw is not None]
+    if not own:
+        return TextPart(block.text)
+    return {"type": "text", "text": block.text, "citations": own}
 
 
-def _encode_tool_use(block: ToolUseBlock, wire_id: Callable[[str], str]) -> Wire:
-    return {
-        "type": "tool_use",
-        "id": wire_id(block.id),
-        "name": block.name,
-        "input": block.input,
-    }
+def _encode_tool_use(block: ToolUseBlock, wire_id: WireId) -> ToolUsePart:
+    return ToolUsePart(wire_id(block.id), block.input, block.name)
 
 
-def _encode_tool_result(block: ToolResultBlock, wire_id: Callable[[str], str]) -> Wire:
-    content = [encode_block(part, wire_id) for part in block.content]
-    wire: Wire = {
-        "type": "tool_result",
-        "tool_use_id": wire_id(block.tool_use_id),
-        "content": [part for part in content if part is not None],
-    }
-    if block.is_error:
-        wire["is_error"] = True
-    return wire
+def _encode_tool_result(block: ToolResultBlock, wire_id: WireId) -> ToolResultPart:
+    content: list[Any] = []
+    for inner in block.content:
+        if type(inner) is TextBlock and not inner.citations:
+            content.append(TextPart(inner.text))
+        elif (part := encode_block(inner, wire_id)) is not None:
+            content.append(part)
+    return ToolResultPart(wire_id(block.tool_use_id), content, True if block.is_error else UNSET)
 
 
-def _encode_thinking(block: ThinkingBlock, _: Callable[[str], str]) -> Wire | None:
-    if block.signature is None:
-        return None
-    return {"type": "thinking", "thinking": block.text, "signature": block.signature}
+def _encode_thinking(block: ThinkingBlock, _: WireId) -> ThinkingPart | None:
+    return None if block.signature is None else ThinkingPart(block.signature, block.text)
 
 
-def _encode_redacted(block: RedactedThinkingBlock, _: Callable[[str], str]) -> Wire:
-    return {"type": "redacted_thinking", "data": block.data}
+def _encode_redacted(block: RedactedThinkingBlock, _: WireId) -> RedactedPart:
+    return RedactedPart(block.data)
 
 
-def _encode_image(block: ImageBlock, _: Callable[[str], str]) -> Wire | None:
+def _encode_image(block: ImageBlock, _: WireId) -> ImagePart | None:
     source = block.source
     if source.kind == "base64":
-        inner = {"type": "base64", "media_type": block.media_type, "data": source.data}
-        return {"type": "image", "source": inner}
-    if source.kind == "url":
-        return {"type": "image", "source": {"type": "url", "url": source.data}}
-    return None
+        return ImagePart(InlineImage(source.data, block.media_type))
+    return ImagePart(LinkedImage(source.data)) if source.kind == "url" else None
 
 
-def _encode_document(block: DocumentBlock, _: Callable[[str], str]) -> Wire | None:
+def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
     source = block.source
     match source.kind:
         case "base64" | "text":
@@ -228,11 +275,11 @@ def _encode_document(block: DocumentBlock, _: Callable[[str], str]) -> Wire | No
     return wire
 
 
-def _encode_opaque(block: OpaqueBlock, _: Callable[[str], str]) -> Raw | None:
+def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
     return block.raw if block.issuer == PROTOCOL else None
 
 
-_ENCODERS: Mapping[type, Callable[[Any, Callable[[str], str]], Wire | Raw | None]] = {
+_ENCODERS: Mapping[type, Callable[[Any, WireId], Written | None]] = {
     TextBlock: _encode_text,
     ToolUseBlock: _encode_tool_use,
     ToolResultBlock: _encode_tool_result,

@@ -3,16 +3,18 @@
 from metis.wire.anthropic.blocks import PROTOCOL
 from metis.wire.anthropic.errors import decode_error, encode_error
 from metis.wire.anthropic.options import SHARED_KEYS
-from metis.wire.anthropic.request import decode_request, encode_request
+from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
 from metis.wire.anthropic.stream_encoder import StreamEncoder
+from metis.wire.anthropic.turns import Turns
+from metis.wire.anthropic.unsaid import unsaid_keys
 from metis.wire.codec import Codec
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    encode_request=encode_request,
+    turns=Turns,
     decode_response=decode_response,
     encode_response=encode_response,
     stream_reader=StreamDecoder,
@@ -20,5 +22,6 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    unsaid=unsaid_keys,
 )
 """Anthropic Messages, both directions."""

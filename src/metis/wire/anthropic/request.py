@@ -1,42 +1,113 @@
-"""Requests of Anthropic Messages.
+"""Requests of Anthropic Messages, as they are read.
 
-Decoding: a user message of the wire may hold results and text; each result becomes a tool message,
-the rest user messages, and the borders between wire messages are remembered. The system prompt
-becomes the first message. Everything that is neither message nor tool goes into the options.
+A user message of the wire may hold results and text; each result becomes a tool message, the rest
+user messages, and the borders between wire messages are remembered. The system prompt becomes the
+first message. Everything that is neither message nor tool goes into the options.
+
+There are two roads. Requests of common parts are read into Structs; all others as plain JSON.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import UNSET, Struct, to_builtins
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageMetadata
-from metis.canonical.tools import ToolDefinition
+from metis.canonical.metadata import CacheHint, MessageMetadata
 from metis.canonical.value import made
-from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact, is_result
-from metis.wire.anthropic.options import decode_options, decode_tools, encode_options
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
-from metis.wire.spelling import NOTHING, spelled, spelled_blocks, spelling_of
-from metis.wire.tool_ids import canonical_tool_id, derived_id
+from metis.wire.anthropic.blocks import (
+    PROTOCOL,
+    decode_block,
+    decode_part,
+    is_exact,
+    is_exact_part,
+    is_result,
+    with_id,
+)
+from metis.wire.anthropic.cache import hints_of
+from metis.wire.anthropic.options import decode_options, decode_tools
+from metis.wire.anthropic.parts import Part, TextPart, ToolResultPart, ToolUsePart
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.shape import Wire, list_at, object_at, read_object
+from metis.wire.spelling import spelled
+from metis.wire.tool_ids import CallIds
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
-# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
-_write = msgspec.json.Encoder(order="deterministic").encode
+_USER, _TOOL, _SYSTEM = Role.USER, Role.TOOL, Role.SYSTEM
+_make_text = made(TextBlock)
+_make_call = made(ToolUseBlock)
+_make_result = made(ToolResultBlock)
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 
 
+class _Turn(Struct, forbid_unknown_fields=True):
+    content: str | list[Part]
+    role: str
+
+
+class _Body(Struct, forbid_unknown_fields=True):
+    messages: list[_Turn]
+    system: str | list[TextPart] | msgspec.UnsetType = UNSET
+    anthropic_beta: Any = UNSET
+    cache_control: Any = UNSET
+    container: Any = UNSET
+    context_management: Any = UNSET
+    inference_geo: Any = UNSET
+    max_tokens: Any = UNSET
+    mcp_servers: Any = UNSET
+    metadata: Any = UNSET
+    model: Any = UNSET
+    output_config: Any = UNSET
+    output_format: Any = UNSET
+    service_tier: Any = UNSET
+    speed: Any = UNSET
+    stop_sequences: Any = UNSET
+    stream: Any = UNSET
+    temperature: Any = UNSET
+    thinking: Any = UNSET
+    tool_choice: Any = UNSET
+    tools: Any = UNSET
+    top_k: Any = UNSET
+    top_p: Any = UNSET
+
+
+_OPTIONS = _Body.__struct_fields__[2:]
+_read_body = msgspec.json.Decoder(_Body).decode
+
+
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
-    wire = read_object(body, "request")
     draft = _Draft(context)
+    try:
+        found = _read_body(body)
+    except (ValueError, RecursionError):
+        wire = _take_plain(read_object(body, "request"), draft)
+    else:
+        wire = _take_parts(found, draft)
+    return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
+
+
+def _take_parts(body: _Body, draft: "_Draft") -> Wire:
+    """Take the messages; the rest is for the options."""
+    if body.system is not UNSET:
+        draft.take_turn(_SYSTEM, body.system)
+    for index, turn in enumerate(body.messages):
+        role = _ROLES.get(turn.role)
+        if role is None:
+            raise DecodeError(f"unknown role {turn.role!r}", path=f"$.messages[{index}].role")
+        draft.take_turn(role, turn.content)
+    stated = ((name, getattr(body, name)) for name in _OPTIONS)
+    return {name: value for name, value in stated if value is not UNSET}
+
+
+def _take_plain(wire: Wire, draft: "_Draft") -> Wire:
+    """The same for plain JSON."""
     system = wire.pop("system", None)
     if system is not None:
         draft.take({"role": "system", "content": system}, "$.system")
@@ -45,19 +116,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
         path = f"$.messages[{index}]"
         draft.take(object_at(message, path), path)
-    return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
-
-
-def encode_request(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bytes:
-    """The request body for messages that were projected for this protocol."""
-    body = encode_options(options, tools)
-    system, rest = _split_system(messages)
-    if system:
-        body["system"] = _encode_system(system)
-    body["messages"] = encode_messages(rest)
-    return _write(body)
+    return wire
 
 
 class _Draft:
@@ -65,26 +124,110 @@ class _Draft:
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
-        self._parts: list[tuple[Role, tuple[ContentBlock, ...], MessageMetadata]] = []
-        self._answered: set[str] = set()
-        self._occurrences: dict[str, int] = {}
-
-    def messages(self) -> tuple[Message, ...]:
-        ids = new_ulids(len(self._parts))
-        return tuple(
-            _make_message(
-                id=one,
-                session_id=self._context.session_id,
-                role=role,
-                content=content,
-                metadata=metadata,
-                created_at=self._context.created_at,
-            )
-            for one, (role, content, metadata) in zip(ids, self._parts, strict=True)
+        self._origin = context.provider or PROTOCOL
+        self._read: list[tuple[Role, tuple[ContentBlock, ...], MessageMetadata]] = []
+        self._ids = CallIds(context.session_id)
+        self._bare = _make_metadata(origin=self._origin)
+        self._plain = _make_metadata(
+            origin=self._origin, provider_raw=spelled(PROTOCOL, {"plain": True})
         )
 
-    def take(self, wire: Wire, path: str) -> None:
+    def messages(self) -> tuple[Message, ...]:
+        session_id, moment = self._context.session_id, self._context.created_at
+        return tuple(
+            [
+                _make_message(
+                    id=one,
+                    session_id=session_id,
+                    role=role,
+                    content=content,
+                    metadata=metadata,
+                    created_at=moment,
+                )
+                for one, (role, content, metadata) in zip(
+                    new_ulids(len(self._read)), self._read, strict=True
+                )
+            ]
+        )
+
+    def take_turn(self, role: Role, content: str | Sequence[Part]) -> None:
         """Take one message of the wire: one or several of ours."""
+        if isinstance(content, str):
+            self._read.append((role, (_make_text(content),), self._plain))
+            return
+        group: list[Part] = []
+        is_joined = False
+        for part in content:
+            if type(part) is ToolResultPart and role is _USER:
+                if group:
+                    self._add(role, group, is_joined=is_joined)
+                    group, is_joined = [], True
+                self._add_result(part, is_joined=is_joined)
+                is_joined = True
+            else:
+                group.append(part)
+        if group or not is_joined:
+            self._add(role, group, is_joined=is_joined)
+
+    def _add(self, role: Role, parts: list[Part], *, is_joined: bool) -> None:
+        content: list[ContentBlock] = []
+        spelling: dict[str, Any] = {"joined": True} if is_joined else {}
+        odd: dict[str, Any] | None = None
+        for index, part in enumerate(parts):
+            if type(part) is TextPart and part.cache_control is UNSET and part.citations is UNSET:
+                content.append(_make_text(part.text))
+                continue
+            if type(part) is ToolUsePart:
+                theirs = part.id
+                ours = self._ids.of_call(theirs)
+                spelling.setdefault("ids", {})[ours] = theirs
+                content.append(_make_call(ours, part.name, part.input))
+                if part.cache_control is UNSET:
+                    continue
+            else:
+                content.append(decode_part(part))
+                if is_exact_part(part):
+                    continue
+            odd = odd or {}
+            odd[str(index)] = to_builtins(part)
+        if odd:
+            spelling["blocks"], spelling["digest"] = odd, content_digest(role, content)
+        metadata = self._bare
+        if spelling:
+            hints = hints_of(odd) if odd else ()
+            metadata = _make_metadata(
+                origin=self._origin, hints=hints, provider_raw={PROTOCOL: spelling}
+            )
+        self._read.append((role, tuple(content), metadata))
+
+    def _add_result(self, part: ToolResultPart, *, is_joined: bool) -> None:
+        theirs, inner = part.tool_use_id, part.content
+        ours = self._ids.of_result(theirs)
+        spelling: dict[str, Any] = {"ids": {ours: theirs}}
+        hints: tuple[CacheHint, ...] = ()
+        if is_joined:
+            spelling["joined"] = True
+        text = _only_text(part)
+        if text is not None:
+            content = (_make_result(ours, (_make_text(text),)),)
+        else:
+            content = (decode_part(part, ours),)
+            if type(inner) is str:
+                spelling["plain"] = True
+            if not is_exact_part(part):
+                odd = {"0": to_builtins(part)}
+                spelling["blocks"], spelling["digest"] = odd, content_digest(_TOOL, content)
+                hints = hints_of(odd)
+        metadata = _make_metadata(
+            origin=self._origin,
+            hints=hints,
+            parent_tool_use_id=ours,
+            provider_raw={PROTOCOL: spelling},
+        )
+        self._read.append((_TOOL, content, metadata))
+
+    def take(self, wire: Wire, path: str) -> None:
+        """Take one message of the wire in plain JSON."""
         role = _ROLES.get(str(wire.get("role")))
         if role is None:
             raise DecodeError(f"unknown role {wire.get('role')!r}", path=f"{path}.role")
@@ -94,7 +237,7 @@ class _Draft:
         spare = {name: value for name, value in wire.items() if name not in ("role", "content")}
         groups = list(_groups(role, blocks)) or [(role, [])]
         for number, (own_role, own_blocks) in enumerate(groups):
-            self._add(
+            self._add_plain(
                 own_role,
                 own_blocks,
                 {
@@ -104,52 +247,45 @@ class _Draft:
                 },
             )
 
-    def _add(self, role: Role, blocks: list[Any], spelling: dict[str, Any]) -> None:
+    def _add_plain(self, role: Role, blocks: list[Any], spelling: dict[str, Any]) -> None:
         ids: dict[str, str] = {}
         odd: dict[str, Any] = {}
         content: list[ContentBlock] = []
+        parent = None
         for index, wire in enumerate(blocks):
             block = decode_block(wire)
             if not is_exact(block, wire):
                 odd[str(index)] = wire
-            content.append(self._with_our_ids(block, ids))
-        parent = next((b.tool_use_id for b in content if isinstance(b, ToolResultBlock)), None)
-        metadata = _make_metadata(
-            origin=self._context.provider or PROTOCOL,
-            parent_tool_use_id=parent,
-            provider_raw=spelled(
-                PROTOCOL,
-                {
-                    **spelling,
-                    "blocks": odd,
-                    "digest": content_digest(role, content) if odd else None,
-                    "ids": ids,
-                },
-            ),
-        )
-        self._parts.append((role, tuple(content), metadata))
-
-    def _with_our_ids(self, block: ContentBlock, ids: dict[str, str]) -> ContentBlock:
-        match block:
-            case ToolUseBlock():
-                if block.id in self._answered:
-                    # The same id in a later turn is another call (T09).
-                    self._occurrences[block.id] = self._occurrences.get(block.id, 0) + 1
-                    self._answered.discard(block.id)
-                ours = self._our_id(block.id)
+            if isinstance(block, ToolUseBlock):
+                ours = self._ids.of_call(block.id)
                 ids[ours] = block.id
-                return replace(block, id=ours)
-            case ToolResultBlock():
-                self._answered.add(block.tool_use_id)
-                ours = self._our_id(block.tool_use_id)
+                block = with_id(block, ours)
+            elif isinstance(block, ToolResultBlock):
+                ours = parent = self._ids.of_result(block.tool_use_id)
                 ids[ours] = block.tool_use_id
-                return replace(block, tool_use_id=ours)
-            case _:
-                return block
+                block = with_id(block, ours)
+            content.append(block)
+        digest = content_digest(role, content) if odd else None
+        spelling |= {"blocks": odd, "digest": digest, "ids": ids}
+        metadata = _make_metadata(
+            origin=self._origin,
+            hints=hints_of(odd) if odd else (),
+            parent_tool_use_id=parent,
+            provider_raw=spelled(PROTOCOL, spelling),
+        )
+        self._read.append((role, tuple(content), metadata))
 
-    def _our_id(self, theirs: str) -> str:
-        occurrence = self._occurrences.get(theirs, 0)
-        return canonical_tool_id(self._context.session_id, theirs, occurrence)
+
+def _only_text(part: ToolResultPart) -> str | None:
+    """The text of a result that is nothing else: the common case."""
+    inner = part.content
+    if type(inner) is not list or len(inner) != 1:
+        return None
+    only = inner[0]
+    if type(only) is not TextPart or only.cache_control is not UNSET or only.citations is not UNSET:
+        return None
+    is_bare = part.cache_control is UNSET and part.is_error is UNSET
+    return only.text if is_bare else None
 
 
 def _groups(role: Role, blocks: Iterable[Any]) -> Iterable[tuple[Role, list[Any]]]:
@@ -165,69 +301,3 @@ def _groups(role: Role, blocks: Iterable[Any]) -> Iterable[tuple[Role, list[Any]
             open_group.append(block)
     if open_group:
         yield role, open_group
-
-
-def encode_messages(messages: Sequence[Message]) -> list[Wire]:
-    """The messages of the wire for ours."""
-    known: dict[str, str] = {}
-
-    def wire_id(ours: str) -> str:
-        return known.get(ours) or derived_id(ours, "toolu_")
-
-    turns: list[Wire] = []
-    for message in messages:
-        spelling = spelling_of(message, PROTOCOL)
-        known.update(spelling.get("ids", {}))
-        blocks = _encode_blocks(message, spelling, wire_id)
-        role = "user" if message.role in (Role.USER, Role.TOOL) else str(message.role)
-        if turns and turns[-1]["role"] == role and isinstance(turns[-1]["content"], list):
-            follows = message.role is Role.TOOL and not spelling and _is_open(turns[-1])
-            if spelling.get("joined") or follows:
-                turns[-1]["content"] += blocks
-                continue
-        content: Any = blocks
-        if spelling.get("plain") and len(blocks) == 1 and "text" in maybe_object(blocks[0]):
-            content = blocks[0]["text"]
-        turns.append({"role": role, "content": content, **(spelling.get("keys") or {})})
-    return turns
-
-
-def _is_open(turn: Wire) -> bool:
-    """Whether a turn holds results only, so that more may join them (T15)."""
-    content = turn["content"]
-    return turn["role"] == "user" and all(
-        isinstance(block, dict) and cast("Wire", block).get("type") == "tool_result"
-        for block in content
-    )
-
-
-def _encode_blocks(
-    message: Message, spelling: Mapping[str, Any], wire_id: Callable[[str], str]
-) -> list[Any]:
-    odd = spelled_blocks(message, spelling) if "blocks" in spelling else NOTHING
-    blocks: list[Any] = []
-    for index, block in enumerate(message.content):
-        if odd and str(index) in odd:
-            blocks.append(odd[str(index)])
-        elif type(block) is TextBlock and not block.citations:
-            blocks.append({"type": "text", "text": block.text})
-        else:
-            wire = encode_block(block, wire_id)
-            if wire is not None:
-                blocks.append(wire)
-    return blocks
-
-
-def _split_system(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    count = next((i for i, m in enumerate(messages) if m.role != Role.SYSTEM), len(messages))
-    return messages[:count], messages[count:]
-
-
-def _encode_system(messages: Sequence[Message]) -> Any:
-    spelling = spelling_of(messages[0], PROTOCOL)
-    blocks = [
-        block
-        for message in messages
-        for block in _encode_blocks(message, spelling_of(message, PROTOCOL), str)
-    ]
-    return blocks[0]["text"] if spelling.get("plain") and len(blocks) == 1 else blocks

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, ToolUseBlock
@@ -14,10 +15,18 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
 from metis.canonical.value import made
-from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact
+from metis.wire.anthropic.blocks import (
+    PROTOCOL,
+    decode_block,
+    decode_part,
+    encode_block,
+    is_exact,
+    is_exact_part,
+)
 from metis.wire.anthropic.errors import decode_error
+from metis.wire.anthropic.parts import Part, ToolUsePart
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
 from metis.wire.shape import (
     Wire,
     list_at,
@@ -26,7 +35,7 @@ from metis.wire.shape import (
     maybe_text,
     read_object,
 )
-from metis.wire.spelling import spelled, spelled_blocks, spelling_of
+from metis.wire.spelling import spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
 _STOP_REASONS = {
@@ -49,13 +58,42 @@ _WORDS: Mapping[StopReason, str] = {
 }
 _write = msgspec.json.Encoder().encode
 _TEXT_KEPT = 500
+_ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
+_FREE = Decimal(0)
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 _make_usage = made(Usage)
 
 
+class _Answer(Struct, gc=False, forbid_unknown_fields=True):
+    """A response of common parts; everything else is read as plain JSON."""
+
+    content: list[Part]
+    id: Any = UNSET
+    container: Any = UNSET
+    context_management: Any = UNSET
+    model: Any = UNSET
+    role: Any = UNSET
+    stop_details: Any = UNSET
+    stop_reason: Any = UNSET
+    stop_sequence: Any = UNSET
+    type: Any = UNSET
+    usage: Any = UNSET
+
+
+_ENVELOPE = _Answer.__struct_fields__[1:]
+_read_answer = msgspec.json.Decoder(_Answer).decode
+
+
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
+    if isinstance(body, bytes) and not failed(context):
+        try:
+            answer = _read_answer(body)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return _decode_answer(answer, context)
     if isinstance(body, dict):
         wire = body
     else:
@@ -63,6 +101,27 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     if wire.get("type") == "error" or failed(context):
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
+
+
+def _decode_answer(answer: _Answer, context: RequestContext) -> Message:
+    message_id = new_ulid()
+    envelope: Wire = {}
+    for name in _ENVELOPE:
+        value = getattr(answer, name)
+        if value is not UNSET:
+            envelope[name] = value
+    ids: dict[str, str] = {}
+    odd: Wire = {}
+    content: list[ContentBlock] = []
+    for index, part in enumerate(answer.content):
+        ours = None
+        if type(part) is ToolUsePart:
+            ours = call_id(context, envelope, message_id, part.id)
+            ids[ours] = part.id
+        content.append(decode_part(part, ours))
+        if not is_exact_part(part):
+            odd[str(index)] = to_builtins(part)
+    return _message(envelope, content, _Spelling(ids, odd), context, message_id)
 
 
 def failed(context: RequestContext) -> bool:
@@ -87,7 +146,7 @@ def decode_body(
 ) -> Message:
     """The message of a response, whole or as far as it has come."""
     ids: dict[str, str] = {}
-    odd: dict[str, Any] = {}
+    odd: Wire = {}
     content: list[ContentBlock] = []
     for index, part in enumerate(list_at(wire.get("content"), "$.content")):
         block = decode_block(part)
@@ -98,31 +157,47 @@ def decode_body(
             ids[ours] = block.id
             block = replace(block, id=ours)
         content.append(block)
+    envelope = {name: value for name, value in wire.items() if name != "content"}
+    return _message(envelope, content, _Spelling(ids, odd), context, message_id, status)
+
+
+class _Spelling(NamedTuple):
+    """What is remembered of the blocks of an answer."""
+
+    ids: dict[str, str]
+    odd: Wire
+
+
+def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, each of another kind
+    envelope: Wire,
+    content: list[ContentBlock],
+    spelling: _Spelling,
+    context: RequestContext,
+    message_id: str,
+    status: MessageStatus = _COMPLETE,
+) -> Message:
     provider = context.provider or PROTOCOL
-    rest = {name: value for name, value in wire.items() if name != "content"}
+    raw: Wire = {"response": envelope}
+    if spelling.ids:
+        raw["ids"] = spelling.ids
+    if spelling.odd:
+        raw["blocks"] = spelling.odd
+        raw["digest"] = content_digest(Role.ASSISTANT, content)
     return _make_message(
         id=message_id,
         session_id=context.session_id,
-        role=Role.ASSISTANT,
+        role=_ASSISTANT,
         content=tuple(content),
         created_at=context.created_at,
         metadata=_make_metadata(
-            model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
+            model=context.model or f"{provider}:{envelope.get('model', 'unknown')}",
             provider=provider,
             origin=provider,
             status=status,
-            usage=decode_usage(wire.get("usage"), context),
-            stop_reason=decode_stop_reason(maybe_text(wire.get("stop_reason"))),
-            response_id=maybe_text(wire.get("id")),
-            provider_raw=spelled(
-                PROTOCOL,
-                {
-                    "response": rest,
-                    "blocks": odd,
-                    "digest": content_digest(Role.ASSISTANT, content) if odd else None,
-                    "ids": ids,
-                },
-            ),
+            usage=decode_usage(envelope.get("usage"), context),
+            stop_reason=decode_stop_reason(maybe_text(envelope.get("stop_reason"))),
+            response_id=maybe_text(envelope.get("id")),
+            provider_raw={PROTOCOL: raw},
         ),
     )
 
@@ -139,30 +214,33 @@ def decode_stop_reason(word: str | None) -> StopReason | None:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """The provider's word for our reason."""
-    return None if reason is None else _WORDS.get(reason, "end_turn")
+    """The provider's word for our reason; none if it is not known or no clean end (T164)."""
+    return None if reason is None else _WORDS.get(reason)
 
 
 def decode_usage(wire: object, context: RequestContext) -> Usage | None:
     """The usage of a response in disjoint buckets; absent usage is unknown, not zero (T153)."""
-    counts = maybe_object(wire)
+    if not isinstance(wire, dict):
+        return None
+    counts = cast("Wire", wire)
     fresh = maybe_count(counts.get("input_tokens"))
     if fresh is None:
         return None
     written = maybe_object(counts.get("cache_creation"))
     total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
     one_hour = maybe_count(written.get("ephemeral_1h_input_tokens")) or 0
+    server = counts.get("server_tool_use")
     return _make_usage(
         input_tokens=fresh,
         output_tokens=maybe_count(counts.get("output_tokens")) or 0,
         cached_input_tokens=maybe_count(counts.get("cache_read_input_tokens")) or 0,
         cache_creation_input_tokens=total,
         cache_creation_1h_input_tokens=min(one_hour, total),
-        cost_usd=Decimal(0),
+        cost_usd=_FREE,
         pricing_version=UNPRICED,
         latency_ms=context.latency_ms,
         service_tier=maybe_text(counts.get("service_tier")),
-        server_tool_requests=_server_tools(maybe_object(counts.get("server_tool_use"))) or None,
+        server_tool_requests=_server_tools(maybe_object(server)) or None if server else None,
     )
 
 
@@ -185,6 +263,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         for index, block in enumerate(message.content)
     ]
     envelope = spelling.get("response") or encode_envelope(message, context)
+    if is_broken(message.metadata.stop_reason):
+        envelope = {**envelope, "stop_reason": None}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
 
 

@@ -31,7 +31,7 @@ from metis.streaming import (
     read_arguments,
 )
 from metis.wire.anthropic import types
-from metis.wire.anthropic.blocks import decode_block
+from metis.wire.anthropic.blocks import PROTOCOL, decode_block
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
 from metis.wire.call import RequestContext
@@ -162,9 +162,16 @@ class StreamDecoder:
             take(wire, events)
 
     def _take_start(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._body = dict(maybe_object(wire.get("message")))
+        message = dict(maybe_object(wire.get("message")))
+        if self._body:
+            if message.get("id") != self._body.get("id"):
+                # Another answer was begun after part of this one was shown (T133).
+                self._fail(NetworkError("another answer began in the same stream"), events)
+            return
+        self._body = message
         model = self._context.model or maybe_text(self._body.get("model"))
-        events.append(MessageStart(self._id, model, maybe_text(self._body.get("id"))))
+        response_id = maybe_text(self._body.get("id"))
+        events.append(MessageStart(self._id, model, response_id, protocol=PROTOCOL))
         self._tell_usage(events)
 
     def _take_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
@@ -174,7 +181,7 @@ class StreamDecoder:
         match block.wire:
             case {"type": "tool_use", "id": str(theirs), "name": str(name)}:
                 block.tool_use_id = call_id(self._context, self._body, self._id, theirs)
-                events.append(ToolUseStart(self._id, index, block.tool_use_id, name))
+                events.append(ToolUseStart(self._id, index, block.tool_use_id, name, theirs))
             case {"type": "text", "text": str(text)} if text:
                 events.append(TextDelta(self._id, index, text))
             case {"type": "thinking", "thinking": str(text)} if text:

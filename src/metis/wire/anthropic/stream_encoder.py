@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from metis.canonical.errors import ServerError
-from metis.canonical.metadata import StopReason
+from metis.canonical.errors import EncodeError, NetworkError, ProviderError
+from metis.canonical.message import Message
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -20,11 +20,13 @@ from metis.streaming import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.wire.anthropic.blocks import encode_block
+from metis.wire.anthropic.blocks import PROTOCOL, encode_block
 from metis.wire.anthropic.errors import encode_error
 from metis.wire.anthropic.response import encode_envelope, encode_stop_reason, encode_usage
 from metis.wire.call import RequestContext
-from metis.wire.shape import Wire
+from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
+from metis.wire.shape import Wire, maybe_object
+from metis.wire.spelling import spelling_of
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
@@ -39,6 +41,7 @@ class StreamEncoder:
         self._has_started = False
         self._has_ended = False
         self._has_input = False
+        self._has_own_ids = False
         self._usage: Wire = {"input_tokens": 0, "output_tokens": 0}
         self._writers: Mapping[type, Callable[[Any], bytes]] = {
             MessageStart: self._message_start,
@@ -54,14 +57,15 @@ class StreamEncoder:
         }
 
     def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for one event; some events need none."""
-        return self._writers[type(event)](event)
+        """The bytes for one event; some events need none, and nothing follows the end."""
+        return b"" if self._has_ended else self._writers[type(event)](event)
 
     def finish(self) -> bytes:
-        """The bytes that close a stream which no event has closed."""
-        return b"" if self._has_ended or not self._has_started else self._close(None)
+        """The bytes that close the stream; one that no event has closed ends in an error."""
+        return b"" if self._has_ended else self._fail(NetworkError(UNFINISHED))
 
     def _message_start(self, event: MessageStart) -> bytes:
+        self._has_own_ids = event.protocol == PROTOCOL
         return self._start(event.message_id, event.response_id, event.model)
 
     def _text(self, event: TextDelta) -> bytes:
@@ -70,11 +74,13 @@ class StreamEncoder:
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
         self._has_input = False
-        wire_id = derived_id(event.tool_use_id, "toolu_")
+        own = event.provider_id if self._has_own_ids else None
+        wire_id = own or derived_id(event.tool_use_id, "toolu_")
         call: Wire = {"type": "tool_use", "id": wire_id, "name": event.tool_name, "input": {}}
         return self._begin(event, call)
 
     def _tool_input(self, event: ToolUseInputDelta) -> bytes:
+        self._check_open(event)
         self._has_input = True
         return _delta(event, {"type": "input_json_delta", "partial_json": event.partial_json})
 
@@ -83,9 +89,16 @@ class StreamEncoder:
         return b""
 
     def _error(self, event: StreamError) -> bytes:
+        return self._fail(error_of(event))
+
+    def _fail(self, error: ProviderError) -> bytes:
         self._has_ended = True
-        _, body = encode_error(ServerError(event.text))
+        _, body = encode_error(error)
         return b"event: error\ndata: %b\n\n" % body
+
+    def _check_open(self, event: ToolUseInputDelta | ToolUseEnd) -> None:
+        if self._open != event.content_block_index:
+            raise EncodeError(f"the call {event.tool_use_id} has not begun in this stream")
 
     def _start(self, message_id: str, response_id: str | None, model: str | None) -> bytes:
         self._has_started = True
@@ -129,9 +142,10 @@ class StreamEncoder:
         return written
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
+        self._check_open(event)
         written = b""
-        if event.final_input and not self._has_input:
-            text = _write(event.final_input).decode()
+        if (event.final_input or event.invalid) and not self._has_input:
+            text = event.invalid.raw if event.invalid else _write(event.final_input).decode()
             written = _delta(event, {"type": "input_json_delta", "partial_json": text})
         return written + self._stop()
 
@@ -157,11 +171,17 @@ class StreamEncoder:
             start = self._start(message.id, envelope["id"], envelope["model"])
         if message.metadata.usage is not None:
             self._usage = encode_usage(message.metadata.usage)
-        return start + self._close(event.stop_reason)
+        if is_broken(event.stop_reason):
+            return start + self._fail(broken_error(event.stop_reason))
+        return start + self._close(event, message)
 
-    def _close(self, reason: StopReason | None) -> bytes:
+    def _close(self, event: MessageComplete, message: Message) -> bytes:
         self._has_ended = True
-        delta = {"stop_reason": encode_stop_reason(reason), "stop_sequence": None}
+        told = maybe_object(spelling_of(message, PROTOCOL).get("response"))
+        delta = {
+            "stop_reason": encode_stop_reason(event.stop_reason),
+            "stop_sequence": told.get("stop_sequence"),
+        }
         body = {"type": "message_delta", "delta": delta, "usage": self._usage}
         return (
             self._stop()

@@ -19,7 +19,6 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.wire.openai_chat.calls import (
-    CallIds,
     WireId,
     decode_call,
     decode_function_call,
@@ -38,6 +37,7 @@ from metis.wire.openai_chat.parts import (
 )
 from metis.wire.openai_chat.thoughts import Thought, clear_text, decode_thoughts, encode_thoughts
 from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.tool_ids import CallIds
 
 _SOUND = "audio/*"
 _CALL = "tool_call"
@@ -55,8 +55,8 @@ def decode_assistant(
     if isinstance(refusal, str) and refusal:
         spelling["refusal"] = refusal
         blocks.append(TextBlock(refusal))
-    blocks += _decode_attached(wire, spelling)
-    blocks += _decode_calls(wire, ids, spelling)
+    blocks += _decode_attached(wire, issuer, spelling)
+    blocks += _decode_calls(wire, ids, issuer, spelling)
     return tuple(blocks), spelling
 
 
@@ -70,7 +70,7 @@ def _decode_content(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[C
         blocks, spelling["blocks"] = decode_parts(maybe_list(content), issuer)
         for index, block in enumerate(blocks):
             if not isinstance(block, TextBlock | Thought | OpaqueBlock):
-                blocks[index] = opaque(maybe_list(content)[index], block.type)
+                blocks[index] = opaque(maybe_list(content)[index], block.type, issuer)
     return _with_citations(blocks, wire, spelling)
 
 
@@ -109,18 +109,18 @@ def _as_count(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < _LARGEST else None
 
 
-def _decode_attached(wire: Wire, spelling: dict[str, Any]) -> list[ContentBlock]:
+def _decode_attached(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[ContentBlock]:
     """What the model made: a voice, pictures."""
     blocks: list[ContentBlock] = []
     for name in ("audio", "images"):
-        made = _artifacts(name, wire.get(name))
+        made = _artifacts(name, wire.get(name), issuer)
         if made:
             spelling.setdefault("attached", {})[name] = wire[name]
             blocks += made
     return blocks
 
 
-def _artifacts(name: str, value: Any) -> list[ArtifactBlock]:
+def _artifacts(name: str, value: Any, issuer: str) -> list[ArtifactBlock]:
     if name == "images":
         pictures = [decode_part(part) for part in maybe_list(value)]
         return [
@@ -133,19 +133,21 @@ def _artifacts(name: str, value: Any) -> list[ArtifactBlock]:
     if data:
         source = MediaSource("base64", data)
     elif own:
-        source = MediaSource("file_id", own, PROTOCOL)
+        source = MediaSource("file_id", own, issuer)
     else:
         return []
     told = as_text(audio.get("transcript"))
     return [ArtifactBlock(source, _SOUND, id=own, transcript=told)]
 
 
-def _decode_calls(wire: Wire, ids: CallIds, spelling: dict[str, Any]) -> list[ContentBlock]:
+def _decode_calls(
+    wire: Wire, ids: CallIds, issuer: str, spelling: dict[str, Any]
+) -> list[ContentBlock]:
     blocks: list[ContentBlock] = []
     theirs: dict[str, str] = {}
     odd: dict[str, Wire] = {}
     for call in maybe_list(wire.get("tool_calls")):
-        block, own = decode_call(call, ids)
+        block, own = decode_call(call, ids, issuer)
         if isinstance(block, ToolUseBlock) and own is not None:
             theirs[block.id] = own
             if not own or encode_call(block, theirs.__getitem__) != call:
@@ -224,7 +226,7 @@ def _encode_calls(
     calls: list[Any] = []
     legacy: Wire = {}
     for block in content:
-        if isinstance(block, OpaqueBlock) and block.kind == _CALL and block.issuer == PROTOCOL:
+        if isinstance(block, OpaqueBlock) and block.kind == _CALL:
             calls.append(block.raw)
         elif not isinstance(block, ToolUseBlock):
             continue
@@ -254,10 +256,14 @@ def _call_for_history(
 
 def _encode_attached(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> Wire:
     attached: Mapping[str, Any] = spelling.get("attached") or {}
+    if not attached:
+        return {}
+    made = [block for block in content if isinstance(block, ArtifactBlock)]
+    issuer = next((block.source.issuer for block in made if block.source.issuer), PROTOCOL)
     return {
         name: value
         for name, value in attached.items()
-        if all(made in content for made in _artifacts(name, value))
+        if all(one in made for one in _artifacts(name, value, issuer))
     }
 
 

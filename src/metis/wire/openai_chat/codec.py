@@ -1,12 +1,14 @@
 """The codec of Chat Completions."""
 
 from metis.wire.codec import Codec
-from metis.wire.openai_chat.errors import decode_error, encode_error
 from metis.wire.openai_chat.parts import PROTOCOL
-from metis.wire.openai_chat.request import decode_request, encode_request
+from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
+from metis.wire.openai_chat.turns import Turns
+from metis.wire.openai_chat.unsaid import unsaid_keys
+from metis.wire.openai_errors import decode_error, encode_error
 
 SHARED_KEYS = frozenset(
     {
@@ -14,6 +16,7 @@ SHARED_KEYS = frozenset(
         "max_completion_tokens",
         "max_tokens",
         "temperature",
+        "top_k",
         "top_p",
         "stop",
         "stream",
@@ -24,10 +27,26 @@ SHARED_KEYS = frozenset(
 )
 """The keys of a request that the shared options and the tools speak for."""
 
+COMMON_KEYS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "n",
+        "presence_penalty",
+        "response_format",
+        "seed",
+        "stream_options",
+        "top_logprobs",
+        "user",
+    }
+)
+"""The other keys of a request that hosts share; their own ones mean nothing elsewhere."""
+
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    encode_request=encode_request,
+    turns=Turns,
     decode_response=decode_response,
     encode_response=encode_response,
     stream_reader=StreamDecoder,
@@ -35,5 +54,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    common_keys=COMMON_KEYS,
+    unsaid=unsaid_keys,
 )
 """Chat Completions, both directions."""

@@ -17,8 +17,8 @@ from metis.streaming.events import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.wire.openai_chat.calls import CallIds
 from metis.wire.openai_chat.fold import CallFold
+from metis.wire.tool_ids import CallIds
 
 Spoken = type[TextDelta] | type[ThinkingDelta]
 """The events that carry text."""
@@ -115,7 +115,8 @@ class EventOrder:
         call.ours = self._ids.of_call(call.name if call.is_legacy else call.id, is_id=bool(call.id))
         call.block_index = self.next_index()
         self.front = call
-        events.append(ToolUseStart(self._message_id, call.block_index, call.ours, call.name))
+        own = call.id or None
+        events.append(ToolUseStart(self._message_id, call.block_index, call.ours, call.name, own))
         if call.pieces:
             self._pass_on(call, call.text, events)
 

@@ -58,20 +58,17 @@ def is_empty(value: Any) -> bool:
     return value is None or value in ("", [])
 
 
-def opaque(wire: Any, kind: object = None) -> OpaqueBlock:
-    """A part that has no canonical meaning, as it came."""
-    return OpaqueBlock(PROTOCOL, Raw(write_json(wire)), kind if isinstance(kind, str) else None)
+def opaque(wire: Any, kind: object = None, issuer: str = PROTOCOL) -> OpaqueBlock:
+    """A part that has no canonical meaning, as it came from its issuer."""
+    return OpaqueBlock(issuer, Raw(write_json(wire)), kind if isinstance(kind, str) else None)
 
 
 def decode_part(wire: Any, issuer: str = PROTOCOL) -> ContentBlock:
-    """Our block for a part of the protocol; `issuer` is who wrote the thoughts in it."""
+    """Our block for a part of the protocol; `issuer` is whose thoughts and files are in it."""
     kind = maybe_object(wire).get("type")
-    if kind == "thinking":
-        block = _decode_thinking(wire, issuer)
-    else:
-        decode = _DECODERS.get(kind) if isinstance(kind, str) else None
-        block = None if decode is None else decode(wire)
-    return opaque(wire, kind) if block is None else block
+    decode = _DECODERS.get(kind) if isinstance(kind, str) else None
+    block = None if decode is None else decode(wire, issuer)
+    return opaque(wire, kind, issuer) if block is None else block
 
 
 def encode_part(block: ContentBlock) -> Wire | Raw | None:
@@ -107,11 +104,17 @@ def _encode_odd(block: ContentBlock, index: int, odd: Mapping[str, Any]) -> Any:
     """A part as it was spelled at its index, or elsewhere if blocks before it are gone."""
     in_place = odd.get(str(index))
     spelled = odd.values() if in_place is None else (in_place, *odd.values())
-    issuer = block.issuer if isinstance(block, ThinkingBlock) else None
+    issuer = _issuer(block)
     for part in spelled:
-        if decode_part(part, issuer or PROTOCOL) == _bare(block):
+        if decode_part(part, issuer) == _bare(block):
             return part
     return encode_part(block)
+
+
+def _issuer(block: ContentBlock) -> str:
+    if isinstance(block, DocumentBlock):
+        return block.source.issuer or PROTOCOL
+    return (block.issuer if isinstance(block, ThinkingBlock) else None) or PROTOCOL
 
 
 def _bare(block: ContentBlock) -> ContentBlock:
@@ -121,7 +124,7 @@ def _bare(block: ContentBlock) -> ContentBlock:
     return block
 
 
-def _decode_text(wire: Wire) -> ContentBlock | None:
+def _decode_text(wire: Wire, _: str) -> ContentBlock | None:
     text = wire.get("text")
     return TextBlock(text) if isinstance(text, str) else None
 
@@ -152,7 +155,7 @@ def _source(url: str, otherwise: str) -> tuple[MediaSource, str]:
     return MediaSource("base64", inline[2]), inline[1]
 
 
-def _decode_image(wire: Wire) -> ContentBlock | None:
+def _decode_image(wire: Wire, _: str) -> ContentBlock | None:
     url = _place(wire, "image_url")
     if url is None:
         return None
@@ -162,12 +165,12 @@ def _decode_image(wire: Wire) -> ContentBlock | None:
     return ImageBlock(ImageSource("base64", inline[2]), inline[1])
 
 
-def _decode_video(wire: Wire) -> ContentBlock | None:
+def _decode_video(wire: Wire, _: str) -> ContentBlock | None:
     url = _place(wire, "video_url")
     return None if url is None else VideoBlock(*_source(url, ANY_VIDEO))
 
 
-def _decode_audio(wire: Wire) -> ContentBlock | None:
+def _decode_audio(wire: Wire, _: str) -> ContentBlock | None:
     match wire.get("input_audio"):
         case {"data": str(data), "format": str(name)}:
             media_type = _SOUND_TYPES.get(name, f"audio/{name}")
@@ -176,26 +179,27 @@ def _decode_audio(wire: Wire) -> ContentBlock | None:
             return None
 
 
-def _decode_file(wire: Wire) -> ContentBlock | None:
+def _decode_file(wire: Wire, issuer: str) -> ContentBlock | None:
     file = maybe_object(wire.get("file"))
     name = file.get("filename")
     match file:
         case {"file_data": str(data)}:
             source, media_type = _source(data, PDF)
         case {"file_id": str(data)}:
-            source, media_type = MediaSource("file_id", data, PROTOCOL), ANY_FILE
+            source, media_type = MediaSource("file_id", data, issuer), ANY_FILE
         case _:
             return None
     return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
 
 
-def _decode_document(wire: Wire) -> ContentBlock | None:
+def _decode_document(wire: Wire, _: str) -> ContentBlock | None:
     url = _place(wire, "document_url")
     return None if url is None else DocumentBlock(*_source(url, PDF))
 
 
-_DECODERS: Mapping[str, Callable[[Wire], ContentBlock | None]] = {
+_DECODERS: Mapping[str, Callable[[Wire, str], ContentBlock | None]] = {
     "text": _decode_text,
+    "thinking": _decode_thinking,
     "image_url": _decode_image,
     "video_url": _decode_video,
     "input_audio": _decode_audio,
@@ -249,8 +253,8 @@ def _encode_document(block: DocumentBlock) -> Wire | None:
     return {"type": "file", "file": file}
 
 
-def _encode_opaque(block: OpaqueBlock) -> Raw | None:
-    return block.raw if block.issuer == PROTOCOL else None
+def _encode_opaque(block: OpaqueBlock) -> Raw:
+    return block.raw
 
 
 _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {

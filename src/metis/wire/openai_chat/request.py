@@ -7,22 +7,35 @@ message nor tool goes into the options.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import made
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.failed_result import mark_failed
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
-from metis.wire.openai_chat.calls import CallIds, WireId
-from metis.wire.openai_chat.options import decode_options, decode_tools, encode_options
-from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty, write_json
+from metis.wire.openai_chat.calls import WireId
+from metis.wire.openai_chat.common import (
+    Assistant,
+    Body,
+    System,
+    Tool,
+    Turn,
+    User,
+    read_assistant,
+    read_tool,
+    read_user,
+)
+from metis.wire.openai_chat.options import decode_options, decode_tools
+from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
-from metis.wire.spelling import spelled, spelling_of
-from metis.wire.tool_ids import derived_id
+from metis.wire.spelling import spelled
+from metis.wire.tool_ids import CallIds, derived_id
 
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
@@ -34,26 +47,80 @@ _ROLES = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_ERROR = "Error: "
+_ASSISTANT, _DEVELOPER, _SYSTEM, _TOOL, _USER = (
+    Role.ASSISTANT,
+    Role.DEVELOPER,
+    Role.SYSTEM,
+    Role.TOOL,
+    Role.USER,
+)
+_read_common = msgspec.json.Decoder(Body).decode
 
 _Content = tuple[ContentBlock, ...]
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
-    wire = read_object(body, "request")
-    found = wire.pop("messages", None)
-    if not isinstance(found, list):
-        raise DecodeError("a request has a list of messages", path="$.messages")
-    messages = decode_messages(maybe_list(found), context)
+    quick = _decode_common(body, context)
+    if quick is None:
+        wire = read_object(body, "request")
+        found = wire.pop("messages", None)
+        if not isinstance(found, list):
+            raise DecodeError("a request has a list of messages", path="$.messages")
+        messages = decode_messages(maybe_list(found), context)
+    else:
+        messages, wire = quick
     return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
 
 
-def encode_request(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bytes:
-    """The request body for messages that were projected for this protocol."""
-    return write_json({**encode_options(options, tools), "messages": encode_messages(messages)})
+def _decode_common(body: bytes, context: RequestContext) -> tuple[tuple[Message, ...], Wire] | None:
+    """The messages and the options of a request of common messages; None for all others."""
+    try:
+        request = _read_common(body)
+    except (ValueError, RecursionError):
+        return None
+    ids, issuer = CallIds(context.session_id), context.provider or PROTOCOL
+    bare = _make_metadata(origin=issuer)
+    messages: list[Message] = []
+    for message_id, turn in zip(new_ulids(len(request.messages)), request.messages, strict=True):
+        found = _read_turn(turn, ids, issuer)
+        if found is None:
+            return None
+        role, content, spelling = found
+        metadata = bare
+        if spelling:
+            first = content[0] if role is _TOOL else None
+            metadata = _make_metadata(
+                origin=issuer,
+                parent_tool_use_id=first.tool_use_id if type(first) is ToolResultBlock else None,
+                provider_raw={PROTOCOL: spelling},
+            )
+        messages.append(
+            _make_message(
+                id=message_id,
+                session_id=context.session_id,
+                role=role,
+                content=content,
+                created_at=context.created_at,
+                metadata=metadata,
+            )
+        )
+    return tuple(messages), request.options()
+
+
+def _read_turn(
+    turn: Turn, ids: CallIds, issuer: str
+) -> tuple[Role, _Content, dict[str, Any]] | None:
+    if isinstance(turn, Tool):
+        role, found = _TOOL, read_tool(turn, ids)
+    elif isinstance(turn, Assistant):
+        role, found = _ASSISTANT, read_assistant(turn, ids, issuer)
+    elif isinstance(turn, User):
+        role, found = _USER, read_user(turn.content)
+    else:
+        role = _SYSTEM if isinstance(turn, System) else _DEVELOPER
+        found = read_user(turn.content)
+    return None if found is None else (role, *found)
 
 
 def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
@@ -100,20 +167,20 @@ def _decode(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, 
         case "assistant":
             return decode_assistant(wire, ids, issuer)
         case "tool" | "function":
-            return _decode_result(wire, ids)
+            return _decode_result(wire, ids, issuer)
         case _:
-            return _decode_content(wire.get("content"))
+            return _decode_content(wire.get("content"), issuer)
 
 
-def _decode_content(content: Any) -> tuple[_Content, dict[str, Any]]:
+def _decode_content(content: Any, issuer: str) -> tuple[_Content, dict[str, Any]]:
     if isinstance(content, list):
-        blocks, odd = decode_parts(maybe_list(content))
+        blocks, odd = decode_parts(maybe_list(content), issuer)
         return tuple(blocks), {"parts": True, "blocks": odd}
     return ((TextBlock(content),) if isinstance(content, str) and content else ()), {}
 
 
-def _decode_result(wire: Wire, ids: CallIds) -> tuple[_Content, dict[str, Any]]:
-    content, spelling = _decode_content(wire.get("content"))
+def _decode_result(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, Any]]:
+    content, spelling = _decode_content(wire.get("content"), issuer)
     name = wire.get("name")
     if wire.get("role") == "function":
         spelling["function"] = {"name": name}
@@ -153,18 +220,6 @@ def spell(wire: Wire, spelling: Mapping[str, Any]) -> Wire:
         if not wire.get(key):
             wire.pop(key, None)
     return wire
-
-
-def encode_messages(messages: Sequence[Message]) -> list[Wire]:
-    """The messages of the wire for ours."""
-    known: dict[str, str] = {}
-    wire_id = _wire_id(known)
-    turns: list[Wire] = []
-    for message in messages:
-        spelling = spelling_of(message, PROTOCOL)
-        known.update(spelling.get("ids") or {})
-        turns.append(encode_message(message, spelling, wire_id))
-    return turns
 
 
 def encode_message(
@@ -217,20 +272,11 @@ def _encode_result(content: _Content, spelling: Mapping[str, Any], wire_id: Wire
     result = next((block for block in content if isinstance(block, ToolResultBlock)), None)
     if result is None:
         return {"role": "tool", "content": _encode_content(content, spelling)}
-    inner = _marked(result.content) if result.is_error else result.content
+    inner = mark_failed(result.content) if result.is_error else result.content
     text = _encode_content(inner, spelling)
     if "function" in spelling:
         return {"role": "function", **spelling["function"], "content": text}
     return {"role": "tool", "tool_call_id": wire_id(result.tool_use_id), "content": text}
-
-
-def _marked(content: _Content) -> _Content:
-    """The result of a failed call, which the protocol has no flag for (T26)."""
-    match content:
-        case (TextBlock(text=str(text)), *rest):
-            return (TextBlock(text if text.startswith(_ERROR) else _ERROR + text), *rest)
-        case _:
-            return (TextBlock(_ERROR.strip()), *content)
 
 
 def known_ids(spelling: Mapping[str, Any]) -> WireId:

@@ -21,9 +21,7 @@ from metis.streaming.events import (
 )
 from metis.streaming.sse import SseParser
 from metis.wire.call import RequestContext
-from metis.wire.openai_chat.calls import CallIds
 from metis.wire.openai_chat.chunks import PlainDelta, read_plain
-from metis.wire.openai_chat.errors import decode_error
 from metis.wire.openai_chat.fold import ChoiceFold, fold_body, merge_envelope, text_of
 from metis.wire.openai_chat.order import EventOrder
 from metis.wire.openai_chat.parts import PROTOCOL, read_json
@@ -31,7 +29,9 @@ from metis.wire.openai_chat.response import PROVIDER, decode_body, with_status
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS, clear_text, decode_details
 from metis.wire.openai_chat.usage import decode_usage
+from metis.wire.openai_errors import decode_error
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.tool_ids import CallIds
 
 __all__ = ["StreamDecoder", "StreamEncoder"]
 
@@ -244,7 +244,8 @@ class StreamDecoder:
         self._ids.enter(maybe_text(self._envelope.get("id")) or self._message_id)
         self._head = b""
         metadata = self._build(MessageStatus.PARTIAL).metadata
-        event = MessageStart(self._message_id, metadata.model, metadata.response_id)
+        response_id = metadata.response_id
+        event = MessageStart(self._message_id, metadata.model, response_id, protocol=PROTOCOL)
         events.insert(0, event)
 
     def _build(self, status: MessageStatus) -> Message:

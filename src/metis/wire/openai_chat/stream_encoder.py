@@ -1,7 +1,6 @@
 """Streams of Chat Completions, written: events in, bytes out."""
 
-from typing import Any
-
+from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.metadata import Usage
 from metis.streaming.events import (
     BlockAdded,
@@ -18,9 +17,11 @@ from metis.streaming.events import (
 )
 from metis.streaming.sse import write_frame
 from metis.wire.call import RequestContext
-from metis.wire.openai_chat.parts import write_json
+from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
+from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.response import wire_model
 from metis.wire.openai_chat.usage import encode_stop_reason, encode_usage
+from metis.wire.openai_errors import encode_error
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import derived_id
 
@@ -35,10 +36,24 @@ class StreamEncoder:
         self._calls: dict[str, int] = {}
         self._told: set[str] = set()
         self._usage: Usage | None = None
-        self._is_over = False
+        self._has_own_ids = False
+        self._is_over = self._has_failed = False
 
     def encode(self, event: StreamEvent) -> bytes:
         """The bytes that say an event; empty if the protocol has no word for it."""
+        if self._is_over:
+            return b""
+        if self._envelope or isinstance(event, MessageStart | UsageUpdate | StreamError):
+            return self._encode(event)
+        return self._start(MessageStart(event.message_id)) + self._encode(event)
+
+    def finish(self) -> bytes:
+        """The mark of the end; after an error, and after a stream that broke off, there is none."""
+        if not self._is_over:
+            return self._fail(NetworkError(UNFINISHED))
+        return b"" if self._has_failed else write_frame(b"[DONE]")
+
+    def _encode(self, event: StreamEvent) -> bytes:
         match event:
             case TextDelta() | ThinkingDelta():
                 return self._say(event)
@@ -53,10 +68,6 @@ class StreamEncoder:
             case _:
                 return self._encode_rest(event)
 
-    def finish(self) -> bytes:
-        """The mark of the end; after an error there is none."""
-        return b"" if self._is_over else write_frame(b"[DONE]")
-
     def _encode_rest(
         self, event: BlockAdded | UsageUpdate | MessageComplete | StreamError
     ) -> bytes:
@@ -64,7 +75,7 @@ class StreamEncoder:
             case MessageComplete():
                 return self._complete(event)
             case StreamError():
-                return self._fail(event)
+                return self._fail(error_of(event))
             case UsageUpdate():
                 self._usage = event.usage
                 return b""
@@ -72,6 +83,7 @@ class StreamEncoder:
                 return b""
 
     def _start(self, event: MessageStart) -> bytes:
+        self._has_own_ids = event.protocol == PROTOCOL
         self._envelope = {
             "id": event.response_id or f"chatcmpl-{event.message_id}",
             "object": "chat.completion.chunk",
@@ -92,14 +104,17 @@ class StreamEncoder:
         return write_frame(self._before + write_json(delta) + self._after)
 
     def _call(self, ours: str, rest: Wire) -> bytes:
+        if ours not in self._calls:
+            raise EncodeError(f"the call {ours} has not begun in this stream")
         return self._delta({"tool_calls": [{"index": self._calls[ours], **rest}]})
 
     def _start_call(self, event: ToolUseStart) -> bytes:
         ours = event.tool_use_id
         self._calls[ours] = len(self._calls)
         function: Wire = {"name": event.tool_name, "arguments": ""}
-        own: Wire = {"id": derived_id(ours, "call_"), "type": "function", "function": function}
-        return self._call(ours, own)
+        theirs = event.provider_id if self._has_own_ids else None
+        wire_id = theirs or derived_id(ours, "call_")
+        return self._call(ours, {"id": wire_id, "type": "function", "function": function})
 
     def _continue_call(self, ours: str, piece: str) -> bytes:
         self._told.add(ours)
@@ -109,10 +124,14 @@ class StreamEncoder:
         """The arguments at once, if no delta told them."""
         if event.tool_use_id in self._told:
             return b""
-        whole: Any = event.final_input if event.invalid is None else {}
-        return self._continue_call(event.tool_use_id, write_json(whole).decode())
+        invalid = event.invalid
+        whole = write_json(event.final_input).decode() if invalid is None else invalid.raw
+        return self._continue_call(event.tool_use_id, whole)
 
     def _complete(self, event: MessageComplete) -> bytes:
+        if is_broken(event.stop_reason):
+            return self._fail(broken_error(event.stop_reason))
+        self._is_over = True
         reason = encode_stop_reason(event.stop_reason)
         choice: Wire = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
         end = write_frame(write_json({**self._envelope, "choices": [choice]}))
@@ -122,7 +141,7 @@ class StreamEncoder:
         last: Wire = {**self._envelope, "choices": [], "usage": encode_usage(usage)}
         return end + write_frame(write_json(last))
 
-    def _fail(self, event: StreamError) -> bytes:
-        self._is_over = True
-        error: Wire = {"message": event.text, "type": event.error_class, "code": event.status}
-        return write_frame(write_json({"error": error}))
+    def _fail(self, error: ProviderError) -> bytes:
+        self._is_over = self._has_failed = True
+        _, body = encode_error(error)
+        return write_frame(body)

@@ -1,14 +1,18 @@
 """Usage and stop reasons of Chat Completions, in the words of all hosts that speak it."""
 
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from metis.canonical.metadata import StopReason, Usage
+from metis.canonical.value import made
 from metis.wire.call import UNPRICED, RequestContext
 from metis.wire.shape import Wire, maybe_object
 
 _LARGEST = 2**63 - 1
+_FREE = Decimal(0)
+_make_usage = made(Usage)
 _CACHE_KEYS = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
 
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -35,7 +39,9 @@ _WORDS: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_calls",
     StopReason.CONTENT_FILTER: "content_filter",
     StopReason.REFUSAL: "content_filter",
+    StopReason.PAUSE: "length",
     StopReason.ERROR: "error",
+    StopReason.CANCELLED: "error",
 }
 
 
@@ -60,8 +66,8 @@ def _hit(choice: Wire) -> bool:
 
 
 def encode_stop_reason(reason: StopReason | None) -> str | None:
-    """The word for our reason; what the protocol has no word for is a plain stop."""
-    return None if reason is None else _WORDS.get(reason, "stop")
+    """The word for our reason; none if it is not known, for only a clean end is a stop (T164)."""
+    return None if reason is None else _WORDS.get(reason)
 
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
@@ -75,14 +81,14 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     cached = _first_count(details, ("cached_tokens",)) or _first_count(usage, _CACHE_KEYS)
     written = _first_count(details, ("cache_write_tokens", "cache_creation_tokens"))
     output, reasoning = _outputs(usage, prompt, output)
-    return Usage(
+    return _make_usage(
         # A sum smaller than its parts counts them apart (T143).
         input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         output_tokens=output,
         reasoning_output_tokens=reasoning,
-        cost_usd=Decimal(0),
+        cost_usd=_FREE,
         pricing_version=UNPRICED,
         latency_ms=context.latency_ms,
         reported_cost_usd=_cost(usage.get("cost")),
@@ -105,9 +111,9 @@ def _outputs(usage: Wire, prompt: int, output: int) -> tuple[int, int]:
 
 
 def _server_tools(usage: Wire) -> dict[str, int] | None:
-    used = maybe_object(usage.get("server_tool_use_details")) or maybe_object(
-        usage.get("server_tool_use")
-    )
+    used = maybe_object(usage.get("server_tool_use_details") or usage.get("server_tool_use"))
+    if not used:
+        return None
     counts = {
         name.removesuffix("_requests"): count
         for name, value in used.items()
@@ -117,7 +123,11 @@ def _server_tools(usage: Wire) -> dict[str, int] | None:
 
 
 def _first_count(wire: Wire, keys: tuple[str, ...]) -> int:
-    return next((count for key in keys if (count := _count(wire.get(key)))), 0)
+    for key in keys:
+        count = wire.get(key)
+        if type(count) is int and 0 < count <= _LARGEST:
+            return count
+    return 0
 
 
 def _count(value: Any) -> int | None:
@@ -125,7 +135,10 @@ def _count(value: Any) -> int | None:
 
 
 def _cost(value: Any) -> Decimal | None:
-    return Decimal(str(value)) if type(value) in (int, float) else None
+    """What the host says it charged, if that is an amount of money."""
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        return None
+    return Decimal(str(value))
 
 
 def encode_usage(usage: Usage) -> Wire:

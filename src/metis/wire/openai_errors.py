@@ -1,8 +1,10 @@
-"""Errors of Chat Completions, to and from ours."""
+"""Errors in the form that OpenAI and the hosts after its model send, to and from ours."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from metis.canonical.errors import (
     AuthenticationError,
@@ -15,7 +17,6 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.failure import class_of_status, class_of_words
-from metis.wire.openai_chat.parts import read_json, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
 _BY_CODE: Mapping[str, type[ProviderError]] = {
@@ -56,6 +57,8 @@ _WAIT = re.compile(
 )
 _REQUEST_ID = re.compile(r"\breq_[0-9A-Za-z]{8,}")
 _LOWEST, _HIGHEST = 400, 599
+_read_json = msgspec.json.Decoder().decode
+_write_json = msgspec.json.Encoder(order="deterministic").encode
 
 
 def decode_error(
@@ -85,7 +88,7 @@ def decode_error(
 
 def _read(body: bytes) -> Wire:
     try:
-        wire = read_json(body)
+        wire = _read_json(body)
     except (ValueError, RecursionError):
         return {"message": body.decode(errors="replace")}
     return maybe_object(wire) or {"message": str(wire)}
@@ -96,7 +99,7 @@ def _words(error: Wire, found: Any) -> str:
         if isinstance(text, str) and text:
             return text
     listed = maybe_list(found)
-    return _words(maybe_object(listed[0]), None) if listed else write_json(error).decode()
+    return _words(maybe_object(listed[0]), None) if listed else _write_json(error).decode()
 
 
 def _name(value: Any) -> str | None:
@@ -158,4 +161,4 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
         "param": None,
         "code": error.code or code,
     }
-    return error.status or status, write_json({"error": inner})
+    return error.status or status, _write_json({"error": inner})

@@ -1,0 +1,154 @@
+"""Dialect: how a host wants messages spelled that it did not spell itself.
+
+The codec of a protocol writes a message as its spelling says. A message that comes from elsewhere
+has none for this host; here it gets the one that the host's profile asks for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from metis.adapters.model import Model
+from metis.adapters.profile import Profile
+from metis.canonical.blocks import (
+    ContentBlock,
+    RedactedThinkingBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from metis.canonical.message import Message, Role
+from metis.projection.loss import Change, Loss
+from metis.projection.turns import is_begun
+from metis.wire.shape import Wire
+from metis.wire.spelling import extra_keys, spelled
+
+_OUR_LENGTH = 29
+_ASSISTANT = Role.ASSISTANT
+_Thought = ThinkingBlock | RedactedThinkingBlock
+
+
+class Dialect:
+    """Spells the messages of one request for one host, and tells what that costs."""
+
+    def __init__(self, profile: Profile, model: Model) -> None:
+        self._profile = profile
+        self._fills = profile.wants_reasoning and model.capabilities.supports_thinking
+        self._is_plain = not (self._fills or profile.reasoning or profile.prefill_key)
+        self._taken: set[str] = set()
+        self._losses: list[Loss] = []
+
+    def spell(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
+        """The messages, each in its own spelling for this host or in one that the host takes."""
+        name, protocol = self._profile.name, self._profile.protocol
+        self._losses = []
+        last = len(messages) - 1
+        changed: dict[int, Message] = {}
+        for index, message in enumerate(messages):
+            raw = message.metadata.provider_raw
+            is_told = raw is not None and protocol in raw
+            if not is_told and (message.role is not _ASSISTANT or self._is_usual(message.content)):
+                continue
+            metadata = message.metadata
+            if is_told and (metadata.provider or metadata.origin) == name:
+                continue
+            spelling: dict[str, Any] = {}
+            if message.role is _ASSISTANT:
+                spelling = self._spelling(message, is_last=index == last)
+            if is_told:
+                self._losses += (self._lost(message, key) for key in extra_keys(message, protocol))
+            if is_told or spelling:
+                own = spelled(protocol, spelling)
+                changed[index] = replace(message, metadata=replace(metadata, provider_raw=own))
+        if changed:
+            messages = [changed.get(index, message) for index, message in enumerate(messages)]
+        return messages, self._losses
+
+    def _is_usual(self, content: Sequence[ContentBlock]) -> bool:
+        """Whether what the codec writes is what the host takes."""
+        if not self._is_plain:
+            return False
+        rule = self._profile.ids
+        if rule is None or rule.longest > _OUR_LENGTH:
+            for block in content:
+                if type(block) is ToolUseBlock and rule and len(block.id) != _OUR_LENGTH:
+                    return False
+            return True
+        return not any(type(block) is ToolUseBlock for block in content)
+
+    def _spelling(self, message: Message, *, is_last: bool) -> dict[str, Any]:
+        profile, content = self._profile, message.content
+        spelling: dict[str, Any] = {}
+        ids = dict(self._odd_ids(content))
+        if ids:
+            spelling["ids"] = ids
+        if any(isinstance(block, _Thought) for block in content):
+            spelling |= _thoughts(content, profile.reasoning)
+        elif self._fills:
+            spelling["keys"] = {profile.reasoning: ""}
+            self._losses.append(self._filled(message))
+        if is_last and profile.prefill_key and is_begun(message):
+            spelling["keys"] = {**spelling.get("keys", {}), profile.prefill_key: True}
+        return spelling
+
+    def _odd_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
+        """Ids for the calls whose own, as the codec would derive it, the host does not take."""
+        rule = self._profile.ids
+        if rule is None:
+            return
+        for block in content:
+            if not isinstance(block, ToolUseBlock):
+                continue
+            if len(block.id) == _OUR_LENGTH and rule.longest > _OUR_LENGTH:
+                continue
+            wire_id = rule.wire_id(block.id, self._taken)
+            self._taken.add(wire_id)
+            yield block.id, wire_id
+
+    def _lost(self, message: Message, key: str) -> Loss:
+        issuer = message.metadata.provider or message.metadata.origin
+        return self._loss(message, key, f"only {issuer} knows the key", Change.DROPPED)
+
+    def _filled(self, message: Message) -> Loss:
+        key = str(self._profile.reasoning)
+        reason = "the host wants every answer with its thoughts; these are left empty"
+        return self._loss(message, key, reason, Change.SYNTHESISED)
+
+    def _loss(self, message: Message, key: str, reason: str, change: Change) -> Loss:
+        return Loss(
+            session_id=message.session_id,
+            message_id=message.id,
+            block_type="message",
+            adapter=self._profile.name,
+            reason=reason,
+            change=change,
+            path=f"$.{key}",
+        )
+
+
+def _thoughts(content: Sequence[ContentBlock], name: str | None) -> dict[str, Any]:
+    """The spelling of thoughts whose own was not kept."""
+    if name == "parts":
+        parts = {
+            str(index): {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
+            for index, block in enumerate(content)
+            if isinstance(block, ThinkingBlock)
+        }
+        return {"parts": True, "blocks": parts}
+    if name == "reasoning_details":
+        thoughts = [block for block in content if isinstance(block, _Thought)]
+        return {"thoughts": {name: [_detail(n, block) for n, block in enumerate(thoughts)]}}
+    return {} if name is None else {"thoughts": {name: True}}
+
+
+def _detail(index: int, thought: _Thought) -> Wire:
+    own: Wire = {"index": index}
+    if thought.id is not None:
+        own["id"] = thought.id
+    if thought.format is not None:
+        own["format"] = thought.format
+    if isinstance(thought, RedactedThinkingBlock):
+        return {**own, "type": "reasoning.encrypted", "data": thought.data}
+    if thought.signature is not None:
+        own["signature"] = thought.signature
+    return {**own, "type": "reasoning.text", "text": thought.text}

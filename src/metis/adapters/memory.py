@@ -1,0 +1,57 @@
+"""Memory: the turns of conversations that were sent before, so that a request writes what is new.
+
+Messages never change, so the turns that they became do not either. A conversation is known again by
+its messages being the same objects.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from operator import is_
+
+from msgspec import Struct
+
+from metis.adapters.dialect import Dialect
+from metis.canonical.message import Message
+from metis.projection.loss import Loss
+from metis.projection.target import Target
+from metis.wire.codec import TurnWriter
+
+CONVERSATIONS = 16
+"""How many conversations an adapter remembers; the one that rested longest is forgotten first."""
+
+
+class Sent(Struct, frozen=True, gc=False):
+    """A conversation as far as it was sent to a target."""
+
+    messages: tuple[Message, ...]
+    target: Target
+    calls: set[str]
+    """The calls in it; each has its result."""
+    dialect: Dialect
+    losses: list[Loss]
+    turns: TurnWriter
+
+
+class Memory:
+    """The conversations that an adapter sent last."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, str], Sent] = {}
+
+    def find(self, messages: Sequence[Message], target: Target) -> Sent | None:
+        """What was sent of a conversation to the same target, if it goes on from there."""
+        if not messages:
+            return None
+        sent = self._sent.get((messages[0].id, target.model))
+        if sent is None or sent.target is not target or len(sent.messages) > len(messages):
+            return None
+        same = map(is_, sent.messages, islice(messages, len(sent.messages)))
+        return sent if all(same) else None
+
+    def keep(self, sent: Sent) -> None:
+        """Remember what was sent."""
+        key = (sent.messages[0].id, sent.target.model)
+        self._sent.pop(key, None)
+        self._sent[key] = sent
+        if len(self._sent) > CONVERSATIONS:
+            self._sent.pop(next(iter(self._sent), key), None)

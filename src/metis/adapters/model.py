@@ -1,0 +1,43 @@
+"""Model: the one that is asked, with everything that a request to it must know."""
+
+from msgspec import Struct
+
+from metis.adapters.profile import Profile
+from metis.catalog.load import catalog, refusals, token_table
+from metis.catalog.models import AdapterCapabilities
+from metis.catalog.tokens import TokenRates
+from metis.projection.target import Target
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """One model behind one adapter."""
+
+    name: str
+    """What the provider calls it."""
+    capabilities: AdapterCapabilities
+    target: Target
+    is_listed: bool
+    """Whether its limits are facts of the catalogue, not assumptions."""
+    refused: frozenset[str]
+    """Options that it does not take."""
+    conflicts: tuple[tuple[str, ...], ...]
+    """Options of which it takes one only."""
+    rates: TokenRates
+    """What costs how many tokens."""
+
+
+def model_of(profile: Profile, name: str) -> Model:
+    """What is known of a model of a provider, and what is assumed where nothing is."""
+    model = f"{profile.catalogued or profile.name}:{name}"
+    entry = catalog().entries.get(model)
+    capabilities = profile.defaults if entry is None else entry.capabilities
+    refused = refusals().of(model)
+    return Model(
+        name=name,
+        capabilities=capabilities,
+        target=profile.target(capabilities, name, refused),
+        is_listed=entry is not None,
+        refused=refused,
+        conflicts=refusals().conflicts_of(model),
+        rates=token_table().rates(model),
+    )

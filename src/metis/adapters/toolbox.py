@@ -1,0 +1,98 @@
+"""Toolbox: the tools of a request on their way to a provider, and what is lost of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.adapters.profile import Profile
+from metis.canonical.tools import ToolDefinition
+from metis.projection.calls import wire_name
+from metis.projection.loss import Change
+from metis.wire.call import AdapterOptions
+from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.spelling import says
+
+_SAID = frozenset({"name", "description", "input_schema", "parameters", "function"})
+"""The keys of a tool that its definition speaks for."""
+_STRICT = "strict"
+
+
+class LostOption(Struct, frozen=True):
+    """An option or a tool that is not sent as it was asked for."""
+
+    key: str
+    reason: str
+    change: Change = Change.DROPPED
+
+
+def lost_tools(
+    origin: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition], *, strict: bool = False
+) -> Iterator[LostOption]:
+    """Tools of another provider that are none of the client's own, and keys of those that are.
+
+    `strict` says that the wish for arguments that keep to the schema is dealt with elsewhere.
+    """
+    names = {tool.name for tool in tools}
+    for index, tool in enumerate(maybe_list(keys.get("tools"))):
+        path, own = f"tools[{index}]", maybe_object(tool)
+        function = maybe_object(own.get("function"))
+        name = own.get("name") or function.get("name")
+        if name not in names:
+            kind = own.get("type") or name
+            yield LostOption(path, f"the tool {kind!r} of {origin} has no place here")
+            continue
+        for key, value in {**own, **function}.items():
+            if key not in _SAID and says(key, value) and not (strict and key == _STRICT):
+                yield LostOption(
+                    f"{path}.{key}", f"{key!r} of the tool {name!r} is known to {origin} only"
+                )
+
+
+def named(
+    profile: Profile,
+    tools: Sequence[ToolDefinition],
+    options: AdapterOptions,
+    lost: list[LostOption],
+) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
+    """Tools under names that the provider takes, each once (T111)."""
+    length = profile.tool_name_length
+    sent: dict[str, ToolDefinition] = {}
+    for index, tool in enumerate(tools):
+        name = wire_name(tool.name, length)
+        if name in sent:
+            reason = f"another tool is named {tool.name!r}, too"
+            lost.append(LostOption(f"tools[{index}]", reason))
+            continue
+        if name != tool.name:
+            reason = f"the tool {tool.name!r} is sent as {name}"
+            lost.append(LostOption(f"tools[{index}].name", reason, Change.ALTERED))
+        sent[name] = tool if name == tool.name else replace(tool, name=name)
+    choice = options.tool_choice
+    if choice is not None and choice.name is not None:
+        chosen = replace(choice, name=wire_name(choice.name, length))
+        options = replace(options, tool_choice=chosen)
+    return tuple(sent.values()), options
+
+
+def without_choice(
+    options: AdapterOptions, own: Mapping[str, Any] | None, lost: list[LostOption]
+) -> AdapterOptions:
+    """Options that choose among no tools are refused (T114), unless a client spelled them so."""
+    if _has_tools_of_its_own(own) or (own is not None and not own.get("tools")):
+        return options
+    names = [
+        name
+        for name in ("tool_choice", "parallel_tool_calls")
+        if getattr(options, name) is not None
+    ]
+    lost += [LostOption(name, "there are no tools to choose from") for name in names]
+    changes: dict[str, Any] = dict.fromkeys(names)
+    return replace(options, **changes) if names else options
+
+
+def _has_tools_of_its_own(own: Mapping[str, Any] | None) -> bool:
+    """Whether a request names tools that the provider runs itself."""
+    tools = map(maybe_object, maybe_list((own or {}).get("tools")))
+    return any("function" not in tool and "input_schema" not in tool for tool in tools)

@@ -1,0 +1,99 @@
+"""Media on its way to a target: what it is, and whether the target takes it."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import (
+    ANY_IMAGE,
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    VideoBlock,
+)
+from metis.projection.target import Target
+
+Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
+"""What a model is shown."""
+
+_DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
+_HEAD = 16
+_MAGIC: Mapping[bytes, str] = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+}
+
+
+def settled_image(image: ImageBlock) -> ImageBlock:
+    """The image with plain base64 and the media type that its bytes have (T89, T94)."""
+    if image.source.kind != "base64":
+        return image
+    data = image.source.data
+    prefix = _DATA_URL.match(data)
+    if prefix is not None:
+        image = replace(
+            image,
+            source=ImageSource("base64", data[prefix.end() :]),
+            media_type=prefix[1].lower(),
+        )
+    kind = sniffed(image.source.data)
+    return image if kind in (None, image.media_type) else replace(image, media_type=kind)
+
+
+def sniffed(data: str) -> str | None:
+    """The media type that the first bytes of an image speak of; None if they say nothing."""
+    try:
+        head = base64.b64decode(data[:_HEAD])
+    except (binascii.Error, ValueError):
+        return None
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def media_refusal(block: Media, target: Target) -> str | None:
+    """Why a picture, a document or a recording cannot be sent; None if it can."""
+    source = block.source
+    if block.type not in target.user_blocks:
+        return f"the model takes no {block.type}"
+    if source.kind == "file_ref":
+        return "the file was not read before sending"
+    if isinstance(source, MediaSource) and source.kind == "file_id":
+        at_home = source.issuer in target.issuers
+        return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
+    if source.kind == "url":
+        return _address_refusal(block, target)
+    return _content_refusal(block, target)
+
+
+def _address_refusal(block: Media, target: Target) -> str | None:
+    scheme = block.source.data.partition(":")[0].lower()
+    if block.type not in target.url_blocks:
+        return f"{block.type} is not taken by URL"
+    # A bucket of a cloud can be read by its own host only (T93).
+    return None if scheme in ("http", "https") else f"a {scheme!r} address cannot be read there"
+
+
+def _content_refusal(block: Media, target: Target) -> str | None:
+    limit = target.max_image_chars
+    if isinstance(block, ImageBlock) and limit is not None and len(block.source.data) > limit:
+        # What counts is the text that is sent, a third longer than the file (T91).
+        return f"an image of {len(block.source.data)} characters is more than {limit}"
+    kinds = _KINDS.get(type(block))
+    taken = getattr(target, kinds) if kinds and block.source.kind != "text" else None
+    if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
+        return f"{block.media_type} is not taken"
+    return None
+
+
+_KINDS: Mapping[type, str] = {
+    ImageBlock: "image_media_types",
+    AudioBlock: "audio_media_types",
+    DocumentBlock: "document_media_types",
+}

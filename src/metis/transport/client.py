@@ -1,0 +1,262 @@
+"""Transport: sends requests to providers and brings back messages, events and typed errors."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.adapters.adapter import Adapter
+from metis.canonical.errors import (
+    AuthenticationError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+)
+from metis.canonical.message import Message
+from metis.streaming import StreamError, StreamEvent, TextDelta, ThinkingDelta, ToolUseStart
+from metis.transport.failures import error_of
+from metis.transport.keys import Keys
+from metis.transport.retry import Retry, asked_delay
+from metis.wire.call import RequestContext, WireRequest
+
+log = logging.getLogger("metis.transport")
+
+_FIRST_ERROR = 400
+_VISIBLE = (TextDelta, ThinkingDelta, ToolUseStart)
+_BROKEN = (aiohttp.ClientPayloadError, aiohttp.SocketTimeoutError, ConnectionError)
+_FAILURES = (ProviderError, aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How long each phase of a call may take, in seconds, and how large an answer may be."""
+
+    connect_s: float = 10.0
+    silence_s: float = 120.0
+    """Between two pieces of an answer."""
+    total_s: float | None = 600.0
+    connections: int = 100
+    connections_per_host: int = 32
+    answer_bytes: int = 100_000_000
+
+
+Failed = Callable[[ProviderError, int, float | None], Awaitable[None]]
+"""Told of each failed attempt: the error, the number of the attempt, the wait before the next."""
+
+
+class Transport:
+    """One client for all providers: a pool of connections, keys, limits, retries.
+
+    Use it as a context manager; it may be shared by any number of tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: Keys | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - an immutable value
+        retry: Retry = Retry(),  # noqa: B008 - an immutable value
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.keys = keys or Keys()
+        self._limits = limits
+        self._retry = retry
+        self._sleep = sleep
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def complete(
+        self,
+        adapter: Adapter,
+        request: WireRequest,
+        context: RequestContext,
+        failed: Failed | None = None,
+    ) -> Message:
+        """The message that answers a request; failures that may pass are tried again."""
+        attempt = 1
+        while True:
+            key = self.keys.next(adapter.profile)
+            start = time.monotonic()
+            try:
+                async with self._post(adapter, request, key) as response:
+                    body = await self._read(response)
+                    spent = round((time.monotonic() - start) * 1000)
+                    asked = replace(context, status=response.status, latency_ms=spent)
+                    return _message(adapter, body, asked, response)
+            except _FAILURES as failure:
+                error = error_of(failure, adapter.name)
+                await self._wait(error, attempt, adapter, key, failed)
+            attempt += 1
+
+    async def stream(
+        self,
+        adapter: Adapter,
+        request: WireRequest,
+        context: RequestContext,
+        failed: Failed | None = None,
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of a streamed answer.
+
+        A call that fails before anything of the answer was seen is tried again; after that never,
+        so that no text is shown twice: the last event is then a StreamError with what came.
+        """
+        attempt = 1
+        while True:
+            key = self.keys.next(adapter.profile)
+            try:
+                async with aclosing(self._attempt(adapter, request, context, key)) as events:
+                    async for event in events:
+                        yield event
+            except ProviderError as error:
+                await self._wait(error, attempt, adapter, key, failed)
+            else:
+                return
+            attempt += 1
+
+    async def _attempt(
+        self, adapter: Adapter, request: WireRequest, context: RequestContext, key: str | None
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of one attempt; raises only while nothing visible was given."""
+        held: list[StreamEvent] | None = []
+        async with aclosing(self._events(adapter, request, context, key)) as events:
+            async for event in events:
+                if held is None:
+                    yield event
+                    continue
+                if isinstance(event, StreamError):
+                    raise error_of(event, adapter.name)
+                held.append(event)
+                if isinstance(event, _VISIBLE):
+                    for early in held:
+                        yield early
+                    held = None
+        for early in held or ():
+            yield early
+
+    async def _events(
+        self, adapter: Adapter, request: WireRequest, context: RequestContext, key: str | None
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of one answer; what breaks off after it began ends in a StreamError."""
+        decoder = adapter.stream_decoder(context)
+        has_begun = False
+        try:
+            async with self._post(adapter, request, key) as response:
+                if response.status >= _FIRST_ERROR:
+                    asked = replace(context, status=response.status)
+                    _message(adapter, await self._read(response), asked, response)
+                async for chunk in response.content.iter_any():
+                    has_begun = True
+                    for event in decoder.feed(chunk):
+                        yield event
+        except _FAILURES as failure:
+            if not has_begun or not isinstance(failure, _BROKEN):
+                raise error_of(failure, adapter.name) from None
+            log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
+        for event in decoder.finish():
+            yield event
+
+    def _post(
+        self, adapter: Adapter, request: WireRequest, key: str | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers = dict(request.headers)
+        if key is not None:
+            headers |= adapter.profile.auth.headers(key)
+        url = adapter.profile.base_url.rstrip("/") + request.path
+        return self._client().request(request.method, url, data=request.body, headers=headers)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        body = await response.content.read(self._limits.answer_bytes)
+        if not response.content.at_eof():
+            raise NetworkError(f"an answer of more than {self._limits.answer_bytes} bytes")
+        return body
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            limits = self._limits
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=limits.connections, limit_per_host=limits.connections_per_host
+                ),
+                timeout=aiohttp.ClientTimeout(
+                    total=limits.total_s,
+                    sock_connect=limits.connect_s,
+                    sock_read=limits.silence_s,
+                ),
+                trust_env=True,
+                auto_decompress=True,
+            )
+        return self._session
+
+    async def _wait(
+        self,
+        error: ProviderError,
+        attempt: int,
+        adapter: Adapter,
+        key: str | None,
+        failed: Failed | None,
+    ) -> None:
+        """Wait before the next attempt, or raise the error if there is to be none."""
+        delay = self._retry.delay(error, attempt)
+        if isinstance(error, RateLimitError) and key is not None:
+            self.keys.rest(key, error.retry_after_s)
+            if attempt < self._retry.attempts and self.keys.has_other(adapter.profile):
+                delay = 0.0
+        if isinstance(error, AuthenticationError) and key is None:
+            error = _without_key(error, adapter)
+        if failed is not None:
+            await failed(error, attempt, delay)
+        if delay is None:
+            raise error
+        log.info("%s: attempt %d failed, the next in %.1f s", adapter.name, attempt, delay)
+        await self._sleep(delay)
+
+
+def _message(
+    adapter: Adapter, body: bytes, context: RequestContext, response: aiohttp.ClientResponse
+) -> Message:
+    """The message in a body; an error tells how long the provider wants us to wait."""
+    try:
+        return adapter.from_wire_response(body, context)
+    except ProviderError as error:
+        headers = response.headers
+        if error.retry_after_s is None:
+            error.retry_after_s = asked_delay(headers)
+        if error.request_id is None:
+            error.request_id = headers.get("request-id") or headers.get("x-request-id")
+        raise
+
+
+def _without_key(error: AuthenticationError, adapter: Adapter) -> AuthenticationError:
+    """The same error with a word on how to give a key, since none was sent."""
+    variable = adapter.profile.auth.variable
+    how = f"; set {variable}" if variable else ""
+    return AuthenticationError(
+        f"{error.text} (no key for {adapter.name} was found{how})",
+        provider=error.provider,
+        status=error.status,
+        code=error.code,
+        kind=error.kind,
+        request_id=error.request_id,
+    )

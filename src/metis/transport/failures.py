@@ -1,0 +1,55 @@
+"""Failures of the network and of providers, as the typed errors that callers see."""
+
+import aiohttp
+
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
+from metis.streaming import StreamError
+
+_CLASSES = {
+    kind.__name__: kind
+    for kind in (
+        AuthenticationError,
+        ContextOverflowError,
+        InvalidRequestError,
+        NetworkError,
+        OtherProviderError,
+        RateLimitError,
+        ServerError,
+    )
+}
+
+
+def error_of(failure: BaseException | StreamError, provider: str) -> ProviderError:
+    """The typed error for whatever went wrong on the way to a provider and back."""
+    if isinstance(failure, ProviderError):
+        return failure
+    if isinstance(failure, StreamError):
+        kind = _CLASSES.get(failure.error_class, OtherProviderError)
+        return kind(failure.text, provider=provider, status=failure.status)
+    return NetworkError(_told(failure), provider=provider)
+
+
+def _told(failure: BaseException) -> str:
+    """What happened, in words that hold no header and no key."""
+    match failure:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return f"no trusted connection to {failure.host}"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the host {failure.host} is not known"
+        case aiohttp.ClientConnectorError():
+            return f"no connection to {failure.host}:{failure.port}"
+        case aiohttp.InvalidURL():
+            return "the address of the provider is no URL"
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return f"the connection broke ({type(failure).__name__})"

@@ -1,0 +1,1 @@
+"""OpenAI Responses: requests, responses, streams and errors, both directions."""

@@ -1,0 +1,27 @@
+"""The codec of OpenAI Responses."""
+
+from metis.wire.codec import Codec
+from metis.wire.openai_errors import decode_error, encode_error
+from metis.wire.openai_responses.options import COMMON_KEYS, SHARED_KEYS, fit_target
+from metis.wire.openai_responses.parts import PROTOCOL
+from metis.wire.openai_responses.request import decode_request
+from metis.wire.openai_responses.response import decode_response, encode_response
+from metis.wire.openai_responses.stream import StreamDecoder
+from metis.wire.openai_responses.stream_encoder import StreamEncoder
+from metis.wire.openai_responses.turns import Turns
+
+CODEC = Codec(
+    protocol=PROTOCOL,
+    decode_request=decode_request,
+    turns=Turns,
+    decode_response=decode_response,
+    encode_response=encode_response,
+    stream_reader=StreamDecoder,
+    stream_writer=StreamEncoder,
+    decode_error=decode_error,
+    encode_error=encode_error,
+    shared_keys=SHARED_KEYS,
+    common_keys=COMMON_KEYS,
+    fit=fit_target,
+)
+"""OpenAI Responses, both directions."""

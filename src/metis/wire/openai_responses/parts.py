@@ -1,0 +1,284 @@
+"""Content parts of OpenAI Responses, to and from our blocks.
+
+A decoded part is *exact* if encoding it gives the JSON that was read. What is not exact is
+remembered as it came (see `spelling`), and what has no canonical meaning is opaque.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from metis.canonical.blocks import (
+    ANY_IMAGE,
+    AudioBlock,
+    Citation,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    OpaqueBlock,
+    TextBlock,
+    VideoBlock,
+)
+from metis.canonical.value import made
+from metis.wire.openai_responses.types import Part
+from metis.wire.shape import Wire, maybe_object, maybe_text
+
+PROTOCOL = "openai_responses"
+"""The name under which messages remember how they were spelled here."""
+
+ANY_FILE = "application/octet-stream"
+"""The media type of a file that is only known by its id."""
+PDF = "application/pdf"
+"""What a document at a URL is taken for."""
+
+_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+_SOUND_TYPES = {"mp3": "audio/mpeg"}
+_SOUND_FORMATS = {kind: name for name, kind in _SOUND_TYPES.items()}
+_LARGEST = 2**63
+_KNOWN = frozenset(Part.__struct_fields__)
+
+# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+write_json = msgspec.json.Encoder(order="deterministic").encode
+read_json = msgspec.json.Decoder().decode
+_make_text = made(TextBlock)
+
+
+def opaque(wire: Any, issuer: str) -> OpaqueBlock:
+    """An item or a part that has no canonical meaning, as it came."""
+    return OpaqueBlock(issuer, Raw(write_json(wire)), maybe_text(maybe_object(wire).get("type")))
+
+
+def wire_of(value: Part) -> Wire:
+    """The JSON of a part that was read."""
+    return msgspec.to_builtins(value)
+
+
+def part_of(wire: Any) -> Part | None:
+    """The known part in a JSON object, which may have more keys; None if there is none."""
+    known = {key: value for key, value in maybe_object(wire).items() if key in _KNOWN}
+    try:
+        return msgspec.convert(known, Part)
+    except ValueError:
+        return None
+
+
+def decode_part(part: Part, issuer: str) -> ContentBlock | None:
+    """Our block for a part; None if it has no canonical meaning."""
+    if type(part.text) is str:
+        is_text = part.type in ("input_text", "output_text", "text")
+        return _decode_text(part, part.text) if is_text else None
+    decode = _DECODERS.get(part.type)
+    return None if decode is None else decode(part, issuer)
+
+
+def is_plain(part: Part, kind: str) -> bool:
+    """Whether a part is nothing but text of that kind."""
+    return part.type == kind and msgspec.structs.astuple(part)[2:] == _REST
+
+
+_REST = (UNSET,) * (len(Part.__struct_fields__) - 2)
+
+
+def decode_parts(
+    parts: Sequence[Part | Wire], issuer: str
+) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
+    """The blocks of a list of parts, and by index those parts that say more than their block."""
+    blocks: list[ContentBlock] = []
+    odd: dict[str, Any] = {}
+    for index, wire in enumerate(parts):
+        part = wire if isinstance(wire, Part) else part_of(wire)
+        block = None if part is None else decode_part(part, issuer)
+        if isinstance(wire, Part):
+            if block is not None and is_plain(wire, "input_text"):
+                blocks.append(block)
+                continue
+            came = wire_of(wire)
+        else:
+            came = wire
+        if block is None:
+            block = opaque(came, issuer)
+        elif encode_part(block) != came:
+            odd[str(index)] = came
+        blocks.append(block)
+    return tuple(blocks), odd
+
+
+def encode_parts(
+    blocks: Sequence[ContentBlock], odd: Mapping[str, Any], issuer: str = PROTOCOL
+) -> list[Any]:
+    """The parts for blocks; remembered ones are used while they say the same."""
+    parts: list[Any] = []
+    for index, block in enumerate(blocks):
+        came = odd.get(str(index)) if odd else None
+        known = None if came is None else part_of(came)
+        if known is not None and decode_part(known, _issuer(block, issuer)) == block:
+            parts.append(came)
+            continue
+        part = encode_part(block)
+        if part is not None:
+            parts.append(part)
+    return parts
+
+
+def _issuer(block: ContentBlock, otherwise: str) -> str:
+    source = getattr(block, "source", None)
+    return getattr(source, "issuer", None) or otherwise
+
+
+def encode_part(block: ContentBlock) -> Wire | Raw | None:
+    """The part of a question for our block; None if it has no place there."""
+    encode = _ENCODERS.get(type(block))
+    return None if encode is None else encode(block)
+
+
+def _decode_text(part: Part, text: str) -> TextBlock:
+    if not part.annotations:
+        return _make_text(text)
+    return TextBlock(text, tuple(decode_citation(note) for note in part.annotations))
+
+
+def decode_citation(wire: Wire) -> Citation:
+    """Our citation for an annotation."""
+    return Citation(
+        kind=maybe_text(wire.get("type")) or "unknown",
+        url=maybe_text(wire.get("url")),
+        title=maybe_text(wire.get("title") or wire.get("filename")),
+        start=_count(wire.get("start_index")),
+        end=_count(wire.get("end_index")),
+        raw=wire,
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < _LARGEST else None
+
+
+def _decode_refusal(part: Part, _: str) -> ContentBlock | None:
+    return _make_text(part.refusal) if type(part.refusal) is str else None
+
+
+def _decode_image(part: Part, _: str) -> ContentBlock | None:
+    if not isinstance(part.image_url, str):
+        return None
+    inline = _DATA_URL.fullmatch(part.image_url)
+    if inline is None:
+        return ImageBlock(ImageSource("url", part.image_url), ANY_IMAGE)
+    return ImageBlock(ImageSource("base64", inline[2]), inline[1])
+
+
+def _decode_file(part: Part, issuer: str) -> ContentBlock | None:
+    name = part.filename if isinstance(part.filename, str) else None
+    if isinstance(part.file_data, str):
+        inline = _DATA_URL.fullmatch(part.file_data)
+        if inline is None:
+            return DocumentBlock(MediaSource("base64", part.file_data), PDF, name)
+        return _file(inline[2], inline[1], name)
+    if isinstance(part.file_url, str):
+        return DocumentBlock(MediaSource("url", part.file_url), PDF, name)
+    if isinstance(part.file_id, str):
+        return DocumentBlock(MediaSource("file_id", part.file_id, issuer), ANY_FILE, name)
+    return None
+
+
+def _file(data: str, media_type: str, name: str | None) -> ContentBlock:
+    """What a file holds is told by its type."""
+    match media_type.partition("/")[0]:
+        case "image":
+            return ImageBlock(ImageSource("base64", data), media_type)
+        case "audio":
+            return AudioBlock(MediaSource("base64", data), media_type)
+        case "video":
+            return VideoBlock(MediaSource("base64", data), media_type)
+        case _:
+            text = _text_of(data, media_type)
+            if text is not None:
+                return DocumentBlock(MediaSource("text", text), "text/plain", name)
+            return DocumentBlock(MediaSource("base64", data), media_type, name)
+
+
+def _text_of(data: str, media_type: str) -> str | None:
+    """The text of a file that is one; all providers take text, few its many types."""
+    if not media_type.startswith("text/") and media_type != "application/json":
+        return None
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError:
+        return None
+
+
+def _decode_audio(part: Part, _: str) -> ContentBlock | None:
+    match part.input_audio:
+        case {"data": str(data), "format": str(name)}:
+            media_type = _SOUND_TYPES.get(name, f"audio/{name}")
+            return AudioBlock(MediaSource("base64", data), media_type)
+        case _:
+            return None
+
+
+_DECODERS: Mapping[str, Callable[[Part, str], ContentBlock | None]] = {
+    "refusal": _decode_refusal,
+    "input_image": _decode_image,
+    "input_file": _decode_file,
+    "input_audio": _decode_audio,
+}
+
+
+def _encode_text(block: TextBlock) -> Wire:
+    return {"type": "input_text", "text": block.text}
+
+
+def _encode_image(block: ImageBlock) -> Wire | None:
+    url = data_url(block.source, block.media_type)
+    # Some servers want the key (T100).
+    return None if url is None else {"type": "input_image", "detail": "auto", "image_url": url}
+
+
+def data_url(source: MediaSource | ImageSource, media_type: str) -> str | None:
+    """The URL that stands for a source; None if the target could not open it."""
+    if source.kind == "base64":
+        return f"data:{media_type};base64,{source.data}"
+    return source.data if source.kind == "url" else None
+
+
+def _encode_document(block: DocumentBlock) -> Wire | None:
+    source = block.source
+    match source.kind:
+        case "text":
+            return {"type": "input_text", "text": source.data}
+        case "file_id":
+            return {"type": "input_file", "file_id": source.data}
+        case "url":
+            return {"type": "input_file", "file_url": source.data}
+        case "base64":
+            name = block.name or f"document.{block.media_type.partition('/')[2]}"
+            data = data_url(source, block.media_type)
+            return {"type": "input_file", "file_data": data, "filename": name}
+        case "file_ref":
+            return None
+
+
+def _encode_audio(block: AudioBlock) -> Wire | None:
+    if block.source.kind != "base64":
+        return None
+    kind = block.media_type
+    name = _SOUND_FORMATS.get(kind) or kind.removeprefix("audio/").removeprefix("x-")
+    return {"type": "input_audio", "input_audio": {"data": block.source.data, "format": name}}
+
+
+def _encode_opaque(block: OpaqueBlock) -> Raw:
+    return block.raw
+
+
+_ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
+    TextBlock: _encode_text,
+    ImageBlock: _encode_image,
+    DocumentBlock: _encode_document,
+    AudioBlock: _encode_audio,
+    OpaqueBlock: _encode_opaque,
+}

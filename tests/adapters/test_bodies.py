@@ -1,0 +1,153 @@
+"""Bodies as they come: bytes of any kind, objects made by hand, and what is neither."""
+
+import copy
+import json
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+
+from build import user
+from metis import adapters
+from metis.adapters import Adapter
+from metis.canonical import decode, encode
+from metis.canonical.errors import DecodeError, InvalidValueError, MetisError
+from metis.wire.call import AdapterOptions, RequestContext
+
+NAMES = adapters.names()
+SHAPED = [
+    name for name in NAMES if adapters.get(name).profile.protocol in ("anthropic", "openai_chat")
+]
+"""The providers whose bodies `response` and REQUEST have the shape of."""
+CONTEXT = RequestContext(session_id="sess_bodies")
+REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
+
+
+def response(adapter: Adapter, **usage: Any) -> dict[str, Any]:
+    if adapter.profile.protocol == "anthropic":
+        call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": [1]}}
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-6",
+            "content": [call],
+            "stop_reason": "tool_use",
+            "usage": {"input_tokens": 1, "output_tokens": 1} | usage,
+        }
+    arguments = '{"a":[1]}'
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call], "odd": {"x": [1]}}
+    return {
+        "id": "r",
+        "model": "gpt-5",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1} | usage,
+    }
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.row("M-200")
+@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_of_any_kind_are_read(name: str, kind: Any) -> None:
+    adapter = adapters.get(name)
+    assert len(adapter.from_wire_request(kind(json.dumps(REQUEST).encode()), CONTEXT).messages) == 1
+    body = kind(json.dumps(response(adapter)).encode())
+    assert adapter.from_wire_response(body, CONTEXT).content
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("body", [None, 3, "{}", [], b"", b"null", b"[1]", b'{"a":NaN}'])
+def test_what_is_no_body_is_refused(name: str, body: Any) -> None:
+    adapter = adapters.get(name)
+    for read in (adapter.from_wire_request, adapter.from_wire_response):
+        with pytest.raises(MetisError):
+            read(body, CONTEXT)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("levels", [900, 3000, 100_000])
+def test_a_body_that_is_nested_too_deeply_is_refused(name: str, levels: int) -> None:
+    adapter = adapters.get(name)
+    bodies: list[Any] = [{**REQUEST, "metadata": deep(levels)}]
+    bodies.append(b'{"messages":[],"a":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}")
+    for body in bodies:
+        for read in (adapter.from_wire_request, adapter.from_wire_response):
+            try:
+                read(body, CONTEXT)
+            except MetisError as error:
+                assert isinstance(error, DecodeError)  # noqa: PT017 - fewer levels may pass
+
+
+@pytest.mark.row("M-016")
+@pytest.mark.parametrize("name", SHAPED)
+def test_nobody_can_change_a_message_through_its_body(name: str) -> None:
+    adapter = adapters.get(name)
+    body = response(adapter)
+    message = adapter.from_wire_response(body, CONTEXT)
+    before = encode(message)
+    _spoil(body)
+    assert encode(message) == before
+    asked = copy.deepcopy(REQUEST)
+    request = adapter.from_wire_request(asked, CONTEXT)
+    _spoil(asked)
+    assert json.loads(adapter.to_wire(request.messages, (), request.options).body) == REQUEST
+
+
+def _spoil(value: Any) -> None:
+    if isinstance(value, dict):
+        for inner in list(cast("dict[str, Any]", value).values()):
+            _spoil(inner)
+        value["spoiled"] = True
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            _spoil(inner)
+        value.append("spoiled")  # pyright: ignore[reportUnknownMemberType] - any list
+
+
+@pytest.mark.row("T147", "T153")
+@pytest.mark.parametrize("name", SHAPED)
+def test_counts_and_costs_that_are_none_are_not_taken(name: str) -> None:
+    adapter = adapters.get(name)
+    for count in (2**63, 2**70, -1, 1.5, "3", True, None):
+        keys = ("output_tokens", "completion_tokens", "cache_read_input_tokens")
+        body = response(adapter, **dict.fromkeys(keys, count))
+        message = adapter.from_wire_response(json.dumps(body).encode(), CONTEXT)
+        usage = message.metadata.usage
+        assert usage is not None
+        assert (usage.output_tokens, usage.cached_input_tokens) == (0, 0)
+        assert decode(encode(message)) == message
+    for cost in (-1, -0.5, 10**400):
+        body = response(adapter, cost=cost)
+        usage = adapter.from_wire_response(json.dumps(body).encode(), CONTEXT).metadata.usage
+        assert usage is not None
+        assert usage.reported_cost_usd in (None, Decimal(10**400))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", [3, ["m"], {"a": 1}, True])
+def test_a_model_is_a_string(name: str, model: Any) -> None:
+    adapter = adapters.get(name)
+    request = adapter.from_wire_request({**REQUEST, "model": model}, CONTEXT)
+    assert request.options.model is None
+    assert json.loads(adapter.to_wire(request.messages, (), request.options).body)["model"] == model
+    with pytest.raises(InvalidValueError, match="named by a string"):
+        adapter.to_wire([user("go")], (), AdapterOptions(model=model))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_two_equal_keys_the_last_counts_and_only_that_is_sent_on(name: str) -> None:
+    adapter = adapters.get(name)
+    body = json.dumps(REQUEST)[:-1] + ',"model":"other"}'
+    request = adapter.from_wire_request(body.encode(), CONTEXT)
+    assert request.options.model == "other"
+    sent = adapter.to_wire(request.messages, (), request.options).body
+    assert sent.count(b'"model"') == 1
+    assert json.loads(sent)["model"] == "other"

@@ -1,0 +1,332 @@
+"""What is said in one protocol only is told when a conversation goes to another."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, image, system, text, thinking, tool, tool_id, user
+from metis import adapters
+from metis.canonical import (
+    CacheHint,
+    InvalidInput,
+    Message,
+    ToolDefinition,
+    ToolUseBlock,
+    decode,
+    encode,
+)
+from metis.canonical.tools import SideEffects
+from metis.projection.calls import wire_name
+from metis.wire.call import AdapterOptions, RequestContext, ToolChoice, WireRequest
+
+ANTHROPIC, OPENAI = adapters.get("anthropic"), adapters.get("openai")
+COMPATIBLE = adapters.get("openai-compatible")
+NAMES = adapters.names()
+CONTEXT = RequestContext(session_id="sess_losses")
+A = call("f", tool_id(1), a=1)
+
+
+def told(wire: WireRequest) -> list[tuple[str, str]]:
+    return [(loss.block_type, loss.path) for loss in wire.losses]
+
+
+def away(source: str, target: str, *messages: dict[str, Any], **keys: Any) -> WireRequest:
+    body: Any = {"model": "m", "max_tokens": 9, "messages": list(messages), **keys}
+    request = adapters.get(source).from_wire_request(body, CONTEXT)
+    options = replace(request.options, model=None)
+    return adapters.get(target).to_wire(request.messages, request.tools, options)
+
+
+@pytest.mark.row("T71", "T87", "T212")
+def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
+    url = {"url": "https://example.org/a.png", "detail": "high"}
+    wire = away(
+        "openai",
+        "anthropic",
+        {"role": "user", "name": "ann", "content": [{"type": "image_url", "image_url": url}]},
+        {"role": "user", "content": [{"type": "text", "text": "go"}]},
+    )
+    assert told(wire) == [("key", "$.name"), ("key", "$.content[0].image_url.detail")]
+    assert wire.losses[0].reason == "only openai_chat knows 'name'"
+    assert wire.losses[0].message_id != wire.losses[1].message_id or len(wire.losses) == 2
+
+
+@pytest.mark.row("T71", "T212")
+def test_keys_that_say_nothing_are_no_loss() -> None:
+    url = {"url": "https://example.org/a.png", "detail": "auto"}
+    wire = away(
+        "openai",
+        "anthropic",
+        {"role": "user", "content": [{"type": "image_url", "image_url": url}]},
+        {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": []},
+        {"role": "user", "content": "go on"},
+    )
+    assert told(wire) == []
+    block = {"type": "text", "text": "hi", "citations": None}
+    assert told(away("anthropic", "openai", {"role": "user", "content": [block]})) == []
+
+
+@pytest.mark.row("T71", "T87")
+def test_what_a_document_says_beside_its_bytes_is_told() -> None:
+    document = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "AA=="},
+        "context": "the contract",
+        "citations": {"enabled": True},
+    }
+    wire = away("anthropic", "openai", {"role": "user", "content": [document]})
+    assert told(wire) == [
+        ("document", "$.content[0].context"),
+        ("key", "$.content[0].citations"),
+    ]
+
+
+@pytest.mark.row("T61", "T71")
+def test_what_stands_beside_a_call_is_told() -> None:
+    asked = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "x"}},
+    }
+    wire = away(
+        "openai",
+        "anthropic",
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": "c", "content": "ok"},
+    )
+    assert told(wire) == [("key", "$.content[0].extra_content")]
+
+
+@pytest.mark.row("T109", "T212")
+def test_keys_of_a_tool_are_told() -> None:
+    schema: Any = {"type": "object", "properties": {}}
+    mark: Any = {"type": "ephemeral"}
+    tools: Any = [{"name": "f", "input_schema": schema, "strict": True, "cache_control": mark}]
+    asked = {"role": "user", "content": "go"}
+    assert told(away("anthropic", "openai", asked, tools=tools)) == [
+        ("option", "$.tools[0].strict")
+    ]
+    function: Any = {"name": "f", "parameters": schema, "strict": True}
+    own: Any = [{"type": "function", "function": function}]
+    assert told(away("openai", "anthropic", asked, tools=own)) == [("option", "$.tools[0].strict")]
+
+
+@pytest.mark.row("T113", "T114")
+@pytest.mark.parametrize("name", ["anthropic", "openai"])
+def test_no_choice_is_sent_without_tools(name: str) -> None:
+    options = AdapterOptions(tool_choice=ToolChoice("required"), parallel_tool_calls=False)
+    wire = adapters.get(name).to_wire([user("go")], (), options)
+    assert not {"tool_choice", "parallel_tool_calls", "tools"} & set(json.loads(wire.body))
+    assert told(wire) == [("option", "$.tool_choice"), ("option", "$.parallel_tool_calls")]
+
+
+@pytest.mark.row("T114")
+def test_a_choice_goes_with_the_tools_that_it_chose_from() -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    body: Any = {
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": tools,
+        "tool_choice": "auto",
+    }
+    request = OPENAI.from_wire_request(body, CONTEXT)
+    assert json.loads(OPENAI.to_wire(request.messages, request.tools, request.options).body) == body
+    without = OPENAI.to_wire(request.messages, (), request.options)
+    assert set(json.loads(without.body)) == {"messages"}
+    assert told(without) == [("option", "$.tool_choice")]
+    own: Any = {"messages": body["messages"], "tool_choice": "none"}
+    request = OPENAI.from_wire_request(own, CONTEXT)
+    assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == own
+
+
+def tool_named(name: str) -> ToolDefinition:
+    return ToolDefinition(name, "Does it.", {"type": "object"}, SideEffects.READ)
+
+
+@pytest.mark.row("M-041", "T111")
+@pytest.mark.parametrize("name", ["anthropic", "openai"])
+def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> None:
+    ours = "mcp.files/read"
+    asked = replace(A, name=ours)
+    wire = adapters.get(name).to_wire(
+        [user("go"), assistant(asked), tool("ok", answers=A.id)],
+        [tool_named(ours), tool_named("plain"), tool_named("plain")],
+        AdapterOptions(tool_choice=ToolChoice("tool", ours)),
+    )
+    alias = wire_name(ours)
+    assert wire.body.count(f'"{alias}"'.encode()) == 3
+    assert ours.encode() not in wire.body
+    assert told(wire) == [
+        ("tool_use", "$.content[0].name"),
+        ("option", "$.tools[0].name"),
+        ("option", "$.tools[2]"),
+    ]
+    assert wire.losses[1].change == "altered"
+
+
+@pytest.mark.row("T32")
+def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
+    bad = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
+    talk = [user("go"), assistant(bad), tool("not run", answers=A.id)]
+    own = json.loads(OPENAI.to_wire(talk).body)["messages"]
+    assert own[1]["tool_calls"][0]["function"]["arguments"] == '{"a":'
+    assert "unexpected end" in json.dumps(own[2]["content"])
+    for adapter in (ANTHROPIC, COMPATIBLE):
+        wire = adapter.to_wire(talk)
+        assert ("tool_use", "$.content[0].input") in told(wire)
+        assert "They were: {" in wire.body.decode().replace('\\"', '"')
+
+
+@pytest.mark.row("T27")
+def test_an_image_of_a_tool_is_shown_behind_the_results() -> None:
+    talk = [user("go"), assistant(A), tool("see", image(), answers=A.id), user("well?")]
+    wire = OPENAI.to_wire(talk)
+    sent = json.loads(wire.body)["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "assistant", "tool", "user", "user"]
+    kinds = [part["type"] for part in sent[3]["content"]]
+    assert kinds == ["text", "image_url"]
+    assert told(wire) == [("image", "$.content[0].content[1]")]
+    assert ANTHROPIC.to_wire(talk).losses == []
+
+
+def hinted(message: Message, *hints: CacheHint) -> Message:
+    return replace(message, metadata=replace(message.metadata, hints=hints))
+
+
+@pytest.mark.row("M-212", "T170", "T172", "T174", "T175")
+def test_hints_become_marks_where_there_are_marks() -> None:
+    hint = CacheHint(after=0)
+    talk = [
+        hinted(system("s"), CacheHint(after=0, ttl="1h")),
+        hinted(user("go"), hint),
+        assistant(A),
+        hinted(tool("ok", answers=A.id), hint),
+        hinted(user(text("a"), text("b")), CacheHint(after=1)),
+        hinted(user("c"), hint),
+    ]
+    wire = ANTHROPIC.to_wire(talk)
+    body = json.loads(wire.body)
+    assert wire.losses == []
+    assert body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert wire.body.count(b'"cache_control"') == 4
+    assert "cache_control" not in body["messages"][0]["content"][0]
+    assert body["messages"][2]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    assert "cache_control" in body["messages"][3]["content"][1]
+    unheard_of = ANTHROPIC.to_wire(talk, options=AdapterOptions(model="claude-unheard-of"))
+    assert b"cache_control" not in unheard_of.body
+    elsewhere = OPENAI.to_wire(talk)
+    assert b"cache" not in elsewhere.body
+    assert told(elsewhere) == [("hint", "$.metadata.hints")]
+
+
+@pytest.mark.row("T170", "T171", "T173")
+def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
+    mark: Any = {"type": "ephemeral"}
+    inner = {"type": "text", "text": "x", "cache_control": mark}
+    body: dict[str, Any] = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "go", "cache_control": mark}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "toolu_1", "content": [inner]},
+                    {"type": "text", "text": "y", "cache_control": None},
+                ],
+            },
+        ],
+    }
+    request = ANTHROPIC.from_wire_request(body, CONTEXT)
+    hints = [message.metadata.hints for message in request.messages]
+    assert hints == [(CacheHint(after=0),), (), (CacheHint(after=0),), ()]
+    same = ANTHROPIC.to_wire(request.messages, request.tools, request.options)
+    assert json.loads(same.body) == body
+    more = [hinted(user(word), CacheHint(after=0, ttl="1h")) for word in ("m", "n")]
+    wire = ANTHROPIC.to_wire([*request.messages, *more], request.tools, request.options)
+    sent = json.loads(wire.body)["messages"]
+    assert "cache_control" not in sent[3]["content"][0]
+    assert sent[4]["content"][0]["cache_control"] == mark
+    assert told(wire) == [("hint", "$.content[0]")]
+    assert told(OPENAI.to_wire(request.messages, request.tools, AdapterOptions())) == []
+
+
+@pytest.mark.row("T01", "T02", "T03", "T13")
+@pytest.mark.parametrize(
+    "theirs", ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99]
+)
+def test_an_id_that_a_provider_does_not_take_is_replaced(theirs: str) -> None:
+    asked = {"id": theirs, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": None, "tool_calls": [asked]},
+            {"role": "tool", "tool_call_id": theirs, "content": "ok"},
+        ]
+    }
+    request = COMPATIBLE.from_wire_request(body, CONTEXT)
+    own = COMPATIBLE.to_wire(request.messages, (), request.options)
+    assert json.loads(own.body) == body
+    sent = json.loads(OPENAI.to_wire(request.messages).body)["messages"]
+    new = sent[1]["tool_calls"][0]["id"]
+    assert new == sent[2]["tool_call_id"] != theirs
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", new)
+    claude = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
+    wire_id = claude[1]["content"][0]["id"]
+    assert wire_id == claude[2]["content"][0]["tool_use_id"]
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire_id)
+    assert request.messages[1].metadata.provider_raw is not None
+    assert theirs in str(request.messages[1].metadata.provider_raw)
+
+
+@pytest.mark.row("T53", "T68", "T69")
+@pytest.mark.parametrize("name", ["openai", "openai-compatible"])
+def test_thoughts_of_another_model_are_not_told_as_text(name: str) -> None:
+    thought = replace(thinking("a secret plan"), signature="s", issuer="anthropic")
+    talk = [user("go"), assistant(thought), user("on"), assistant(thought, text("yes")), user("?")]
+    wire = adapters.get(name).to_wire(talk)
+    assert b"secret" not in wire.body
+    sent = json.loads(wire.body)["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "user", "assistant", "user"]
+    assert told(wire) == [("thinking", "$.content[0]")] * 2 + [("message", "$")]
+
+
+@pytest.mark.row("T190")
+def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
+    thought = replace(thinking("hm"), signature="s", issuer="anthropic")
+    talk = [user("go"), assistant(thought, text("a"), A), tool(image(), answers=A.id)]
+    options = AdapterOptions(temperature=0.5, top_k=3, tool_choice=ToolChoice("required"))
+    fresh = {name: adapters.get(name).to_wire(talk, [tool_named("f")], options) for name in NAMES}
+    for first in NAMES:
+        for second in NAMES:
+            adapters.get(first).to_wire(talk, [tool_named("f")], options)
+            again = adapters.get(second).to_wire(talk, [tool_named("f")], options)
+            assert again == fresh[second]
+
+
+@pytest.mark.row("T202", "T210")
+def test_a_compaction_goes_to_its_issuer_only_and_stays_in_the_store() -> None:
+    part = {"type": "compaction", "content": "sealed", "encrypted_content": None}
+    body = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": [part, {"type": "text", "text": "on"}]},
+        ],
+    }
+    request = ANTHROPIC.from_wire_request(body, CONTEXT)
+    stored = [decode(encode(message)) for message in request.messages]
+    away = OPENAI.to_wire(stored)
+    assert told(away) == [("opaque", "$.content[0]")]
+    assert json.loads(away.body)["messages"][1] == {"role": "assistant", "content": "on"}
+    assert json.loads(ANTHROPIC.to_wire(stored, (), request.options).body) == body

@@ -1,0 +1,125 @@
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, system, text, thinking, tool, tool_id, user
+from metis.canonical import CacheHint, Message, TextBlock
+from metis.projection import Target, project
+
+MARKED = Target(adapter="toy", issuers=frozenset({"toy"}), cache_marks=4, takes_thinking=True)
+PLAIN = replace(MARKED, cache_marks=0)
+
+
+def hinted(message: Message, *hints: CacheHint, origin: str | None = None) -> Message:
+    metadata = replace(message.metadata, hints=hints, origin=origin)
+    return replace(message, metadata=metadata)
+
+
+def short(after: int = 0) -> CacheHint:
+    return CacheHint(after=after)
+
+
+def long(after: int = 0) -> CacheHint:
+    return CacheHint(after=after, ttl="1h")
+
+
+def marks(messages: Sequence[Message]) -> list[tuple[int, int, str | None]]:
+    return [
+        (place, hint.after, hint.ttl)
+        for place, message in enumerate(messages)
+        for hint in message.metadata.hints
+    ]
+
+
+@pytest.mark.row("T170")
+def test_the_first_mark_and_the_last_ones_are_kept() -> None:
+    turns = [hinted(user(str(number)), short()) for number in range(6)]
+    planned = project([hinted(system("s"), short()), *turns], MARKED)
+    assert [place for place, _, _ in marks(planned.messages)] == [0, 4, 5, 6]
+    assert planned.losses == []
+    few = project(turns[:4], MARKED)
+    assert len(marks(few.messages)) == 4
+
+
+@pytest.mark.row("T170")
+def test_marks_of_a_client_are_kept_and_counted() -> None:
+    own = [hinted(user(str(number)), short(), origin="toy") for number in range(3)]
+    own = [replace(each, metadata=replace(each.metadata, model=None)) for each in own]
+    ours = [hinted(user("a"), short()), hinted(user("b"), short())]
+    planned = project([*own, *ours], MARKED)
+    assert [place for place, _, _ in marks(planned.messages)] == [0, 1, 2, 4]
+    full = project([*own, *own, *ours], MARKED)
+    assert [place for place, _, _ in marks(full.messages)] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.row("T171")
+def test_no_mark_lives_longer_than_one_before_it() -> None:
+    given = [hinted(system("s"), long()), hinted(user("a"), short()), hinted(user("b"), long())]
+    planned = project(given, MARKED)
+    assert marks(planned.messages) == [(0, 0, "1h"), (1, 0, None), (2, 0, None)]
+    (loss,) = planned.losses
+    assert (loss.block_type, loss.message_id) == ("hint", given[2].id)
+    assert "lives 5m" in loss.reason
+    day = project([hinted(user("a"), CacheHint(after=0, ttl="24h"))], MARKED)
+    assert marks(day.messages) == [(0, 0, "1h")]
+    assert len(day.losses) == 1
+    after_tools = project(given[:1], replace(MARKED, takes_long_marks=False))
+    assert marks(after_tools.messages) == [(0, 0, None)]
+    assert len(after_tools.losses) == 1
+
+
+@pytest.mark.row("T171")
+def test_a_mark_before_a_long_one_of_the_client_lives_as_long() -> None:
+    own = hinted(user("b"), long(), origin="toy")
+    planned = project([hinted(system("s"), short()), own], MARKED)
+    assert marks(planned.messages) == [(0, 0, "1h"), (1, 0, "1h")]
+
+
+@pytest.mark.row("T172")
+def test_a_mark_moves_to_a_block_that_may_carry_it() -> None:
+    signed = replace(thinking("hm"), signature="s", issuer="toy")
+    given = [
+        user("go"),
+        hinted(assistant(text("yes"), signed, TextBlock("")), short(2)),
+        hinted(assistant(signed), short()),
+        hinted(user("on"), short(7)),
+    ]
+    assert marks(project(given, MARKED).messages) == [(1, 0, None), (3, 0, None)]
+
+
+@pytest.mark.row("T172", "T176")
+def test_a_mark_stays_at_its_block_when_blocks_before_it_go() -> None:
+    foreign = replace(thinking("hm"), issuer="other")
+    given = [user("go"), hinted(assistant(foreign, text("a"), text("b")), short(1))]
+    planned = project(given, MARKED).messages
+    assert planned[1].content == (text("a"), text("b"))
+    assert marks(planned) == [(1, 0, None)]
+
+
+@pytest.mark.row("T174", "T175")
+def test_without_marks_only_a_lifetime_that_was_asked_for_is_missed() -> None:
+    given = [hinted(system("s"), short()), hinted(user("go"), long())]
+    planned = project(given, PLAIN)
+    assert marks(planned.messages) == []
+    (loss,) = planned.losses
+    assert loss.reason == "no cache lives 1h here"
+    assert given[0].metadata.hints == (short(),)
+
+
+@pytest.mark.row("T176")
+def test_marks_that_fit_never_move() -> None:
+    asked = call("f", tool_id(1))
+    given = [
+        hinted(system("s"), long()),
+        hinted(user("go"), short()),
+        assistant(asked),
+        hinted(tool("ok", answers=asked.id), short()),
+        assistant(text("done")),
+        hinted(user("on"), short()),
+    ]
+    whole = marks(project(given, MARKED).messages)
+    assert len(whole) == 4
+    for count in (2, 4):
+        part = marks(project(given[:count], MARKED).messages)
+        assert whole[: len(part)] == part

@@ -1,0 +1,225 @@
+"""The laws of the projection, on conversations and targets that hypothesis draws."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import NOW, SESSION, ulid
+from metis.canonical import (
+    CacheHint,
+    ContentBlock,
+    ImageBlock,
+    Message,
+    MessageMetadata,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    encode,
+)
+from metis.canonical.blocks import RedactedThinkingBlock
+from metis.projection import Loss, Target, project
+from metis.projection.calls import wire_name
+from strategies import Unknown, blocks, conversations
+
+LOOSE = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+IDS = st.sampled_from(["", "a", "b", "functions.f:0", "tu_01"])
+
+targets = st.builds(
+    Target,
+    adapter=st.just("toy"),
+    issuers=st.just(frozenset({"toy", ""})),
+    user_blocks=st.sets(st.sampled_from(["image", "document", "audio", "video"])).map(
+        lambda tags: frozenset({"text", *tags})
+    ),
+    result_blocks=st.sets(st.sampled_from(["image", "document"])).map(
+        lambda tags: frozenset({"text", *tags})
+    ),
+    image_media_types=st.just(frozenset({"image/png"})),
+    url_blocks=st.sets(st.sampled_from(["image", "document"])).map(frozenset),
+    takes_text_documents=st.booleans(),
+    takes_document_context=st.booleans(),
+    takes_tools=st.booleans(),
+    takes_raw_arguments=st.booleans(),
+    tool_name_length=st.sampled_from([16, 64]),
+    takes_thinking=st.booleans(),
+    needs_signatures=st.booleans(),
+    developer_role=st.booleans(),
+    system=st.sampled_from(["anywhere", "first"]),
+    takes_blank_text=st.booleans(),
+    starts_with_user=st.booleans(),
+    takes_blank_end=st.booleans(),
+    max_image_chars=st.sampled_from([None, 4]),
+    cache_marks=st.sampled_from([0, 1, 4]),
+)
+
+
+def harmless(block: ContentBlock, own_id: str) -> ContentBlock:
+    """The block, not critical, with an id that others may have, too."""
+    match block:
+        case ToolUseBlock():
+            return replace(block, critical=False, id=own_id)
+        case ToolResultBlock():
+            inner = tuple(harmless(each, own_id) for each in block.content)
+            return replace(block, critical=False, tool_use_id=own_id, content=inner)
+        case _:
+            return cast("ContentBlock", replace(cast("Any", block), critical=False))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Message]:
+    """Any conversation: rules kept or broken, ids reused, calls and results anywhere."""
+    if draw(st.booleans()):
+        return draw(conversations())
+    made: list[Message] = []
+    for number in range(draw(st.integers(0, 6))):
+        content = tuple(
+            harmless(block, draw(IDS))
+            for block in draw(st.lists(blocks(Unknown.NOTHING), max_size=3))
+        )
+        hints = draw(st.lists(st.builds(CacheHint, after=st.integers(0, 3)), max_size=2))
+        made.append(
+            Message(
+                id=ulid(number),
+                session_id=SESSION,
+                role=draw(st.sampled_from(list(Role))),
+                content=content,
+                metadata=MessageMetadata(hints=tuple(hints)),
+                created_at=NOW,
+            )
+        )
+    return made
+
+
+def faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
+    """What a target would not take."""
+    yield from role_faults(messages, target)
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if message.role == Role.TOOL:
+            (result,) = message.content
+            assert isinstance(result, ToolResultBlock)
+            if not waiting or waiting.pop(0) != result.tool_use_id:
+                yield f"{result.tool_use_id} is answered out of turn"
+            yield from misplaced(message.role, result.content, target)
+            continue
+        if waiting:
+            yield f"{waiting} are not answered at once"
+        calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+        waiting = [call.id for call in calls]
+        if "" in waiting or len(set(waiting)) != len(waiting) or seen & set(waiting):
+            yield f"ids {waiting}"
+        seen |= set(waiting)
+        if any(wire_name(call.name, target.tool_name_length) != call.name for call in calls):
+            yield "a name"
+        yield from misplaced(message.role, message.content, target)
+    if waiting:
+        yield f"{waiting} are not answered"
+
+
+def role_faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
+    speakers = [m.role for m in messages if m.role not in (Role.SYSTEM, Role.DEVELOPER)]
+    if target.starts_with_user and messages and speakers[:1] != [Role.USER]:
+        yield "no user begins"
+    allowed = {Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL}
+    if target.developer_role:
+        allowed.add(Role.DEVELOPER)
+    is_leading = True
+    for message in messages:
+        is_leading = is_leading and message.role in (Role.SYSTEM, Role.DEVELOPER)
+        if message.role not in allowed or not message.content:
+            yield f"a {message.role} message with {len(message.content)} blocks"
+        if message.role == Role.SYSTEM and not is_leading and target.system == "first":
+            yield "a late system message"
+
+
+def misplaced(role: Role, content: tuple[ContentBlock, ...], target: Target) -> Iterator[str]:
+    signed = any(isinstance(block, ThinkingBlock | RedactedThinkingBlock) for block in content)
+    for block in content:
+        if isinstance(block, TextBlock):
+            blank = not block.text.strip()
+            if blank and not target.takes_blank_text and not signed:
+                yield f"blank text in a {role} message"
+        elif block.type in ("thinking", "redacted_thinking", "tool_use"):
+            if role != Role.ASSISTANT or (block.type != "tool_use" and not target.takes_thinking):
+                yield f"{block.type} in a {role} message"
+        elif block.type == "opaque":
+            if getattr(block, "issuer", None) not in target.issuers:
+                yield "an opaque part of another issuer"
+        else:
+            taken = target.result_blocks if role == Role.TOOL else target.user_blocks
+            if role not in (Role.USER, Role.TOOL) or block.type not in taken:
+                yield f"{block.type} in a {role} message"
+
+
+def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
+    mine = [loss.path for loss in losses if loss.message_id == message.id]
+    return any(path == "$" or path.startswith(f"$.content[{index}]") for path in mine)
+
+
+def parts(value: Any) -> Iterator[str]:
+    """What a reader of a block would look for."""
+    match value:
+        case TextBlock():
+            yield value.text
+        case ToolUseBlock():
+            yield value.name
+        case ToolResultBlock():
+            for inner in value.content:
+                yield from parts(inner)
+        case ThinkingBlock():
+            yield value.text
+        case ImageBlock():
+            yield value.source.data
+        case OpaqueBlock():
+            yield bytes(value.raw).decode()
+        case _:
+            source = getattr(value, "source", None)
+            yield getattr(source, "data", None) or getattr(value, "data", None) or ""
+
+
+@pytest.mark.row("M-055", "M-065", "M-222", "T08", "T09", "T10", "T82", "T111", "T211", "T212")
+@LOOSE
+@given(histories(), targets)
+def test_what_is_sent_is_valid_and_accounts_for_every_block(
+    history: list[Message], target: Target
+) -> None:
+    before = [encode(message) for message in history]
+    projection = project(history, target)
+    assert [encode(message) for message in history] == before
+    assert list(faults(projection.messages, target)) == []
+    said = [text for m in projection.messages for block in m.content for text in parts(block)]
+    for message in history:
+        for index, block in enumerate(message.content):
+            carried = all(any(part in text for text in said) for part in parts(block) if part)
+            assert carried or is_told(message, index, projection.losses), (block, projection.losses)
+
+
+@pytest.mark.row("M-065")
+@LOOSE
+@given(histories(), targets)
+def test_what_was_projected_is_not_changed_again(history: list[Message], target: Target) -> None:
+    once = project(history, target).messages
+    twice = project(once, target)
+    assert [encode(message) for message in twice.messages] == [encode(each) for each in once]
+    assert twice.losses == []
+
+
+@pytest.mark.row("T176")
+@LOOSE
+@given(conversations(), targets)
+def test_the_start_of_a_conversation_is_projected_as_before(
+    history: list[Message], target: Target
+) -> None:
+    whole = [encode(message) for message in project(history, target).messages]
+    for index, message in enumerate(history):
+        if message.role == Role.ASSISTANT:
+            part = [encode(each) for each in project(history[:index], target).messages]
+            assert whole[: len(part)] == part

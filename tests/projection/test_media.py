@@ -1,0 +1,110 @@
+import base64
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, image, system, text, tool, tool_id, user
+from metis.canonical import ImageBlock, ImageSource, Message, Role, TextBlock, ToolResultBlock
+from metis.projection import Projection, Target, project
+from metis.projection.frame import OPENING
+from metis.projection.media import sniffed
+
+TARGET = Target(
+    adapter="toy",
+    issuers=frozenset({"toy"}),
+    user_blocks=frozenset({"text", "image"}),
+    result_blocks=frozenset({"text", "image"}),
+    image_media_types=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
+    url_blocks=frozenset({"image"}),
+)
+HEADS = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff\xe0\x00\x10JFIF",
+    "image/gif": b"GIF89a\x01\x00\x01\x00",
+    "image/webp": b"RIFF\x24\x00\x00\x00WEBPVP8 ",
+}
+
+
+def picture(kind: str) -> str:
+    return base64.b64encode(HEADS[kind] + bytes(20)).decode()
+
+
+def told(projection: Projection) -> list[tuple[str, str, str]]:
+    return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
+
+
+@pytest.mark.row("T89")
+@pytest.mark.parametrize("kind", HEADS)
+def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
+    assert sniffed(picture(kind)) == kind
+    right = image(picture(kind), media_type=kind)
+    assert project([user(right)], TARGET).losses == []
+    wrong = replace(right, media_type="image/bmp")
+    asked = call("f", tool_id())
+    talk = [user(wrong), assistant(asked), tool(wrong, answers=asked.id)]
+    projection = project(talk, TARGET)
+    assert projection.messages[0].content == (right,)
+    result = projection.messages[2].content[0]
+    assert isinstance(result, ToolResultBlock)
+    assert result.content == (right,)
+    assert told(projection) == [
+        ("altered", "image", "$.content[0]"),
+        ("altered", "image", "$.content[0].content[0]"),
+    ]
+    assert sniffed("aWY=") is sniffed("?") is None
+
+
+@pytest.mark.row("T94")
+def test_the_prefix_of_a_data_url_is_no_part_of_the_bytes() -> None:
+    data = picture("image/png")
+    odd = image(f"data:image/png;base64,{data}", media_type="image/jpeg")
+    projection = project([user(odd)], TARGET)
+    assert projection.messages[0].content == (image(data),)
+    assert told(projection) == [("altered", "image", "$.content[0]")]
+
+
+@pytest.mark.row("T91")
+def test_what_counts_is_the_size_of_what_is_sent() -> None:
+    target = replace(TARGET, max_image_chars=100)
+    small = image("A" * 100)
+    assert project([user(small)], target).losses == []
+    projection = project([user(image("A" * 101))], target)
+    assert told(projection) == [("altered", "image", "$.content[0]")]
+    assert "101 characters" in projection.losses[0].reason
+
+
+@pytest.mark.row("T93")
+@pytest.mark.parametrize("url", ["gs://bucket/a.png", "s3://bucket/a.png", "file:///a.png"])
+def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
+    block = ImageBlock(ImageSource("url", url), "image/png")
+    projection = project([user(block)], TARGET)
+    assert told(projection) == [("altered", "image", "$.content[0]")]
+    web = ImageBlock(ImageSource("url", "https://example.org/a.png"), "image/png")
+    assert project([user(web)], TARGET).losses == []
+
+
+STRICT = replace(TARGET, starts_with_user=True, takes_blank_end=False)
+
+
+@pytest.mark.row("T76", "T77", "T84", "T176")
+def test_a_conversation_begins_with_a_user_where_it_must() -> None:
+    asked = call("f", tool_id())
+    given: list[Message] = [system("s"), assistant(asked), tool("ok", answers=asked.id), user("on")]
+    projection = project(given, STRICT)
+    roles = [message.role for message in projection.messages]
+    assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER]
+    assert projection.messages[1].content == (TextBlock(OPENING),)
+    assert told(projection) == [("synthesised", "text", "$")]
+    alone = project(given[:1], STRICT)
+    assert projection.messages[:2] == alone.messages
+    assert project([], STRICT).messages == []
+    assert project(given, TARGET).losses == []
+
+
+@pytest.mark.row("T79")
+def test_the_last_answer_does_not_end_in_blanks_where_it_must_not() -> None:
+    given = [user("go"), assistant(text("so "), text("far \n"))]
+    projection = project(given, STRICT)
+    assert projection.messages[1].content == (text("so "), text("far"))
+    assert told(projection) == [("altered", "text", "$.content[1]")]
+    assert project([*given, user("on")], STRICT).losses == []

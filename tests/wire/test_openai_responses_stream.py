@@ -1,0 +1,676 @@
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import openai.types.responses as sdk
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import corpus
+from build import assistant, call, text, thinking, tool_id
+from corpus import Exchange, needs_corpus
+from metis.canonical import Message, StopReason, validate
+from metis.canonical.blocks import (
+    ContentBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from metis.canonical.metadata import MessageStatus
+from metis.streaming import (
+    Accumulator,
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from metis.wire.call import RequestContext
+from metis.wire.openai_responses.response import decode_response
+from metis.wire.openai_responses.stream import StreamDecoder
+from metis.wire.openai_responses.stream_encoder import StreamEncoder
+from openai_responses_cases import CALL, CITED, CUSTOM, FEATURES, SAID, SEALED, THOUGHT, Wire
+
+CONTEXT = RequestContext(session_id="sess_1", status=200)
+USAGE: Wire = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+_FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
+
+
+def frame(event: Wire) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode())
+
+
+def response(*output: Wire, **rest: Any) -> Wire:
+    return {"id": "resp_1", "model": "gpt-x", "status": "completed", "output": [*output], **rest}
+
+
+def begun() -> list[Wire]:
+    envelope = response(status="in_progress")
+    return [{"type": f"response.{n}", "response": envelope} for n in ("created", "in_progress")]
+
+
+def ended(*output: Wire, kind: str = "completed", **rest: Any) -> Wire:
+    return {"type": f"response.{kind}", "response": response(*output, usage=USAGE, **rest)}
+
+
+def grown(index: int, item: Wire) -> list[Wire]:
+    """The events in which a provider could have sent an item."""
+    place: Wire = {"output_index": index, "item_id": item.get("id")}
+    bare: Wire = {**item, "status": "in_progress"} if "status" in item else dict(item)
+    deltas: list[Wire] = []
+    match item["type"]:
+        case "message":
+            bare["content"] = []
+            deltas = said(place, item["content"])
+        case "reasoning":
+            bare |= {"summary": list[Wire](), "encrypted_content": "early"}
+            for number, part in enumerate(item["summary"]):
+                own = {**place, "summary_index": number}
+                deltas += [
+                    {**own, "type": "response.reasoning_summary_text.delta", "delta": piece}
+                    for piece in halves(part["text"])
+                ]
+            for part in item.get("content") or ():
+                deltas += [
+                    {**place, "type": "response.reasoning_text.delta", "delta": piece}
+                    for piece in halves(part["text"])
+                ]
+        case "function_call":
+            bare["arguments"] = ""
+            kind = "response.function_call_arguments.delta"
+            deltas = [{**place, "type": kind, "delta": p} for p in halves(item["arguments"])]
+        case "custom_tool_call":
+            bare["input"] = ""
+            kind = "response.custom_tool_call_input.delta"
+            deltas = [{**place, "type": kind, "delta": p} for p in halves(item["input"])]
+        case _:
+            pass
+    added = {"type": "response.output_item.added", "output_index": index, "item": bare}
+    done = {"type": "response.output_item.done", "output_index": index, "item": item}
+    return [added, *deltas, done]
+
+
+def said(place: Wire, parts: list[Wire]) -> list[Wire]:
+    events: list[Wire] = []
+    for number, part in enumerate(parts):
+        own = {**place, "content_index": number}
+        key = "refusal" if part["type"] == "refusal" else "text"
+        kind = "refusal" if key == "refusal" else "output_text"
+        events.append({**own, "type": "response.content_part.added", "part": {**part, key: ""}})
+        events += [
+            {**own, "type": f"response.{kind}.delta", "delta": piece} for piece in halves(part[key])
+        ]
+        events += [
+            {**own, "type": "response.output_text.annotation.added", "annotation": note}
+            for note in part.get("annotations", ())
+        ]
+        events.append({**own, "type": "response.content_part.done", "part": part})
+    return events
+
+
+def halves(words: str) -> list[str]:
+    middle = len(words) // 2
+    return [words[:middle], words[middle:]] if words else []
+
+
+def play(*pieces: bytes, context: RequestContext = CONTEXT) -> tuple[list[StreamEvent], Message]:
+    decoder = StreamDecoder(context)
+    events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
+    check_order(events)
+    return events, decoder.message
+
+
+def check_order(events: list[StreamEvent]) -> None:
+    kinds = [event.type for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds.count("message_start") == 1
+    assert [kind for kind in kinds if kind in ("message_complete", "error")] == kinds[-1:]
+    indexes = [event.content_block_index for event in events if not isinstance(event, _FLAT)]
+    assert indexes == sorted(indexes)
+    for kind in ("tool_use_start", "tool_use_end"):
+        ids = [getattr(event, "tool_use_id", "") for event in events if event.type == kind]
+        assert len(ids) == len(set(ids))
+    assert kinds.count("tool_use_start") == kinds.count("tool_use_end")
+
+
+def stream_of(*events: Wire) -> list[bytes]:
+    return [frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
+
+
+def total(events: list[StreamEvent]) -> list[ContentBlock]:
+    accumulator = Accumulator()
+    for event in events:
+        accumulator.add(event)
+    return list(accumulator.content)
+
+
+def meaning(blocks: Any) -> list[Any]:
+    """What a screen shows of blocks."""
+    return [
+        (block.id, block.name, block.input)
+        if isinstance(block, ToolUseBlock)
+        else (block.type, getattr(block, "text", None) or getattr(block, "data", None))
+        for block in blocks
+    ]
+
+
+def plain(events: list[StreamEvent]) -> list[Any]:
+    """The events without what differs from decoder to decoder."""
+    found: list[Any] = []
+    for event in events:
+        wire = msgspec.to_builtins(event, enc_hook=_shown)
+        own = wire.pop("message_id")
+        found.append(json.loads(json.dumps(wire, default=str).replace(own, "ID")))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return bytes(value).decode() if isinstance(value, msgspec.Raw) else str(value)
+
+
+# Laws on the recordings
+
+
+def streams() -> list[Exchange]:
+    return [exchange for exchange in corpus.exchanges("openai_responses") if exchange["sse"]]
+
+
+@needs_corpus
+@pytest.mark.row("K-116", "K-118", "K-119", "K-129", "T65", "T121", "T122", "T131", "T136")
+def test_every_recorded_stream_adds_up_to_its_message() -> None:
+    assert len(streams()) == 47
+    for exchange in streams():
+        context = RequestContext(status=200, provider=exchange["provider"])
+        events, message = play(exchange["sse"].encode(), context=context)
+        assert meaning(total(events)) == meaning(message.content), exchange["id"]
+        assert validate(message) == []
+        last = events[-1]
+        assert isinstance(last, MessageComplete), exchange["id"]
+        assert last.message == message
+        assert message.metadata.usage is not None
+        assert message.metadata.response_id
+
+
+@needs_corpus
+@pytest.mark.row("T121", "T122")
+def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
+    chance = random.Random(7)  # noqa: S311 - cuts, no secrets
+    for exchange in streams():
+        data: bytes = exchange["sse"].encode()
+        whole = plain(read(data, []))
+        for count in (1, 60):
+            cuts = sorted(chance.randrange(len(data)) for _ in range(count))
+            assert plain(read(data, cuts)) == whole, exchange["id"]
+
+
+@needs_corpus
+@pytest.mark.row("T121", "T122")
+def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
+    exchange = min(streams(), key=lambda found: len(found["sse"]))
+    data: bytes = exchange["sse"].encode()[:6000]
+    whole = plain(read(data, []))
+    for place in range(1, len(data), 3):
+        assert plain(read(data, [place])) == whole, (exchange["id"], place)
+    assert plain(read(data, list(range(1, len(data))))) == whole
+
+
+def read(data: bytes, cuts: list[int]) -> list[StreamEvent]:
+    decoder = StreamDecoder(CONTEXT)
+    pieces = [data[start:end] for start, end in pairwise([0, *cuts, len(data)])]
+    return [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
+
+
+@needs_corpus
+@pytest.mark.row("T65")
+def test_every_recorded_answer_is_the_same_when_it_is_streamed() -> None:
+    for exchange in corpus.responses("openai_responses"):
+        body = exchange["response"]
+        if not body.get("output") or body["status"] != "completed":
+            continue
+        events: list[Wire] = [
+            {"type": "response.created", "response": {**body, "output": []}},
+            *(event for n, item in enumerate(body["output"]) for event in grown(n, item)),
+            {"type": "response.completed", "response": body},
+        ]
+        found, message = play(*stream_of(*events))
+        expected = decode_response(body, CONTEXT)
+        assert message.content == expected.content, exchange["id"]
+        assert message.metadata == expected.metadata
+        assert message.metadata.provider_raw == expected.metadata.provider_raw
+        assert meaning(total(found)) == meaning(expected.content)
+
+
+@needs_corpus
+def test_every_recorded_stream_survives_a_second_stream() -> None:
+    for exchange in streams():
+        context = RequestContext(status=200, provider=exchange["provider"])
+        events, message = play(exchange["sse"].encode(), context=context)
+        written = written_of(events, context)
+        again = play(written, context=context)[1]
+        assert [b.type for b in again.content] == [b.type for b in message.content], exchange["id"]
+        assert again.metadata.stop_reason == message.metadata.stop_reason
+
+
+def written_of(events: list[StreamEvent], context: RequestContext = CONTEXT) -> bytes:
+    encoder = StreamEncoder(context)
+    return b"".join(encoder.encode(event) for event in events) + encoder.finish()
+
+
+# Features
+
+
+@pytest.mark.row("K-116", "T65", "T123", "T201", "T202")
+@pytest.mark.parametrize("name", FEATURES)
+def test_items_of_every_kind_are_streamed(name: str) -> None:
+    output = [item for item in FEATURES[name] if _is_answered(item)]
+    if not output:
+        pytest.skip("nothing that a model says")
+    events = [event for n, item in enumerate(output) for event in grown(n, item)]
+    found, message = play(*stream_of(*begun(), *events, ended(*output)))
+    expected = decode_response(response(*output, usage=USAGE), CONTEXT)
+    assert message.content == expected.content
+    assert meaning(total(found)) == meaning(expected.content)
+    assert message.metadata == expected.metadata
+
+
+def _is_answered(item: Wire) -> bool:
+    kind = item.get("type", "")
+    if kind == "message":
+        return isinstance(item.get("content"), list) and item["role"] == "assistant"
+    named = kind.endswith("_call") or kind in ("reasoning", "compaction", "mcp_list_tools")
+    return named and isinstance(item.get("summary", []), list) and _has_text(item)
+
+
+def _has_text(item: Wire) -> bool:
+    return item["type"] != "function_call" or isinstance(item.get("arguments"), str)
+
+
+@pytest.mark.row("K-116", "K-129", "M-230", "M-232")
+def test_a_stream_is_the_plain_response_in_pieces() -> None:
+    output = [THOUGHT, SAID, CALL]
+    events = [event for n, item in enumerate(output) for event in grown(n, item)]
+    found, message = play(*stream_of(*begun(), *events, ended(*output)))
+    one = message.content[2]
+    assert isinstance(one, ToolUseBlock)
+    own = message.id
+    first, second = halves(CALL["arguments"])
+    assert [event for event in found if not isinstance(event, _FLAT)] == [
+        ThinkingDelta(own, 0, "Look "),
+        ThinkingDelta(own, 0, "it up."),
+        ThinkingDelta(own, 0, "", "gAAAA1"),
+        TextDelta(own, 1, "Nothing"),
+        TextDelta(own, 1, " is new."),
+        ToolUseStart(own, 2, one.id, "look_up"),
+        ToolUseInputDelta(own, 2, one.id, first),
+        ToolUseInputDelta(own, 2, one.id, second),
+        ToolUseEnd(own, 2, one.id, {"word": "new", "deep": True}),
+    ]
+    assert found[0] == MessageStart(own, "openai-responses:gpt-x", "resp_1")
+    assert isinstance(found[-2], UsageUpdate)
+    assert message == replace(decode_response(ended(*output)["response"], CONTEXT), id=own)
+
+
+@pytest.mark.row("T126", "K-129")
+def test_items_that_grow_at_once_are_told_one_after_the_other() -> None:
+    other = {**CALL, "id": "fc_2", "call_id": "call_2", "arguments": '{"b":2}'}
+    first, second = grown(0, CALL), grown(1, other)
+    words = grown(2, SAID)
+    mixed = [
+        first[0],
+        second[0],
+        words[0],
+        second[1],
+        first[1],
+        *words[1:],
+        *second[2:],
+        *first[2:],
+    ]
+    found, message = play(*stream_of(*begun(), *mixed, ended(CALL, other, SAID)))
+    assert [block.type for block in message.content] == ["tool_use", "tool_use", "text"]
+    assert meaning(total(found)) == meaning(message.content)
+
+
+@pytest.mark.row("T136")
+@pytest.mark.parametrize("keep", range(6))
+def test_servers_may_leave_parts_out(keep: int) -> None:
+    """Whatever is left out, the message is the same as long as one telling is whole."""
+    output = [SEALED, SAID, CALL]
+    events = [event for n, item in enumerate(output) for event in grown(n, item)]
+    nothing = [*begun()[:1], ended(*output)]
+    ways: list[list[Wire]] = [
+        [*begun(), *events, ended()],
+        [*events, ended(*output)],
+        nothing,
+        [*begun(), *(e for e in events if "item.added" not in e["type"]), ended(*output)],
+        [*begun(), *(e for e in events if "item.done" not in e["type"]), ended(*output)],
+        [*begun(), *(e for e in events if "delta" not in e["type"]), ended(*output)],
+    ]
+    found, message = play(*stream_of(*ways[keep]))
+    expected = decode_response(response(*output), CONTEXT)
+    assert meaning(message.content) == meaning(expected.content) or keep == 1  # no name yet
+    assert [b.type for b in message.content] == ["redacted_thinking", "text", "tool_use"]
+    assert meaning(total(found)) == meaning(message.content)
+
+
+def test_a_stream_of_deltas_alone_is_put_together() -> None:
+    place: Wire = {"item_id": "msg_1", "output_index": 0}
+    events: list[Wire] = [
+        {**place, "type": "response.output_text.delta", "delta": "a"},
+        {**place, "type": "response.output_text.delta", "delta": "b", "content_index": 1},
+        {
+            **place,
+            "type": "response.output_text.annotation.added",
+            "content_index": 1,
+            "annotation": CITED,
+        },
+        {"type": "response.refusal.delta", "item_id": "msg_2", "output_index": 1, "delta": "no"},
+        {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "{}"},
+    ]
+    found, message = play(*stream_of(*events), b"data: [DONE]\n\n")
+    texts = [block for block in message.content if isinstance(block, TextBlock)]
+    assert [block.text for block in texts] == ["a", "b", "no"]
+    assert [note.raw for note in texts[1].citations] == [CITED]
+    assert message.metadata.stop_reason is StopReason.REFUSAL
+    assert isinstance(message.content[3], OpaqueBlock)
+    assert isinstance(found[-1], MessageComplete)
+
+
+@pytest.mark.row("T136", "T169")
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("max_output_tokens", StopReason.MAX_TOKENS),
+        ("content_filter", StopReason.CONTENT_FILTER),
+        ("new", StopReason.UNKNOWN),
+    ],
+)
+def test_an_incomplete_answer_is_an_answer(reason: str, expected: StopReason) -> None:
+    end = ended(kind="incomplete", status="incomplete", incomplete_details={"reason": reason})
+    found, message = play(*stream_of(*begun(), end))
+    assert message.metadata.stop_reason is expected
+    assert message.metadata.usage is not None
+    assert message.content == ()
+    assert isinstance(found[-1], MessageComplete)
+
+
+@pytest.mark.row("T132", "T136", "T188")
+@pytest.mark.parametrize(
+    ("bad", "kind", "words"),
+    [
+        (
+            ended(
+                kind="failed", status="failed", error={"code": "server_error", "message": "oops"}
+            ),
+            "ServerError",
+            "oops",
+        ),
+        (
+            {"type": "error", "code": "rate_limit_exceeded", "message": "slow", "param": None},
+            "RateLimitError",
+            "slow",
+        ),
+        (
+            {"type": "error", "error": {"message": "slow", "code": "x"}},
+            "OtherProviderError",
+            "slow",
+        ),
+        (ended(kind="cancelled", status="cancelled"), "OtherProviderError", "cancelled"),
+    ],
+)
+def test_an_error_ends_the_stream_and_keeps_what_came(bad: Wire, kind: str, words: str) -> None:
+    found, message = play(*stream_of(*begun(), *grown(0, SAID)[:-1], bad))
+    last = found[-1]
+    assert isinstance(last, StreamError)
+    assert last.error_class == kind
+    assert words in last.text
+    assert message.metadata.status is MessageStatus.ERROR
+    assert [getattr(block, "text", "") for block in message.content] == ["Nothing is new."]
+
+
+@pytest.mark.row("M-078", "T131")
+def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
+    found, message = play(*stream_of(*begun(), *grown(0, CALL)[:2]))
+    last = found[-1]
+    assert isinstance(last, StreamError)
+    assert (last.error_class, last.is_retryable) == ("NetworkError", True)
+    one = message.content[0]
+    assert isinstance(one, ToolUseBlock)
+    assert one.invalid is not None
+
+
+@pytest.mark.row("T189")
+def test_an_answer_that_is_no_stream_is_read_all_the_same() -> None:
+    found, message = play(json.dumps(response(THOUGHT, SAID, usage=USAGE)).encode())
+    assert isinstance(found[-1], MessageComplete)
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    found, _ = play(json.dumps({"error": {"message": "no", "code": "invalid_api_key"}}).encode())
+    last = found[-1]
+    assert isinstance(last, StreamError)
+    assert last.error_class == "AuthenticationError"
+
+
+def test_a_queued_answer_begins_later() -> None:
+    queued = {"type": "response.queued", "response": response(status="queued")}
+    found, message = play(*stream_of(queued, *begun(), *grown(0, SAID), ended(SAID)))
+    assert isinstance(found[0], MessageStart)
+    assert len(message.content) == 1
+
+
+def test_the_message_can_be_asked_for_at_any_moment() -> None:
+    decoder = StreamDecoder(CONTEXT)
+    seen: list[int] = []
+    for piece in stream_of(*begun(), *grown(0, THOUGHT), *grown(1, SAID), ended(THOUGHT, SAID)):
+        decoder.feed(piece)
+        seen.append(len(decoder.message.content))
+    assert seen == sorted(seen)
+    assert seen[-1] == 2
+
+
+def test_custom_calls_are_streamed_without_deltas_of_json() -> None:
+    found, message = play(*stream_of(*begun(), *grown(0, CUSTOM), ended(CUSTOM)))
+    one = message.content[0]
+    assert isinstance(one, ToolUseBlock)
+    assert one.input == {"input": "SELECT 1"}
+    assert not any(isinstance(event, ToolUseInputDelta) for event in found)
+
+
+# Written streams
+
+
+EVENT = pydantic.TypeAdapter[Any](sdk.ResponseStreamEvent)
+
+
+def frames_of(data: bytes) -> list[Wire]:
+    lines = [line[6:] for line in data.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.row("M-201", "K-113")
+def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> None:
+    one = call("f", tool_id(1), a=1)
+    message = assistant(thinking("hm", signature="s", issuer="anthropic"), text("hi"), one)
+    own = message.id
+    events: list[StreamEvent] = [
+        MessageStart(own, "anthropic:claude", None),
+        ThinkingDelta(own, 0, "hm"),
+        ThinkingDelta(own, 0, "", "s"),
+        TextDelta(own, 1, "h"),
+        TextDelta(own, 1, "i"),
+        ToolUseStart(own, 2, one.id, "f"),
+        ToolUseInputDelta(own, 2, one.id, '{"a":1}'),
+        ToolUseEnd(own, 2, one.id, {"a": 1}),
+        MessageComplete(own, StopReason.TOOL_USE, message),
+    ]
+    written = frames_of(written_of(events))
+    for event in written:
+        EVENT.validate_python(event)
+    assert [event["sequence_number"] for event in written] == list(range(len(written)))
+    kinds = [event["type"].removeprefix("response.") for event in written]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    done = [event["item"] for event in written if event["type"] == "response.output_item.done"]
+    assert written[-1]["response"]["output"] == done
+    final = sdk.Response.model_validate(written[-1]["response"], strict=True)
+    assert final.output_text == "hi"
+    _, again = play(written_of(events))
+    assert again.content[0] == message.content[0]
+    assert again.metadata.stop_reason is StopReason.TOOL_USE
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "status"),
+    [
+        (StopReason.MAX_TOKENS, "response.incomplete", "incomplete"),
+        (StopReason.CONTENT_FILTER, "response.incomplete", "incomplete"),
+        (StopReason.END_TURN, "response.completed", "completed"),
+        (StopReason.REFUSAL, "response.completed", "completed"),
+    ],
+)
+def test_how_an_answer_ended_is_told(reason: StopReason, kind: str, status: str) -> None:
+    message = assistant(text("hi"))
+    written = frames_of(written_of([MessageComplete(message.id, reason, message)]))
+    assert (written[-1]["type"], written[-1]["response"]["status"]) == (kind, status)
+    items = [event["item"]["type"] for event in written if "output_item.done" in event["type"]]
+    assert items == ["message"]
+
+
+def test_an_error_is_written_as_a_failed_response() -> None:
+    events: list[StreamEvent] = [
+        TextDelta("m1", 0, "half"),
+        StreamError("m1", "ServerError", "oops"),
+    ]
+    written = written_of(events)
+    last = frames_of(written)[-1]
+    EVENT.validate_python(last)
+    assert last["type"] == "response.failed"
+    found, message = play(written)
+    assert isinstance(found[-1], StreamError)
+    assert message.content == (TextBlock("half"),)
+
+
+def test_a_stream_that_nobody_ended_is_closed() -> None:
+    assert frames_of(written_of([TextDelta("m1", 0, "half")]))[-1]["type"] == "response.incomplete"
+    assert written_of([]) == b""
+
+
+def test_whole_blocks_are_written_for_clients_that_understand_them() -> None:
+    own = decode_response(response(FEATURES["a picture"][0]), CONTEXT).content[0]
+    blocks: list[ContentBlock] = [
+        RedactedThinkingBlock("sealed", issuer="anthropic"),
+        RedactedThinkingBlock("gAAAA", "rs_1", issuer="openai_responses"),
+        OpaqueBlock("openai_responses", msgspec.Raw(b'{"type":"web_search_call","id":"ws_1"}')),
+        OpaqueBlock("anthropic", msgspec.Raw(b'{"type":"server_tool_use"}')),
+        own,
+    ]
+    events: list[StreamEvent] = [BlockAdded("m1", n, block) for n, block in enumerate(blocks)]
+    items = [
+        event["item"]
+        for event in frames_of(written_of(events))
+        if event["type"] == "response.output_item.done"
+    ]
+    assert [item["type"] for item in items] == [
+        "reasoning",
+        "reasoning",
+        "web_search_call",
+        "image_generation_call",
+    ]
+    assert items[1]["encrypted_content"] == "gAAAA"
+    assert "sealed" not in json.dumps(items[0])
+
+
+@pytest.mark.row("T71")
+def test_a_thought_without_an_issuer_gets_no_envelope() -> None:
+    events: list[StreamEvent] = [ThinkingDelta("m1", 0, "hm", "s")]
+    item = frames_of(written_of(events))[-1]["response"]["output"][0]
+    assert "encrypted_content" not in item
+    thought = ThinkingBlock("hm", "s", issuer="anthropic")
+    message = replace(assistant(thought), id="m1")
+    events.append(MessageComplete("m1", StopReason.END_TURN, message))
+    _, again = play(written_of(events))
+    assert again.content == (thought,) or again.content[0] == ThinkingBlock(
+        "hm", id="rs_m1_0", issuer="openai_responses"
+    )
+
+
+# Any input
+
+
+WORDS = (
+    "type response output item output_index item_id content_index delta part annotation summary "
+    "id call_id name arguments status message function_call reasoning error code text content"
+)
+KEYS = st.sampled_from(WORDS.split())
+LEAVES = st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=3) | KEYS
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
+)
+TYPES = st.sampled_from(
+    [
+        *("response.created", "response.completed", "response.failed", "response.queued", "error"),
+        *("response.output_item.added", "response.output_item.done", "response.incomplete"),
+        *("response.content_part.added", "response.content_part.done"),
+        *("response.output_text.delta", "response.refusal.delta", "response.new"),
+        *("response.reasoning_summary_text.delta", "response.reasoning_text.delta"),
+        *("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"),
+        "response.output_text.annotation.added",
+    ]
+)
+
+
+def _event(kind: str, rest: Wire) -> Wire:
+    return {**rest, "type": kind}
+
+
+ORDERLY = [
+    *begun(),
+    *(e for n, item in enumerate([THOUGHT, SAID, CALL, CUSTOM]) for e in grown(n, item)),
+]
+EVENTS = st.builds(_event, TYPES, st.dictionaries(KEYS, VALUES, max_size=5)) | st.sampled_from(
+    ORDERLY
+)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=4))
+def test_any_bytes_give_events(pieces: list[bytes]) -> None:
+    play(*pieces)
+
+
+@given(st.lists(EVENTS, max_size=12))
+def test_any_events_give_events_in_order(wires: list[Wire]) -> None:
+    found, message = play(*stream_of(*wires))
+    assert isinstance(found[-1], MessageComplete | StreamError)
+    assert len(total(found)) == len(message.content)
+    written_of(found)

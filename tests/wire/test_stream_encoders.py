@@ -1,0 +1,184 @@
+"""What a client sees of a stream that another provider wrote, or that was never finished."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, text, tool_id
+from metis import adapters
+from metis.canonical import InvalidInput, StopReason
+from metis.canonical.errors import EncodeError
+from metis.streaming import (
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from metis.wire.call import RequestContext
+
+NAMES = ["anthropic", "openai"]
+CONTEXT = RequestContext(session_id="sess_enc", model="m")
+START = MessageStart("01", "m", "r_1")
+HI = TextDelta("01", 0, "hi")
+
+
+def write(name: str, *events: StreamEvent) -> bytes:
+    encoder = adapters.get(name).stream_encoder(CONTEXT)
+    return b"".join(map(encoder.encode, events)) + encoder.finish()
+
+
+def read(name: str, data: bytes) -> list[StreamEvent]:
+    decoder = adapters.get(name).stream_decoder(CONTEXT)
+    return decoder.feed(data) + decoder.finish()
+
+
+def payloads(data: bytes) -> list[dict[str, Any]]:
+    lines = [line[6:] for line in data.splitlines() if line.startswith(b"data: ")]
+    return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def ended(reason: StopReason) -> MessageComplete:
+    message = assistant(text("hi"))
+    metadata = replace(message.metadata, stop_reason=reason)
+    return MessageComplete("01", reason, replace(message, metadata=metadata))
+
+
+@pytest.mark.row("T131", "T132")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("events", [(), (START,), (START, HI)])
+def test_a_stream_that_breaks_off_ends_in_an_error(
+    name: str, events: tuple[StreamEvent, ...]
+) -> None:
+    data = write(name, *events)
+    last = read(name, data)[-1]
+    assert isinstance(last, StreamError)
+    assert last.text == "the stream ended before the answer was complete"
+    assert b"[DONE]" not in data
+    assert b"message_stop" not in data
+
+
+@pytest.mark.row("T162", "T164")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reason", [StopReason.ERROR, StopReason.CANCELLED])
+def test_an_answer_that_failed_or_was_cancelled_is_no_clean_end(
+    name: str, reason: StopReason
+) -> None:
+    last = read(name, write(name, START, HI, ended(reason)))[-1]
+    assert isinstance(last, StreamError)
+    body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
+    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    assert told in (None, "error")
+
+
+@pytest.mark.row("T164")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_that_was_cancelled_later_is_no_clean_end_either(name: str) -> None:
+    adapter = adapters.get(name)
+    decoder = adapter.stream_decoder(CONTEXT)
+    decoder.feed(write(name, START, HI, ended(StopReason.END_TURN)))
+    message = decoder.message
+    metadata = replace(message.metadata, stop_reason=StopReason.CANCELLED)
+    body = json.loads(adapter.to_wire_response(replace(message, metadata=metadata)))
+    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    assert told in (None, "error")
+
+
+@pytest.mark.row("T131", "T164")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reason", [StopReason.UNKNOWN, StopReason("brand_new")])
+def test_an_end_that_nobody_knows_is_not_told_as_a_stop(name: str, reason: StopReason) -> None:
+    last = read(name, write(name, START, HI, ended(reason)))[-1]
+    assert isinstance(last, MessageComplete)
+    assert last.stop_reason is StopReason.UNKNOWN
+    body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
+    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    assert told is None
+
+
+@pytest.mark.row("T158")
+def test_a_pause_is_not_the_end_of_an_answer_elsewhere() -> None:
+    *_, last = payloads(write("openai", START, HI, ended(StopReason.PAUSE)))
+    assert any(
+        choice["finish_reason"] == "length"
+        for chunk in payloads(write("openai", START, HI, ended(StopReason.PAUSE)))
+        for choice in chunk["choices"]
+    )
+    assert last["choices"] == []
+
+
+@pytest.mark.row("T132", "T188")
+def test_an_error_keeps_its_kind() -> None:
+    failed = StreamError("01", "RateLimitError", "slow down")
+    (anthropic,) = payloads(write("anthropic", failed))
+    (openai,) = payloads(write("openai", failed))
+    assert anthropic["error"] == {"type": "rate_limit_error", "message": "slow down"}
+    assert openai["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.row("M-230")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_without_a_start_gets_one(name: str) -> None:
+    events = read(name, write(name, HI, ended(StopReason.END_TURN)))
+    assert [event.text for event in events if isinstance(event, TextDelta)] == ["hi"]
+    assert isinstance(events[-1], MessageComplete)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "event", [ToolUseInputDelta("01", 0, "tu_1", "{"), ToolUseEnd("01", 0, "tu_1", {})]
+)
+def test_a_piece_of_a_call_that_has_not_begun_is_refused(name: str, event: StreamEvent) -> None:
+    encoder = adapters.get(name).stream_encoder(CONTEXT)
+    encoder.encode(START)
+    with pytest.raises(EncodeError, match="tu_1 has not begun"):
+        encoder.encode(event)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_follows_the_end(name: str) -> None:
+    encoder = adapters.get(name).stream_encoder(CONTEXT)
+    encoder.encode(START)
+    encoder.encode(ended(StopReason.END_TURN))
+    assert encoder.encode(HI) == encoder.encode(ended(StopReason.END_TURN)) == b""
+
+
+@pytest.mark.row("T32")
+@pytest.mark.parametrize("name", NAMES)
+def test_invalid_arguments_come_through_as_they_were(name: str) -> None:
+    asked = call("f", tool_id())
+    invalid = InvalidInput('{"a":', "unexpected end")
+    events = read(
+        name,
+        write(
+            name,
+            START,
+            ToolUseStart("01", 0, asked.id, "f"),
+            ToolUseEnd("01", 0, asked.id, {}, invalid),
+            ended(StopReason.TOOL_USE),
+        ),
+    )
+    (end,) = (event for event in events if isinstance(event, ToolUseEnd))
+    assert end.invalid is not None
+    assert end.invalid.raw == '{"a":'
+
+
+@pytest.mark.row("M-050", "M-169")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("other", NAMES)
+def test_a_call_keeps_the_id_of_its_provider_in_its_own_protocol(name: str, other: str) -> None:
+    source = write(
+        name,
+        replace(START, protocol=adapters.get(name).profile.protocol),
+        ToolUseStart("01", 0, tool_id(), "f", "their_id"),
+        ToolUseEnd("01", 0, tool_id(), {"a": 1}),
+        ended(StopReason.TOOL_USE),
+    )
+    assert b"their_id" in source
+    events = read(name, source)
+    assert (b"their_id" in write(other, *events)) == (name == other)
