@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test lint types imports format rows bench docs catalog lock clean
+.PHONY: all run test lint types imports format rows bench docs catalog cassettes lock clean
 
 all: test lint types imports
 
@@ -45,11 +45,19 @@ catalog: $(VENV)/.ready
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target build/data -r requirements-data.lock
 	PYTHONPATH=build/data $(BIN)/python scripts/build_catalog.py $(DATE)
 
+# Records the cassettes of the tests anew, against servers on this machine; needs node and npm.
+cassettes: $(VENV)/.ready
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --target build/cassettes -r requirements-cassettes.lock
+	npm install --silent --no-save --prefix build/cassettes-node @copilotkit/aimock@1.43.0
+	PYTHONPATH=build/cassettes $(BIN)/python scripts/record_cassettes.py
+
 lock: $(VENV)/.ready
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --python-version 3.11 --group dev --group bench pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --python-version 3.11 --no-deps --group data -o requirements-data.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --python-version 3.11 --group cassettes -o requirements-cassettes.lock
 
 clean:
 	rm -rf $(VENV) build dist .coverage .hypothesis .ruff_cache .import_linter_cache

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 import openai_responses_shape
-from corpus import body_of, needs_corpus, requests
+from corpus import body_of
+from exchange import requests
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -43,6 +44,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
+    """The requests on which the laws are tried: written by hand, and recorded where there are."""
     return (
         (key, body)
         for key, body in requests(ADAPTERS[name])
@@ -50,7 +52,6 @@ def recorded(name: str) -> Iterator[tuple[str, Any]]:
     )
 
 
-@needs_corpus
 @pytest.mark.row("M-008", "M-010", "M-193")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_round_trip(name: str) -> None:
@@ -64,7 +65,6 @@ def test_round_trip(name: str) -> None:
         assert wire.losses == [], key
 
 
-@needs_corpus
 @pytest.mark.row("M-010")
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_key_that_nobody_knows_changes_nothing_else(name: str) -> None:
@@ -80,7 +80,6 @@ def test_a_key_that_nobody_knows_changes_nothing_else(name: str) -> None:
         assert json.loads(wire.body) == strange, key
 
 
-@needs_corpus
 @pytest.mark.row("M-054", "M-055", "M-063", "M-065", "T210", "T211", "T212")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_no_silent_loss(source: str, target: str) -> None:
@@ -141,7 +140,6 @@ def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
     return any(loss.path == "$" or loss.path.startswith(f"$.content[{index}]") for loss in mine)
 
 
-@needs_corpus
 @pytest.mark.row("M-021", "M-138", "M-170", "T15", "T19", "T20")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> None:
@@ -154,7 +152,6 @@ def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> No
         assert faults(target, json.loads(wire.body)) == [], key
 
 
-@needs_corpus
 @pytest.mark.row("M-224", "T87", "T183")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_valid_for_the_target(source: str, target: str) -> None:
@@ -232,7 +229,6 @@ FAULTS = {
 }
 
 
-@needs_corpus
 @pytest.mark.row("T176")
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
@@ -253,7 +249,6 @@ def stem(body: bytes) -> bytes:
     return body[: min(end for end in ends if end > 0)]
 
 
-@needs_corpus
 @pytest.mark.row("M-224", "T176")
 @pytest.mark.parametrize("source", ADAPTERS)
 @pytest.mark.parametrize("target", ADAPTERS)
@@ -280,7 +275,6 @@ def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
         is_asked = is_asked or message.role in ("user", "tool")
 
 
-@needs_corpus
 @pytest.mark.row("M-171", "T13")
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_the_same_call_always_has_the_same_id(source: str, target: str) -> None:

@@ -1,0 +1,181 @@
+"""Conversations with independent servers over HTTP: recorded once, played back in the tests.
+
+`play` builds each request with `to_wire`, sends it, reads the answer, answers the calls in it, and
+goes on with the next question. It is the same code that records and that plays back.
+"""
+
+import http.client
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from build import text, tool, user
+from metis import adapters
+from metis.adapters import Adapter
+from metis.canonical import Message, MetisError, SideEffects, ToolDefinition, ToolUseBlock
+from metis.canonical.errors import ProviderError
+from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
+
+CALL_TOKEN, END_TOKEN = "5", "4"
+"""Two tokens of the tiny model: the one that opens a call, and the one that ends an answer."""
+_PIECE = 61
+_WEATHER = ToolDefinition(
+    name="weather",
+    description="The weather at a place.",
+    input_schema={
+        "type": "object",
+        "properties": {"place": {"type": "string", "enum": ["Bergen", "Oslo"]}},
+        "required": ["place"],
+    },
+    side_effects=SideEffects.READ,
+)
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """What is said to one server in one protocol."""
+
+    server: str
+    adapter: str
+    topic: str
+    questions: tuple[str, ...]
+    has_tools: bool = False
+    options: AdapterOptions = AdapterOptions()
+    is_streamed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the cassette."""
+        way = "stream" if self.is_streamed else "plain"
+        return f"{self.server}-{self.adapter}-{self.topic}-{way}"
+
+
+class Played(Struct, frozen=True):
+    """What came of a scenario: the answers, and the error if it ended in one."""
+
+    answers: list[Message]
+    error: MetisError | None = None
+
+
+def _of_llama(adapter: str, native: Mapping[str, Any]) -> Iterator[Scenario]:
+    short = AdapterOptions(model="tiny", max_output_tokens=12)
+    schema = {"type": "json_schema", "json_schema": {"name": "w", "schema": _WEATHER.input_schema}}
+    called = {"logit_bias": {CALL_TOKEN: 90, END_TOKEN: 100}}
+    for is_streamed in (False, True):
+        base = replace(short, stream=is_streamed)
+        common: dict[str, Any] = {
+            "server": "llama",
+            "adapter": adapter,
+            "is_streamed": is_streamed,
+        }
+        questions = ("the lamp", "the sea")
+        yield Scenario(topic="text", questions=questions, options=base, **common)
+        if native:
+            own = replace(base, max_output_tokens=120)
+            formed = _with_native(own, {**native, "response_format": schema})
+            yield Scenario(topic="schema", questions=questions[:1], options=formed, **common)
+            forced = replace(own, tool_choice=ToolChoice("required"))
+            calling = _with_native(forced, {**native, **called, "tool_choice": "required"})
+            yield Scenario(
+                topic="call", questions=questions[:1], has_tools=True, options=calling, **common
+            )
+
+
+def _with_native(options: AdapterOptions, keys: Mapping[str, Any]) -> AdapterOptions:
+    own = {"model": options.model, "max_tokens": options.max_output_tokens, **keys}
+    if options.stream is not None:
+        own["stream"] = options.stream
+    return replace(options, native={"openai_chat": own})
+
+
+def _of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
+    for is_streamed in (False, True):
+        options = AdapterOptions(model=model, max_output_tokens=400, stream=is_streamed)
+        common: dict[str, Any] = {
+            "server": "aimock",
+            "adapter": adapter,
+            "is_streamed": is_streamed,
+            "options": options,
+        }
+        yield Scenario(topic="text", questions=("Hello", "Hello again. Hello"), **common)
+        rain = ("Is it raining in Bergen?", "Hello")
+        yield Scenario(topic="call", questions=rain, has_tools=True, **common)
+        both = ("Bergen and Oslo?", "Hello")
+        yield Scenario(topic="two-calls", questions=both, has_tools=True, **common)
+        yield Scenario(topic="reasoning", questions=("What is 17 times 23?", "Hello"), **common)
+        yield Scenario(topic="limit", questions=("Say more than fits.",), **common)
+        yield Scenario(topic="too-often", questions=("Ask too often.",), **common)
+
+
+def scenarios() -> dict[str, Scenario]:
+    """Every scenario by its name."""
+    found = [
+        *_of_llama("openai-compatible", {"seed": 7}),
+        *_of_llama("anthropic", {}),
+        *_of_aimock("openai", "gpt-5"),
+        *_of_aimock("anthropic", "claude-sonnet-4-6"),
+    ]
+    return {scenario.name: scenario for scenario in found}
+
+
+def context(adapter: Adapter, status: int | None = None) -> RequestContext:
+    """A context in which nothing changes from one playing to the next."""
+    when = datetime(2026, 5, 8, tzinfo=UTC)
+    return RequestContext(
+        session_id="sess_cassette", provider=adapter.name, status=status, created_at=when
+    )
+
+
+def play(scenario: Scenario, base_url: str) -> Played:
+    """Hold the conversation of a scenario."""
+    adapter = adapters.get(scenario.adapter)
+    tools = [_WEATHER] if scenario.has_tools else []
+    history: list[Message] = []
+    answers: list[Message] = []
+    for question in scenario.questions:
+        history.append(user(text(question)))
+        while True:
+            wire = adapter.to_wire(history, tools, scenario.options)
+            status, body = _post(base_url + wire.path, wire.headers, wire.body)
+            try:
+                answer = _read(adapter, scenario, status, body)
+            except ProviderError as error:
+                return Played(answers, error)
+            answers.append(answer)
+            history.append(answer)
+            calls = [block for block in answer.content if isinstance(block, ToolUseBlock)]
+            history += [_result(call) for call in calls]
+            if not calls:
+                break
+            if scenario.server == "llama":
+                return Played(answers)
+    return Played(answers)
+
+
+def _result(call: ToolUseBlock) -> Message:
+    return tool(text(f"rain in {call.input['place']}"), answers=call.id)
+
+
+def _read(adapter: Adapter, scenario: Scenario, status: int, body: bytes) -> Message:
+    own = context(adapter, status)
+    if not scenario.is_streamed or status >= http.client.BAD_REQUEST:
+        return adapter.from_wire_response(body, own)
+    decoder = adapter.stream_decoder(own)
+    for start in range(0, len(body), _PIECE):
+        decoder.feed(body[start : start + _PIECE])
+    decoder.finish()
+    return decoder.message
+
+
+def _post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
+    try:
+        connection.request("POST", place.path, body, dict(headers))
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()

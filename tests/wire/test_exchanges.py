@@ -1,0 +1,299 @@
+"""The exchanges that were written by hand: whether they are right, and whether we read them."""
+
+import json
+from typing import Any
+
+import anthropic.types.beta as anthropic_types
+import openai.types.chat as openai_types
+import pydantic
+import pytest
+from msgspec.structs import asdict, replace
+
+from corpus import body_of
+from exchange import Exchange, handwritten
+from judges import complaints
+from metis import adapters
+from metis.adapters import Adapter
+from metis.canonical import (
+    ContentBlock,
+    Message,
+    MetisError,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    decode,
+    encode,
+    validate,
+)
+from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
+from metis.wire.call import AdapterOptions, RequestContext
+
+PROTOCOLS = {"anthropic": "anthropic_messages", "openai": "openai_chat"}
+ANSWERS: dict[str, pydantic.TypeAdapter[Any]] = {
+    "anthropic": pydantic.TypeAdapter(anthropic_types.BetaMessage),
+    "openai": pydantic.TypeAdapter(openai_types.ChatCompletion),
+}
+EVENTS: dict[str, pydantic.TypeAdapter[Any]] = {
+    "anthropic": pydantic.TypeAdapter(anthropic_types.BetaRawMessageStreamEvent),
+    "openai": pydantic.TypeAdapter(openai_types.ChatCompletionChunk),
+}
+FEATURES = {
+    "tool use",
+    "parallel tool use",
+    "forced tool use",
+    "disabled tool use",
+    "images",
+    "documents",
+    "citations",
+    "structured output",
+    "refusals",
+    "cache marks",
+    "service tiers",
+    "system messages in mid-conversation",
+    "stop sequences",
+    "prefill",
+    "errors",
+    "broken streams",
+}
+OWN_FEATURES = {
+    "anthropic": {
+        "thinking",
+        "redacted thinking",
+        "adaptive thinking",
+        "server-side tools",
+        "context management",
+        "containers",
+    },
+    "openai": {
+        "audio input",
+        "logprobs",
+        "several choices",
+        "legacy function_call",
+        "cache usage",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "<think> text",
+    },
+}
+NAMELESS = "legacy function_call"
+"""Calls without an id of the provider's, which have another id of ours each time they are read."""
+EVERY = [(name, key) for name, protocol in PROTOCOLS.items() for key in handwritten(protocol)]
+
+
+def exchange_of(name: str, key: str) -> Exchange:
+    return handwritten(PROTOCOLS[name])[key]
+
+
+def those(name: str, part: str, *, failures: bool) -> list[str]:
+    return [
+        key
+        for key, exchange in handwritten(PROTOCOLS[name]).items()
+        if getattr(exchange, part) is not None and exchange.is_failure is failures
+    ]
+
+
+def pairs(part: str, *, failures: bool = False) -> list[tuple[str, str]]:
+    return [(name, key) for name in PROTOCOLS for key in those(name, part, failures=failures)]
+
+
+def context(exchange: Exchange) -> RequestContext:
+    return RequestContext(session_id="sess_hand", status=exchange.status)
+
+
+def read_stream(adapter: Adapter, exchange: Exchange, size: int = 1 << 20) -> list[StreamEvent]:
+    decoder = adapter.stream_decoder(context(exchange))
+    data = exchange.stream_bytes()
+    events = [
+        event
+        for start in range(0, len(data), size)
+        for event in decoder.feed(data[start : start + size])
+    ]
+    return [*events, *decoder.finish()]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_feature_has_an_exchange(name: str) -> None:
+    exchanges = handwritten(PROTOCOLS[name]).values()
+    assert len(exchanges) >= 60
+    assert (FEATURES | OWN_FEATURES[name]) - {exchange.feature for exchange in exchanges} == set()
+
+
+@pytest.mark.parametrize(("name", "key"), EVERY)
+def test_the_official_types_take_the_request(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    if exchange.dialect is None and exchange.request is not None:
+        body = {key: value for key, value in exchange.request.items() if key != "stream"}
+        assert complaints(name, body) == []
+
+
+@pytest.mark.parametrize(("name", "key"), EVERY)
+def test_the_official_types_take_the_answer(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    if exchange.dialect is not None:
+        return
+    if exchange.response is not None and not exchange.is_failure:
+        ANSWERS[name].validate_python(exchange.response)
+    known = (event for event in exchange.stream or () if isinstance(event, dict))
+    for event in known:
+        if event.get("type") not in ("ping", "error", "weather_report") and "error" not in event:
+            EVENTS[name].validate_python(event)
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("request") + pairs("request", failures=True))
+def test_a_request_becomes_what_is_expected(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    assert exchange.request is not None
+    read = adapters.get(name).from_wire_request(exchange.request, context(exchange))
+    assert [str(p) for message in read.messages for p in validate(message)] == []
+    if exchange.expect.roles is not None:
+        assert [message.role for message in read.messages] == exchange.expect.roles
+    if exchange.expect.sent is not None:
+        assert [block.type for block in read.messages[-1].content] == exchange.expect.sent
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("response"))
+def test_an_answer_becomes_what_is_expected(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    message = adapters.get(name).from_wire_response(exchange.body(), context(exchange))
+    # An answer of nothing is kept as it is, and is the one that breaks a rule.
+    expected = [] if message.content else ["M-123"]
+    assert [problem.rule for problem in validate(message)] == expected
+    check(message, exchange)
+
+
+@pytest.mark.row("M-010", "M-193")
+@pytest.mark.parametrize(("name", "key"), pairs("response"))
+def test_an_answer_comes_back_as_it_was(name: str, key: str) -> None:
+    """Response, canonical, stored, read, response: the same JSON."""
+    exchange, adapter = exchange_of(name, key), adapters.get(name)
+    message = adapter.from_wire_response(exchange.body(), context(exchange))
+    stored = decode(encode(message))
+    assert json.loads(adapter.to_wire_response(stored, context(exchange))) == exchange.response
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+def test_a_stream_becomes_what_is_expected(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    last = read_stream(adapters.get(name), exchange)[-1]
+    assert isinstance(last, MessageComplete)
+    check(last.message, exchange)
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+def test_the_sum_of_the_events_is_the_content(name: str, key: str) -> None:
+    events = read_stream(adapters.get(name), exchange_of(name, key))
+    total = Accumulator()
+    for event in events:
+        total.add(event)
+    last = events[-1]
+    assert isinstance(last, MessageComplete)
+    assert [block.type for block in total.content] == [b.type for b in last.message.content]
+    # Citations are no deltas; they come with the whole message.
+    whole: dict[str, Any] = {**said(last.message.content), "citations": []}
+    assert said(total.content) == whole
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("stream"))
+def test_a_stream_gives_the_message_of_the_plain_answer(name: str, key: str) -> None:
+    exchange, adapter = exchange_of(name, key), adapters.get(name)
+    if exchange.response is None:
+        return
+    plain = adapter.from_wire_response(exchange.body(), context(exchange))
+    last = read_stream(adapter, exchange)[-1]
+    assert isinstance(last, MessageComplete)
+    assert without_ids(last.message.content) == without_ids(plain.content)
+    if exchange.feature != NAMELESS:
+        assert last.message.content == plain.content
+    assert last.message.metadata.stop_reason == plain.metadata.stop_reason
+    assert last.message.metadata.usage == plain.metadata.usage
+    assert last.message.metadata.response_id == plain.metadata.response_id
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("stream") + pairs("stream", failures=True))
+def test_a_stream_may_be_cut_anywhere(name: str, key: str) -> None:
+    exchange, adapter = exchange_of(name, key), adapters.get(name)
+    whole = [shape(event) for event in read_stream(adapter, exchange)]
+    for size in (1, 7, 64):
+        assert [shape(event) for event in read_stream(adapter, exchange, size)] == whole
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("response", failures=True))
+def test_an_error_becomes_the_right_one(name: str, key: str) -> None:
+    exchange = exchange_of(name, key)
+    with pytest.raises(MetisError) as caught:
+        adapters.get(name).from_wire_response(exchange.body(), context(exchange))
+    assert type(caught.value).__name__ == exchange.expect.error
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("stream", failures=True))
+def test_a_broken_stream_ends_in_an_error_that_keeps_what_came(name: str, key: str) -> None:
+    exchange, adapter = exchange_of(name, key), adapters.get(name)
+    events = read_stream(adapter, exchange)
+    last = events[-1]
+    assert isinstance(last, StreamError)
+    assert last.error_class == exchange.expect.error
+    assert not any(isinstance(event, MessageComplete | StreamError) for event in events[:-1])
+    if last.message is not None:
+        check(last.message, exchange)
+        follow_up(adapter, exchange, last.message)
+
+
+@pytest.mark.parametrize(("name", "key"), pairs("response"))
+def test_the_next_turn_is_valid(name: str, key: str) -> None:
+    """The answer goes back to its own provider, its calls with results, and nothing is lost."""
+    exchange, adapter = exchange_of(name, key), adapters.get(name)
+    follow_up(adapter, exchange, adapter.from_wire_response(exchange.body(), context(exchange)))
+
+
+def follow_up(adapter: Adapter, exchange: Exchange, answer: Message) -> None:
+    again = {"role": "user", "content": "And then?"}
+    asked = adapter.from_wire_request(
+        body_of({"model": "m", "max_tokens": 9, "messages": [again]}), context(exchange)
+    )
+    wire = adapter.to_wire([*asked.messages, answer, *asked.messages], (), AdapterOptions())
+    if exchange.dialect is None:
+        assert complaints(adapter.name, json.loads(wire.body)) == []
+
+
+def check(message: Message, exchange: Exchange) -> None:
+    """Compare a message with every fact that an exchange states."""
+    facts = asdict(exchange.expect)
+    usage = message.metadata.usage
+    found: dict[str, Any] = said(message.content) | {
+        "blocks": [block.type for block in message.content],
+        "stop_reason": message.metadata.stop_reason,
+        "usage": {key: getattr(usage, key) for key in facts["usage"]},
+    }
+    stated = {key: value for key, value in facts.items() if value is not None and key in found}
+    assert {key: found[key] for key in stated} == stated
+
+
+def said(content: tuple[ContentBlock, ...]) -> dict[str, Any]:
+    texts = [block for block in content if isinstance(block, TextBlock)]
+    thoughts = [block for block in content if isinstance(block, ThinkingBlock)]
+    calls = [block for block in content if isinstance(block, ToolUseBlock)]
+    return {
+        "text": "".join(block.text for block in texts),
+        "citations": [citation.kind for block in texts for citation in block.citations],
+        "thoughts": [block.text for block in thoughts],
+        "signatures": [block.signature for block in thoughts if block.signature],
+        "calls": [(call.name, call.input) for call in calls],
+        "invalid": [call.invalid.raw for call in calls if call.invalid],
+    }
+
+
+def shape(event: StreamEvent) -> Any:
+    """What an event says, without ids that are new every time."""
+    message = getattr(event, "message", None)
+    told = {key: value for key, value in asdict(event).items() if key not in _NEW}
+    return type(event), told, message and without_ids(message.content)
+
+
+def without_ids(content: tuple[ContentBlock, ...]) -> list[ContentBlock]:
+    return [
+        replace(block, id="") if isinstance(block, ToolUseBlock) else block for block in content
+    ]
+
+
+_NEW = {"message_id", "message", "tool_use_id"}

@@ -1,0 +1,208 @@
+"""The laws of the protocols on generated conversations, for every adapter and every pair."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import assistant, tool_id
+from exchange import LISTS, turns_of
+from judges import complaints
+from metis import adapters
+from metis.canonical import (
+    ContentBlock,
+    Message,
+    RedactedThinkingBlock,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    decode,
+    encode,
+)
+from metis.streaming import (
+    MessageComplete,
+    MessageStart,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from metis.wire.call import RequestContext
+from strategies import conversations, json_objects
+from test_laws import ADAPTERS, faults, is_carried, is_told, strings, turn_ends
+from wild import wild_conversations
+
+CONTEXT = RequestContext(session_id="sess_42")
+
+any_conversation = conversations() | wild_conversations()
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+@pytest.mark.row("M-224", "T87", "T183")
+@pytest.mark.parametrize("name", ADAPTERS)
+@given(messages=any_conversation)
+def test_valid_for_the_target(name: str, messages: list[Message]) -> None:
+    body = json.loads(adapters.get(name).to_wire(messages).body)
+    assert complaints(name, body) == []
+
+
+@pytest.mark.row("M-021", "M-138", "M-170", "T15", "T19", "T20")
+@pytest.mark.parametrize("name", ADAPTERS)
+@given(messages=any_conversation)
+def test_every_call_is_answered_once_and_at_once(name: str, messages: list[Message]) -> None:
+    body = json.loads(adapters.get(name).to_wire(messages).body)
+    assert broken(name, body) == []
+
+
+def broken(name: str, body: dict[str, Any]) -> list[str]:
+    """What is wrong with a request; a blank text may stand beside a signed thought (T39)."""
+    found = faults(name, body)
+    signed = any("signature" in text for text in strings(body))
+    return [fault for fault in found if fault != "a blank text" or not signed]
+
+
+@pytest.mark.row("M-054", "M-055", "M-063", "M-065", "T210", "T211", "T212")
+@pytest.mark.parametrize("name", adapters.names())
+@given(messages=any_conversation)
+def test_no_silent_loss(name: str, messages: list[Message]) -> None:
+    before = [encode(message) for message in messages]
+    wire = adapters.get(name).to_wire(messages)
+    assert [encode(message) for message in messages] == before
+    said = set(strings(json.loads(wire.body)))
+    for message in messages:
+        for index, block in enumerate(message.content):
+            told = is_told(message, index, wire.losses)
+            assert told or is_sent(block, said), (message.role, block)
+
+
+def is_sent(block: ContentBlock, said: set[str]) -> bool:
+    """Whether a block went out; thoughts do to the one who sealed them."""
+    match block:
+        case ThinkingBlock():
+            return block.text in said and block.signature in said
+        case RedactedThinkingBlock():
+            return block.data in said
+        case _:
+            return is_carried(block, said)
+
+
+@pytest.mark.row("T176")
+@pytest.mark.parametrize("name", ADAPTERS)
+@given(messages=conversations())
+def test_prefix_stable(name: str, messages: list[Message]) -> None:
+    adapter = adapters.get(name)
+    whole = json.loads(adapter.to_wire(messages).body)
+    for count in turn_ends(tuple(messages)):
+        part = json.loads(adapter.to_wire(messages[:count]).body)
+        sent = turns_of(part)
+        assert sent == turns_of(whole)[: len(sent)]
+        rest = {key: value for key, value in part.items() if key not in LISTS}
+        assert rest == {key: value for key, value in whole.items() if key not in LISTS}
+
+
+@pytest.mark.row("M-171", "T13")
+@pytest.mark.parametrize("name", adapters.names())
+@given(messages=any_conversation)
+def test_the_same_bytes_after_a_store(name: str, messages: list[Message]) -> None:
+    adapter = adapters.get(name)
+    stored = [decode(encode(message)) for message in messages]
+    assert adapter.to_wire(stored).body == adapter.to_wire(messages).body
+
+
+@pytest.mark.parametrize("source", ADAPTERS)
+@pytest.mark.parametrize("target", ADAPTERS)
+@given(messages=any_conversation)
+def test_a_client_may_send_what_we_sent(source: str, target: str, messages: list[Message]) -> None:
+    """What goes to one provider can be read as a client's request, and go on to any other."""
+    sent = adapters.get(source).to_wire(messages).body
+    read = adapters.get(source).from_wire_request(sent, CONTEXT)
+    again = adapters.get(source).to_wire(read.messages, read.tools, read.options)
+    assert json.loads(again.body) == json.loads(sent)
+    options = read.options if source == target else replace(read.options, model=None)
+    body = json.loads(adapters.get(target).to_wire(read.messages, read.tools, options).body)
+    assert complaints(target, body) == []
+    assert broken(target, body) == []
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Message:
+    """A plain answer: a thought, a text and calls, each or not."""
+    content: list[ContentBlock] = []
+    said = st.text(min_size=1, max_size=20)
+    if draw(st.booleans()):
+        content.append(ThinkingBlock(draw(said), "c2ln"))
+    if draw(st.booleans()):
+        content.append(TextBlock(draw(said)))
+    calls = range(draw(st.integers(0 if content else 1, 2)))
+    content += [ToolUseBlock(tool_id(n), "f", draw(json_objects(simple=True))) for n in calls]
+    return assistant(*content)
+
+
+@pytest.mark.parametrize("name", adapters.names())
+@given(answer=answers())
+def test_an_answer_comes_back(name: str, answer: Message) -> None:
+    adapter = adapters.get(name)
+    body = adapter.to_wire_response(answer, CONTEXT)
+    read = adapter.from_wire_response(body, CONTEXT)
+    assert essence(read.content) == essence(answer.content)
+    assert json.loads(adapter.to_wire_response(read, CONTEXT)) == json.loads(body)
+
+
+@pytest.mark.parametrize("name", adapters.names())
+@given(answer=answers(), size=st.integers(1, 40))
+def test_a_streamed_answer_comes_back(name: str, answer: Message, size: int) -> None:
+    adapter = adapters.get(name)
+    encoder, decoder = adapter.stream_encoder(CONTEXT), adapter.stream_decoder(CONTEXT)
+    data = b"".join(encoder.encode(event) for event in events(answer)) + encoder.finish()
+    for start in range(0, len(data), size):
+        decoder.feed(data[start : start + size])
+    decoder.finish()
+    assert essence(decoder.message.content) == essence(answer.content)
+
+
+def essence(content: tuple[ContentBlock, ...]) -> list[Any]:
+    """What every protocol can say of an answer."""
+    told: list[Any] = []
+    for block in content:
+        match block:
+            case ThinkingBlock() | TextBlock():
+                told.append((block.type, block.text))
+            case ToolUseBlock():
+                told.append((block.type, block.name, block.input))
+            case _:
+                told.append(block)
+    return told
+
+
+def events(answer: Message) -> Iterator[StreamEvent]:
+    """The events with which an answer could have come."""
+    yield MessageStart(answer.id, "m", "resp_1")
+    for index, block in enumerate(answer.content):
+        match block:
+            case ThinkingBlock():
+                yield ThinkingDelta(answer.id, index, block.text)
+                yield ThinkingDelta(answer.id, index, "", block.signature)
+            case TextBlock():
+                for letter in block.text:
+                    yield TextDelta(answer.id, index, letter)
+            case ToolUseBlock():
+                yield ToolUseStart(answer.id, index, block.id, block.name)
+                written = json.dumps(block.input)
+                yield ToolUseInputDelta(answer.id, index, block.id, written[:3])
+                yield ToolUseInputDelta(answer.id, index, block.id, written[3:])
+                yield ToolUseEnd(answer.id, index, block.id, block.input)
+            case _:
+                raise AssertionError(block)
+    yield MessageComplete(answer.id, StopReason.END_TURN, answer)
