@@ -12,7 +12,7 @@ run: $(VENV)/.ready
 	@$(BIN)/metis tour
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -179,7 +179,7 @@ _WORDS = {"type", "role", "created_at", "arguments_json", "status", "stop_reason
 
 
 def _is_idle(key: str, value: str) -> bool:
-    """Whether a word says nothing: a name of something else, or what is meant if nothing is said."""
+    """Whether a word says nothing: a mere name, or what is meant if nothing is said."""
     return key in _WORDS or (key, value) == ("currency", "USD")
 
 
