@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import gemini_shape
 from corpus import body_of, needs_corpus, requests
 from judges import complaints
 from metis import adapters
@@ -27,7 +28,9 @@ from metis.projection import Loss
 from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.shape import maybe_list
 
-ADAPTERS = {"anthropic": "anthropic_messages", "openai": "openai_chat"}
+ADAPTERS = {"anthropic": "anthropic_messages", "gemini": "gemini", "openai": "openai_chat"}
+SHAPES = {"gemini": gemini_shape}
+"""Bodies that are not a list of messages, by adapter."""
 PAIRS = list(itertools.permutations(ADAPTERS, 2))
 CONTEXT = RequestContext(session_id="sess_laws")
 
@@ -38,7 +41,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
-    return ((key, body) for key, body in requests(ADAPTERS[name]) if "messages" in body)
+    return ((key, body) for key, body in requests(ADAPTERS[name]) if key_of_turns(name) in body)
+
+
+def key_of_turns(name: str) -> str:
+    return SHAPES[name].KEY if name in SHAPES else "messages"
 
 
 @needs_corpus
@@ -126,7 +133,7 @@ def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> No
         wire = adapters.get(target).to_wire(
             request.messages, request.tools, replace(request.options, model=None)
         )
-        assert faults(target, json.loads(wire.body)["messages"]) == [], key
+        assert faults(target, json.loads(wire.body)[key_of_turns(target)]) == [], key
 
 
 @needs_corpus
@@ -150,6 +157,11 @@ def test_valid_for_the_target(source: str, target: str) -> None:
         ("openai", {"messages": [{"role": "user", "content": "x", "is_error": True}]}),
         ("openai", {"messages": [{"role": "tool", "content": "x"}]}),
         ("openai", {"top_k": 3}),
+        ("gemini", {"contents": [{"role": "user", "parts": [{"text": 1}]}]}),
+        ("gemini", {"contents": [{"role": "user", "parts": [{"words": "x"}]}]}),
+        ("gemini", {"generationConfig": {"top_k_k": 3}}),
+        ("gemini", {"tools": [{"functionDeclarations": [{"name": "f", "schema": "x"}]}]}),
+        ("gemini", {"model": "m"}),
     ],
 )
 def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) -> None:
@@ -158,11 +170,15 @@ def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) ->
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "hi"}],
     }
+    if target == "gemini":
+        good = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     assert complaints(target, good) == []
     assert complaints(target, good | damage) != []
 
 
 def faults(target: str, turns: list[dict[str, Any]]) -> list[str]:
+    if target in SHAPES:
+        return list(SHAPES[target].faults(turns))
     return list(_anthropic_faults(turns) if target == "anthropic" else _openai_faults(turns))
 
 
@@ -210,7 +226,11 @@ def test_prefix_stable(source: str, target: str) -> None:
         whole = adapter.to_wire(request.messages, (), AdapterOptions()).body
         for count in turn_ends(request.messages):
             part = adapter.to_wire(request.messages[:count], (), AdapterOptions()).body
-            assert whole.startswith(part[: part.rindex(b'],"model":')]), (key, count)
+            assert whole.startswith(prefix(target, part)), (key, count)
+
+
+def prefix(target: str, body: bytes) -> bytes:
+    return SHAPES[target].prefix(body) if target in SHAPES else body[: body.rindex(b'],"model":')]
 
 
 def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:

@@ -60,7 +60,7 @@ class Adapter:
         """
         model = self.wire_model(options.model)
         capabilities = self.capabilities(model)
-        projection = project(messages, self.profile.target(capabilities))
+        projection = project(messages, self.profile.target(capabilities, model))
         asked, lost = self._project_options(options, tools)
         sent = tools
         if tools and not capabilities.supports_tools:
@@ -72,7 +72,7 @@ class Adapter:
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
-            path=self.profile.path,
+            path=self.profile.path_to(model, is_stream=bool(options.stream)),
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=losses,
@@ -141,8 +141,7 @@ class Adapter:
             (key, f"the option {key!r} of {protocol} has no place here")
             for protocol, keys in options.native.items()
             if protocol != own
-            for key, value in keys.items()
-            if value is not None and key not in _shared_keys(protocol)
+            for key in _own_keys(keys, _shared_keys(protocol))
         ]
         lost += [
             each
@@ -175,10 +174,27 @@ class Adapter:
         )
 
 
+def _own_keys(keys: Mapping[str, Any], shared: frozenset[str], within: str = "") -> Iterator[str]:
+    """The options that no shared one speaks for; objects that hold shared ones are looked into."""
+    for key, value in keys.items():
+        name = within + key
+        if value is None or name in shared:
+            continue
+        if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in shared):
+            yield from _own_keys(maybe_object(value), shared, f"{name}.")
+        else:
+            yield name
+
+
 def _lost_tools(
     protocol: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition]
 ) -> Iterator[tuple[str, str]]:
     """Tools of another protocol that are none of the client's own, such as server-side ones."""
+    codec = CODECS.get(protocol)
+    if codec is not None and codec.server_tools is not None:
+        for index, kind in enumerate(codec.server_tools(keys)):
+            yield f"tools[{index}]", f"the tool {kind!r} of {protocol} has no place here"
+        return
     names = {tool.name for tool in tools}
     for index, tool in enumerate(maybe_list(keys.get("tools"))):
         own = maybe_object(tool)

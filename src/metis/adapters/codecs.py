@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from metis.wire.anthropic.codec import CODEC as ANTHROPIC
 from metis.wire.codec import Codec
+from metis.wire.gemini.codec import CODEC as GEMINI
 from metis.wire.openai_chat.codec import CODEC as OPENAI_CHAT
 
-CODECS: Mapping[str, Codec] = {codec.protocol: codec for codec in (ANTHROPIC, OPENAI_CHAT)}
+CODECS: Mapping[str, Codec] = {codec.protocol: codec for codec in (ANTHROPIC, GEMINI, OPENAI_CHAT)}
 """Every protocol that is spoken."""

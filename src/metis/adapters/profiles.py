@@ -2,7 +2,51 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from metis.adapters.profile import Profile, assumed
+
+_GEMINI = Profile(
+    name="gemini",
+    protocol="gemini",
+    base_url="https://generativelanguage.googleapis.com",
+    path="/v1beta/{model}:generateContent",
+    stream_path="/v1beta/{model}:streamGenerateContent?alt=sse",
+    default_model="gemini-3.5-flash",
+    defaults=assumed(
+        context_tokens=1_048_576,
+        output_tokens=65_536,
+        thinking=True,
+        images=True,
+        system_in_list=False,
+    ),
+    refused_options=frozenset({"parallel_tool_calls"}),
+    documents=True,
+    audio_media_types=frozenset(
+        {
+            "audio/aac",
+            "audio/aiff",
+            "audio/flac",
+            "audio/m4a",
+            "audio/mp3",
+            "audio/mp4",
+            "audio/mpeg",
+            "audio/ogg",
+            "audio/wav",
+            "audio/webm",
+            "audio/x-wav",
+        }
+    ),
+    url_blocks=frozenset({"video"}),
+    citation_kinds=frozenset({"grounding"}),
+    result_blocks=frozenset({"text", "image", "document"}),
+    takes_thinking=True,
+    needs_signatures=False,
+    video=True,
+    artifacts=True,
+    call_signature="skip_thought_signature_validator",
+    older_models=("gemini-1", "gemini-2", "gemma", "learnlm"),
+)
 
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
@@ -54,6 +98,15 @@ PROFILES: Mapping[str, Profile] = {
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
         url_blocks=frozenset({"image"}),
         developer_role=True,
+    ),
+    "gemini": _GEMINI,
+    "vertex": replace(
+        _GEMINI,
+        name="vertex",
+        base_url="https://aiplatform.googleapis.com",
+        path="/v1/{place}publishers/google/{model}:generateContent",
+        stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
+        url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
 }
 """The providers that come with metis, by name."""

@@ -134,7 +134,8 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return _media_refusal(block, target)
         case ArtifactBlock():
-            return "an artifact of a model is not sent back"
+            taken = target.takes_artifacts and block.source.kind == "base64"
+            return None if taken else "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
 

@@ -11,6 +11,7 @@ from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
 from metis.projection.ready import is_ready
 from metis.projection.roles import drop_empties, place_roles
+from metis.projection.signatures import sign_calls
 from metis.projection.target import Target, is_native
 
 
@@ -35,4 +36,5 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     ]
     sent = place_roles(sent, ledger)
     sent = drop_empties(sent, ledger)
+    sent = sign_calls(sent, ledger)
     return Projection(sent, ledger.losses)

@@ -58,7 +58,7 @@ def _says_plainly(
 ) -> bool:
     for block in content:
         if type(block) is ToolUseBlock:
-            if block.id in seen or not target.takes_tools:
+            if block.id in seen or not target.takes_tools or target.call_signature:
                 return False
             seen.add(block.id)
             waiting.add(block.id)

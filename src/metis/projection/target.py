@@ -35,6 +35,10 @@ class Target(Struct, frozen=True, kw_only=True):
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True
+    takes_artifacts: bool = False
+    """Whether files that a model made may stand in its turns."""
+    call_signature: str = ""
+    """What it takes for the signature of a call that another model made; empty if it asks none."""
 
 
 def is_native(message: Message, target: Target) -> bool:

@@ -1,6 +1,6 @@
 """Codec: what each protocol package offers, as one value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -54,4 +54,6 @@ class Codec(Struct, frozen=True, kw_only=True):
     decode_error: Callable[[dict[str, Any], int | None], ProviderError]
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
-    """The keys of a request that the shared options speak for."""
+    """The keys of a request that the shared options speak for; inner keys have dots."""
+    server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
+    """The provider's own tools in a request, where they have a shape of their own."""
