@@ -26,7 +26,7 @@ from metis.canonical import Message, Role, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamEvent, TextDelta
 from metis.wire.call import AdapterOptions, RequestContext
 
-PROTOCOLS = ("anthropic", "openai")
+PROTOCOLS = ("anthropic", "gemini", "openai")
 CONTEXT = RequestContext(session_id="sess_bench")
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode

@@ -7,7 +7,7 @@ model is not in the body, it comes with the context.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -29,6 +29,8 @@ from metis.wire.gemini.results import encode_answer
 from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.spelling import spelled
 
+_KEYS_OF_RESULT = 2
+_KEYS_WITH_ID = 3
 _ROLES = {
     "user": Role.USER,
     "model": Role.ASSISTANT,
@@ -128,7 +130,10 @@ class _Draft:
             self._add(role, parts, spelling)
             return
         self._names.end_answer()
-        groups = list(_groups(parts)) or [(Role.USER, [])]
+        if not any(map(is_result, parts)):
+            self._add(role, parts, spelling)
+            return
+        groups = _groups(parts)
         for number, (own_role, own_parts) in enumerate(groups):
             own = {"joined": True} if number else spelling
             if own_role is Role.TOOL:
@@ -192,6 +197,8 @@ class _Draft:
         spelling: dict[str, Any],
     ) -> None:
         """Note how a result was written: most differ in the form of the object only."""
+        if self._is_usual_result(parts[0], result, spelling):
+            return
         answer = maybe_object(field(maybe_object(parts[0]), "functionResponse"))
         response = answer.get("response")
         if isinstance(response, dict) and response != encode_answer(result):
@@ -204,6 +211,23 @@ class _Draft:
         if "parts" in found:
             spelling["digest"] = content_digest(Role.TOOL, (result,))
             spelling.pop("result", None)
+
+    def _is_usual_result(
+        self, part: Wire, result: ToolResultBlock, spelling: dict[str, Any]
+    ) -> bool:
+        """Whether a result has the common keys; its object is noted if it has another form."""
+        answer = part.get("functionResponse")
+        if len(part) != 1 or type(answer) is not dict:
+            return False
+        own = cast("Wire", answer)
+        response, theirs = own.get("response"), own.get("id")
+        if len(own) != (_KEYS_WITH_ID if theirs else _KEYS_OF_RESULT) or type(response) is not dict:
+            return False
+        if own.get("name") != self._names.by_id.get(result.tool_use_id):
+            return False
+        if response != encode_answer(result):
+            spelling["result"] = response
+        return True
 
 
 def _parts_of(wire: Wire, path: str, spelling: dict[str, Any]) -> list[Any]:

@@ -8,6 +8,7 @@ part with a signature is never joined with another, because the signature belong
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET, Raw
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
@@ -40,8 +41,10 @@ from metis.wire.gemini.response import (
     first_candidate,
     refused_call,
 )
+from metis.wire.gemini.types import TextChunk
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
+_read_text_chunk = msgspec.json.Decoder(TextChunk).decode
 _read_chunk = msgspec.json.Decoder(dict[str, Any]).decode
 _KEYS_OF_THOUGHT = 2
 
@@ -62,6 +65,8 @@ class StreamDecoder:
         """The text of the last part, while more may come."""
         self._partial: PartialCall | None = None
         self._index = -1
+        self._response_id: str | None = None
+        self._usage = Raw(b"")
         self._end: MessageComplete | StreamError | None = None
 
     @property
@@ -75,7 +80,8 @@ class StreamDecoder:
         """The events that are complete with this chunk."""
         events: list[StreamEvent] = []
         for data in self._chunks.feed(chunk):
-            self._take(data, events)
+            if not self._take_quickly(data, events):
+                self._take(data, events)
         return events
 
     def finish(self) -> list[StreamEvent]:
@@ -85,8 +91,7 @@ class StreamDecoder:
             self._take(data, events)
         if self._end is not None:
             return events
-        if self._partial is not None:
-            self._close_partial(events)
+        self._close_partial(events)
         if failed(self._context) or not self._has_ended():
             self._fail(self._reason(), events)
         else:
@@ -102,6 +107,25 @@ class StreamDecoder:
         if not self._body and failed(self._context):
             return decode_error(read_error(self._chunks.head), self._context.status)
         return NetworkError("the stream ended before the answer was complete")
+
+    def _take_quickly(self, data: bytes, events: list[StreamEvent]) -> bool:
+        """Take a chunk of text that continues a text; most chunks do nothing else."""
+        if not self._pieces or self._end is not None:
+            return False
+        try:
+            chunk = _read_text_chunk(data)
+        except (ValueError, RecursionError):
+            return False
+        (candidate,) = chunk.candidates
+        (part,) = candidate.content.parts
+        if chunk.response_id != self._response_id or not self._is_open(1):
+            return False
+        if candidate.index is not UNSET:
+            self._candidate["index"] = 0
+        self._body["modelVersion"] = chunk.model_version
+        self._usage = chunk.usage_metadata or self._usage
+        self._take_text(part.text, events)
+        return True
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
         """Take one chunk of the answer."""
@@ -120,6 +144,7 @@ class StreamDecoder:
             return
         if not self._body:
             self._start(wire, events)
+        self._read_usage()
         for key, value in wire.items():
             if key != "candidates":
                 self._body[key] = value
@@ -127,6 +152,7 @@ class StreamDecoder:
 
     def _start(self, wire: Wire, events: list[StreamEvent]) -> None:
         response_id = maybe_text(field(wire, "responseId"))
+        self._response_id = response_id
         self._scope = response_id or self._id
         issuer = self._context.provider or PROTOCOL
         names = CallNames(call_scope(self._context, self._scope))
@@ -172,13 +198,13 @@ class StreamDecoder:
         if not text:
             return  # an empty piece says nothing, and begins nothing
         if not self._is_open(1):
-            self._open({})
+            self._open({}, events)
         self._pieces.append(text)
         events.append(TextDelta(self._id, self._index, text))
 
     def _take_thought(self, text: str, events: list[StreamEvent]) -> None:
         if not self._is_open(_KEYS_OF_THOUGHT):
-            self._open({"thought": True})
+            self._open({"thought": True}, events)
         self._pieces.append(text)
         events.append(ThinkingDelta(self._id, self._index, text))
 
@@ -186,7 +212,8 @@ class StreamDecoder:
         """Whether the last part grows, and is one of as many keys."""
         return bool(self._pieces) and len(self._parts[-1]) == keys
 
-    def _open(self, part: Wire) -> None:
+    def _open(self, part: Wire, events: list[StreamEvent]) -> None:
+        self._close_partial(events)
         self._close()
         self._parts.append({"text": "", **part})
         self._index += 1
@@ -258,8 +285,15 @@ class StreamDecoder:
         )
         events.append(self._end)
 
+    def _read_usage(self) -> None:
+        """Read the usage that the last quick chunk left."""
+        if self._usage:
+            self._body["usageMetadata"] = msgspec.json.decode(self._usage)
+            self._usage = Raw(b"")
+
     def _message(self, status: MessageStatus) -> Message:
         self._close_text()
+        self._read_usage()
         candidate = dict(self._candidate)
         content = maybe_object(candidate.get("content"))
         if self._parts:
