@@ -123,6 +123,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
             BLOB,
             {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}},
             {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}},
+            {"inlineData": {"mimeType": "application/pdf", "data": "JVBERg=="}},
             {"fileData": {"mimeType": "video/mp4", "fileUri": "https://youtu.be/x"}},
             {"fileData": {"fileUri": "https://youtu.be/x"}, "videoMetadata": {"fps": 0.5}},
             {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/x.png"}},

@@ -39,7 +39,7 @@ TOOL = ToolDefinition(
 )
 
 
-@pytest.mark.row("T102", "T103", "T105")
+@pytest.mark.row("T102", "T105")
 def test_tools_are_declared_in_json_schema_and_without_parameters_if_they_have_none() -> None:
     strange: dict[str, Any] = {
         "type": "object",
@@ -90,7 +90,6 @@ _READ = {
 }
 
 
-@pytest.mark.row("T103", "T106", "T110")
 @pytest.mark.parametrize("number", range(len(SCHEMAS)))
 def test_the_dialect_of_schemas_is_read_as_json_schema(number: int) -> None:
     dialect, expected = SCHEMAS[number]
@@ -127,7 +126,7 @@ def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
     ]
 
 
-@pytest.mark.row("M-202", "T113")
+@pytest.mark.row("T113")
 def test_shared_options_are_read_and_written() -> None:
     read = decode_request(body_of(REQUESTS["options"]), CONTEXT).options
     assert (read.model, read.max_output_tokens, read.temperature) == (CONTEXT.model, 9, 0.0)
@@ -289,7 +288,7 @@ ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [
 ]
 
 
-@pytest.mark.row("T185", "T188", "T194")
+@pytest.mark.row("T185", "T194")
 @pytest.mark.parametrize(("status", "kind", "words", "expected"), ERRORS)
 def test_an_error_body_becomes_the_right_error_and_comes_back(
     status: int, kind: str, words: str, expected: type[ProviderError]
