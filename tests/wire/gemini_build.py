@@ -52,6 +52,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "no parts at all": sent(ASKED, {"role": "model"}),
     "empty parts": sent(said(role="model")),
     "no role": sent(said(TEXT, role=None)),
+    "a role of null": sent({"role": None, "parts": [TEXT]}),
+    "null instructions": sent(ASKED, systemInstruction=None, tools=None, generationConfig=None),
     "the old role of results": sent(ASKED, CALLED, said(RESULT, role="function")),
     "unknown key in a content": sent(said(TEXT, mood="calm")),
     "unknown key in a part": sent(said({**TEXT, "partMetadata": {"x": 1}})),

@@ -56,6 +56,7 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.projection import Change
+from metis.streaming import MessageStart, ThinkingDelta
 from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.gemini.names import normal_part, plain_base64
 from metis.wire.gemini.path import read_path
@@ -624,6 +625,16 @@ def test_a_foreign_answer_is_given_as_gemini_would() -> None:
     assert [block.type for block in again.content] == ["thinking", "text", "tool_use"]
 
 
+def test_signatures_of_other_providers_are_no_business_of_a_client() -> None:
+    message = assistant(thinking("hm", signature="secret", issuer="anthropic"), "x")
+    body = encode_response(message, CONTEXT)
+    assert b"secret" not in body
+    assert b"hm" in body
+    encoder = adapters.get("gemini").stream_encoder(CONTEXT)
+    encoder.encode(MessageStart("m", "anthropic:m"))
+    assert b"secret" not in encoder.encode(ThinkingDelta("m", 0, "hm", "secret"))
+
+
 @pytest.mark.row("G-017")
 def test_cache_hints_of_other_providers_leave_no_trace() -> None:
     marked = {"type": "text", "text": "long", "cache_control": {"type": "ephemeral"}}
@@ -700,6 +711,26 @@ def test_the_judge_takes_what_real_clients_sent() -> None:
         for complaint in complaints("gemini", body)
     ]
     assert refused == []
+
+
+@pytest.mark.parametrize("depth", [100, 450, 700, 2000])
+def test_deep_nesting_gives_a_value_or_a_typed_error(depth: int) -> None:
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    answer = b'{"candidates":[{"content":{"parts":[%b]},"finishReason":"STOP"}]}' % deep
+    for read_it, body in (
+        (decode_request, b'{"contents":[{"role":"model","parts":[%b]}]}' % deep),
+        (decode_request, b'{"contents":[],"tools":{"functionDeclarations":[%b]}}' % deep),
+        (decode_response, answer),
+    ):
+        try:
+            assert read_it(body, CONTEXT) is not None
+        except DecodeError:
+            assert depth > 100
+    decoder = adapters.get("gemini").stream_decoder(CONTEXT)
+    events = decoder.feed(b"data: %b\n\n" % answer) + decoder.finish()
+    assert [event.type for event in events[-1:]] == [
+        "message_complete" if depth == 100 else "error"
+    ]
 
 
 def test_roles_of_a_request() -> None:

@@ -67,13 +67,10 @@ def encode_system(messages: Sequence[Message]) -> tuple[str, Any]:
 
 
 def _turn(message: Message, spelling: Mapping[str, Any], parts: list[Any]) -> Wire:
-    if "keys" in spelling:
-        keys = dict(spelling["keys"])
-        if keys == {"role": None}:
-            keys = {}
-    else:
+    keys = spelling.get("keys")
+    if keys is None and not spelling.get("roleless"):
         keys = {"role": "model" if message.role is Role.ASSISTANT else "user"}
-    return _with_parts(keys, spelling, parts)
+    return _with_parts(dict(keys or {}), spelling, parts)
 
 
 def _with_parts(wire: Wire, spelling: Mapping[str, Any], parts: list[Any]) -> Wire:

@@ -17,7 +17,7 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.failure import class_of_status, class_of_words
-from metis.wire.gemini.names import PROTOCOL
+from metis.wire.gemini.names import HOSTS, PROTOCOL
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text, read_object
 
 _BY_STATUS: Mapping[str, type[ProviderError]] = {
@@ -118,7 +118,7 @@ def _is_daily(details: list[Wire]) -> bool:
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """The status and the body that say the same here."""
     status, kind = _STATUS_OF.get(type(error), (500, "INTERNAL"))
-    if error.provider == PROTOCOL:
+    if error.provider in HOSTS:
         status, kind = error.status or status, error.kind or kind
     body = {"error": {"code": status, "message": error.text, "status": kind}}
     return status, _write(body)

@@ -14,6 +14,9 @@ from metis.wire.shape import Wire
 PROTOCOL = "gemini"
 """The name under which messages remember how they were spelled here."""
 
+HOSTS = frozenset({"gemini", "vertex"})
+"""The hosts whose signatures clients of this protocol may hold."""
+
 SNAKE, URLSAFE = "snake", "urlsafe"
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
@@ -42,7 +45,8 @@ def spelled_key(wire: Mapping[str, Any], name: str) -> str:
 
 def field(wire: Mapping[str, Any], name: str) -> Any:
     """A field of an object, whichever way its key is written; None if there is none."""
-    return wire.get(spelled_key(wire, name))
+    value = wire.get(name)
+    return wire.get(snake(name)) if value is None else value
 
 
 def plain_base64(data: str) -> str:

@@ -46,12 +46,17 @@ _make_metadata = made(MessageMetadata)
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
-    wire = read_object(body, "request")
+    try:
+        return _decode(read_object(body, "request"), context)
+    except RecursionError:
+        raise DecodeError("nested too deeply") from None
+
+
+def _decode(wire: Wire, context: RequestContext) -> CanonicalRequest:
     draft = _Draft(context)
     key = spelled_key(wire, "systemInstruction")
-    system = wire.pop(key, None)
-    if system is not None:
-        draft.take_system(system, key)
+    if wire.get(key) is not None:
+        draft.take_system(wire.pop(key), key)
     contents = wire.pop("contents", None)
     if contents is None:
         raise DecodeError("a request has a list of contents", path="$.contents")
@@ -124,7 +129,8 @@ class _Draft:
             raise DecodeError(f"unknown role {word!r}", path=f"{path}.role")
         parts = _parts_of(wire, path, spelling)
         if len(wire) != len(("role", "parts")) or word not in ("user", "model"):
-            spelling["keys"] = _other_keys(wire) or {"role": None}
+            spelling["keys"] = _other_keys(wire)
+            spelling["roleless"] = not spelling["keys"]
         if role is Role.ASSISTANT:
             self._names.begin_answer()
             self._add(role, parts, spelling)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock
+from metis.canonical.blocks import ContentBlock, ThinkingBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError, ServerError
 from metis.canonical.ids import new_ulid
@@ -18,7 +19,7 @@ from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.contents import encode_parts
 from metis.wire.gemini.errors import decode_error, read_error
 from metis.wire.gemini.grounding import cite
-from metis.wire.gemini.names import PROTOCOL, field
+from metis.wire.gemini.names import HOSTS, PROTOCOL, field
 from metis.wire.gemini.parts import PartReader, PartWriter, spelling_of_parts
 from metis.wire.gemini.usage import (
     decode_stop_reason,
@@ -46,7 +47,10 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
     if not any(field(wire, key) for key in ("candidates", "promptFeedback", "usageMetadata")):
         raise DecodeError("a response has candidates", path="$.candidates")
-    message = decode_body(wire, context, message_id=new_ulid())
+    try:
+        message = decode_body(wire, context, message_id=new_ulid())
+    except RecursionError:
+        raise DecodeError("nested too deeply") from None
     failure = refused_call(message, context)
     if failure is not None:
         raise failure
@@ -156,7 +160,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     # A client pairs calls and results by id where it gets one; the provider's own calls may have
     # none, others always get one.
     wire_id = known.get if envelope else _derived
-    parts = encode_parts(message, spelling, PartWriter(wire_id, {}))
+    parts = encode_parts(_unsealed(message), spelling, PartWriter(wire_id, {}))
     if not envelope:
         return _write(make_envelope(message, context, parts))
     if not parts or not first_candidate(envelope):
@@ -165,6 +169,18 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     content = {**maybe_object(candidate.get("content")), "parts": parts}
     first = {**candidate, "content": content}
     return _write({**envelope, "candidates": [first, *envelope["candidates"][1:]]})
+
+
+def _unsealed(message: Message) -> Message:
+    """The message without signatures of other providers: a client would send them back to us."""
+    content = tuple(map(_unseal, message.content))
+    return message if content == message.content else replace(message, content=content)
+
+
+def _unseal(block: ContentBlock) -> ContentBlock:
+    if isinstance(block, ThinkingBlock) and block.issuer not in HOSTS:
+        return replace(block, signature=None)
+    return block
 
 
 def _derived(ours: str) -> str:

@@ -105,8 +105,11 @@ class StreamDecoder:
     def _reason(self) -> ProviderError:
         """Why a stream ended too early: it was an error body, or it was cut off."""
         if not self._body and failed(self._context):
-            return decode_error(read_error(self._chunks.head), self._context.status)
+            return self._error(read_error(self._chunks.head))
         return NetworkError("the stream ended before the answer was complete")
+
+    def _error(self, wire: Wire) -> ProviderError:
+        return decode_error(wire, self._context.status, self._context.provider or PROTOCOL)
 
     def _take_quickly(self, data: bytes, events: list[StreamEvent]) -> bool:
         """Take a chunk of text that continues a text; most chunks do nothing else."""
@@ -135,12 +138,12 @@ class StreamDecoder:
             wire = _read_chunk(data)
         except (ValueError, RecursionError) as error:
             if failed(self._context):
-                self._fail(decode_error(read_error(data), self._context.status), events)
+                self._fail(self._error(read_error(data)), events)
             else:
                 self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
             return
         if "error" in wire or failed(self._context):
-            self._fail(decode_error(wire, self._context.status), events)
+            self._fail(self._error(wire), events)
             return
         if not self._body:
             self._start(wire, events)
@@ -148,7 +151,12 @@ class StreamDecoder:
         for key, value in wire.items():
             if key != "candidates":
                 self._body[key] = value
-        self._take_candidate(first_candidate(wire), events)
+        count = len(self._parts)
+        try:
+            self._take_candidate(first_candidate(wire), events)
+        except RecursionError:
+            del self._parts[count:]
+            self._fail(NetworkError("the stream holds what is nested too deeply"), events)
 
     def _start(self, wire: Wire, events: list[StreamEvent]) -> None:
         response_id = maybe_text(field(wire, "responseId"))

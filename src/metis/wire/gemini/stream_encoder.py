@@ -24,6 +24,7 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.gemini.errors import encode_error
+from metis.wire.gemini.names import HOSTS
 from metis.wire.gemini.parts import PartWriter
 from metis.wire.gemini.usage import encode_stop_reason, encode_usage
 from metis.wire.shape import Wire
@@ -45,6 +46,8 @@ class StreamEncoder:
         self._signature: str | None = None
         self._usage: Usage | None = None
         self._is_over = False
+        self._is_foreign = False
+        """Whether another provider answers, whose signatures are no business of the client."""
         self._is_begun = False
         self._writer = PartWriter(lambda ours: derived_id(ours, "call_"), {})
 
@@ -54,7 +57,7 @@ class StreamEncoder:
             case TextDelta():
                 return self._part(event.message_id, {"text": event.text})
             case ThinkingDelta():
-                return self._part(event.message_id, _thought(event))
+                return self._part(event.message_id, self._thought(event))
             case ToolUseEnd():
                 return self._part(event.message_id, self._call(event))
             case BlockAdded():
@@ -75,6 +78,8 @@ class StreamEncoder:
     def _note(self, event: MessageStart | ToolUseStart | ToolUseInputDelta | UsageUpdate) -> None:
         match event:
             case MessageStart():
+                host, colon, _ = (event.model or "").partition(":")
+                self._is_foreign = bool(colon) and host not in HOSTS
                 self._start(event.message_id, event.response_id, event.model)
             case ToolUseStart():
                 self._names[event.tool_use_id] = event.tool_name
@@ -106,6 +111,12 @@ class StreamEncoder:
         if self._signature is not None and isinstance(part, dict):
             part["thoughtSignature"], self._signature = self._signature, None
         return self._chunk({"content": {"parts": [part], "role": "model"}, "index": 0})
+
+    def _thought(self, event: ThinkingDelta) -> Wire:
+        part: Wire = {"text": event.text, "thought": True}
+        if event.signature is not None and not self._is_foreign:
+            part["thoughtSignature"] = event.signature
+        return part
 
     def _block(self, message_id: str, block: ContentBlock) -> bytes:
         if isinstance(block, ThinkingBlock) and block.format == ON_NEXT:
@@ -140,10 +151,3 @@ class StreamEncoder:
         if self._framing == "sse":
             return write_frame(body)
         return (b"[" if is_first else b",\r\n") + body
-
-
-def _thought(event: ThinkingDelta) -> Wire:
-    part: Wire = {"text": event.text, "thought": True}
-    if event.signature is not None:
-        part["thoughtSignature"] = event.signature
-    return part

@@ -113,7 +113,7 @@ _NOTHING = Decimal(0)
 
 
 def _count(counts: Wire, name: str) -> int:
-    return maybe_count(counts.get(name)) or maybe_count(field(counts, name)) or 0
+    return maybe_count(field(counts, name)) or 0
 
 
 def _searches(body: Mapping[str, Any]) -> int:
