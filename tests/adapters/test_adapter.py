@@ -28,7 +28,7 @@ TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffe
 
 def test_adapters_are_found_by_name() -> None:
     assert NAMES[:2] == ["anthropic", "openai"]
-    assert {"openai-responses", "azure-responses"} <= {*NAMES}
+    assert {"openai-responses", "azure-responses", "gemini", "vertex"} <= {*NAMES}
     assert NAMES[-1] == "openai-compatible"
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
@@ -54,7 +54,8 @@ def test_a_request_is_a_value_and_never_the_canonical_json(name: str) -> None:
     adapter = adapters.get(name)
     one, two = (adapter.to_wire(TALK, [TOOL], AdapterOptions()) for _ in range(2))
     assert one == two
-    assert (one.method, one.path) == ("POST", adapter.profile.path)
+    path = adapter.profile.path_to(adapter.profile.default_model)
+    assert (one.method, one.path) == ("POST", path)
     assert one.body != encode(TALK[0])
     assert b"Reads a file." in one.body
 

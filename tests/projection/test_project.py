@@ -19,6 +19,7 @@ from build import (
     user,
 )
 from metis.canonical import (
+    ArtifactBlock,
     AudioBlock,
     Citation,
     ContentBlock,
@@ -30,6 +31,7 @@ from metis.canonical import (
     RedactedThinkingBlock,
     Role,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     VideoBlock,
@@ -39,6 +41,7 @@ from metis.canonical.errors import CriticalLossError
 from metis.projection import Change, Projection, Target, project
 from metis.projection.calls import PLAIN_NAME, wire_name
 from metis.projection.exchanges import NO_RESULT
+from metis.projection.signatures import ON_NEXT
 
 PLAIN = Target(adapter="plain", issuers=frozenset({"plain"}))
 RICH = Target(
@@ -465,3 +468,48 @@ def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
     assert paused.messages[1].content == (text("so"), asked)
     with pytest.raises(CriticalLossError):
         project([assistant(replace(lonely, critical=True)), user("on")], RICH)
+
+
+SIGNING = replace(RICH, call_signature="placeholder")
+
+
+@pytest.mark.row("T56", "T57")
+def test_a_foreign_answer_with_calls_gets_one_placeholder_before_its_first_call() -> None:
+    talk = [
+        user("go"),
+        assistant("so", call("f", tool_id(1)), call("f", tool_id(2))),
+        tool("1", answers=tool_id(1)),
+        tool("2", answers=tool_id(2)),
+    ]
+    projection = project(talk, SIGNING)
+    _, seal, first, second = projection.messages[1].content
+    assert isinstance(seal, ThinkingBlock)
+    assert (seal.text, seal.signature, seal.format) == ("", "placeholder", ON_NEXT)
+    assert (first, second) == talk[1].content[1:]
+    assert [(loss.change, loss.path) for loss in projection.losses] == [
+        (Change.SYNTHESISED, "$.content[1]")
+    ]
+    assert project(talk, RICH).losses == []
+
+
+@pytest.mark.row("T57")
+def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_none() -> None:
+    signed = thinking("", signature="s", issuer="rich")
+    own = replace(assistant("x").metadata, origin="rich", model=None)
+    for answer in (
+        assistant(signed, call("f")),
+        assistant("x"),
+        assistant(call("f"), metadata=own),
+    ):
+        talk = [user("go"), answer, *([tool("1")] if len(answer.content) > 1 else [])]
+        sent = project(talk, SIGNING)
+        assert sent.messages[1].content == answer.content
+
+
+def test_artifacts_go_where_they_are_taken_and_their_bytes_are_at_hand() -> None:
+    drawn = ArtifactBlock(MediaSource("base64", "aWY="), "image/png")
+    far = ArtifactBlock(MediaSource("url", "https://a.example/x.png"), "image/png")
+    taking = replace(RICH, takes_artifacts="any")
+    assert project([user("draw"), assistant(drawn)], taking).losses == []
+    assert len(project([user("draw"), assistant(drawn)], RICH).losses) == 1
+    assert len(project([user("draw"), assistant(far)], taking).losses) == 1

@@ -5,9 +5,11 @@ iterables are lists and no key is taken that a type does not name.
 """
 
 import collections.abc
+import json
 import os
 import types
 import typing
+import warnings
 from functools import cache
 from typing import Any, NotRequired, Required, get_args, get_origin
 
@@ -42,10 +44,38 @@ def _with_sampling(kind: Any) -> Any:
     return made
 
 
+@cache
+def _gemini() -> type[pydantic.BaseModel]:
+    """The body of generateContent, made of the types of the official SDK."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
+        from google.genai import types as genai  # noqa: PLC0415 - heavy, and only here
+    optional: dict[str, Any] = {
+        "systemInstruction": genai.Content,
+        "generationConfig": genai.GenerationConfig,
+        "tools": list[genai.Tool],
+        "toolConfig": genai.ToolConfig,
+        "safetySettings": list[genai.SafetySetting],
+        "cachedContent": str,
+        "labels": dict[str, str],
+    }
+    fields: dict[str, Any] = {key: (kind | None, None) for key, kind in optional.items()}
+    return pydantic.create_model(
+        "Body",
+        __config__=pydantic.ConfigDict(extra="forbid"),
+        contents=(list[genai.Content], ...),
+        **fields,
+    )
+
+
 def complaints(target: str, body: Any) -> list[str]:
     """What the SDK of a target would not let pass."""
     try:
-        judge(target).validate_python(body, strict=True)
+        if target == "gemini":
+            # From JSON, because bytes are base64 there.
+            _gemini().model_validate_json(json.dumps(body), strict=True)
+        else:
+            judge(target).validate_python(body, strict=True)
     except pydantic.ValidationError as error:
         return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
     return []

@@ -4,12 +4,15 @@ import contextlib
 import itertools
 import json
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
+import anthropic_shape
+import gemini_shape
+import openai_chat_shape
 import openai_responses_shape
 from corpus import body_of
 from exchange import requests
@@ -27,12 +30,23 @@ from metis.canonical import (
 )
 from metis.projection import Loss
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.shape import maybe_list
+
+
+class Row(NamedTuple):
+    """One protocol: where its recordings are, the key of its turns, and what may be wrong there."""
+
+    recordings: str
+    turns: str
+    faults: Callable[[dict[str, Any]], Iterator[str]]
+
 
 ADAPTERS = {
-    "anthropic": "anthropic_messages",
-    "openai": "openai_chat",
-    "openai-responses": "openai_responses",
+    "anthropic": Row("anthropic_messages", anthropic_shape.TURNS, anthropic_shape.faults),
+    "gemini": Row("gemini", gemini_shape.TURNS, gemini_shape.faults),
+    "openai": Row("openai_chat", openai_chat_shape.TURNS, openai_chat_shape.faults),
+    "openai-responses": Row(
+        "openai_responses", openai_responses_shape.TURNS, openai_responses_shape.faults
+    ),
 }
 PAIRS = list(itertools.permutations(ADAPTERS, 2))
 CONTEXT = RequestContext(session_id="sess_laws")
@@ -45,11 +59,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
     """The requests on which the laws are tried: written by hand, and recorded where there are."""
-    return (
-        (key, body)
-        for key, body in requests(ADAPTERS[name])
-        if "messages" in body or "input" in body
-    )
+    row = ADAPTERS[name]
+    return ((key, body) for key, body in requests(row.recordings) if row.turns in body)
 
 
 @pytest.mark.row("M-008", "M-010", "M-193")
@@ -175,6 +186,11 @@ def test_valid_for_the_target(source: str, target: str) -> None:
         ("openai-responses", {"input": [{"role": "tool", "content": "x"}]}),
         ("openai-responses", {"input": [{"type": "reasoning", "id": "rs_1"}]}),
         ("openai-responses", {"stop": ["x"]}),
+        ("gemini", {"contents": [{"role": "user", "parts": [{"text": 1}]}]}),
+        ("gemini", {"contents": [{"role": "user", "parts": [{"words": "x"}]}]}),
+        ("gemini", {"generationConfig": {"top_k_k": 3}}),
+        ("gemini", {"tools": [{"functionDeclarations": [{"name": "f", "schema": "x"}]}]}),
+        ("gemini", {"model": "m"}),
     ],
 )
 def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) -> None:
@@ -182,51 +198,14 @@ def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) ->
     good: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": asked}
     if target == "openai-responses":
         good = {"model": "m", "input": asked}
+    if target == "gemini":
+        good = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     assert complaints(target, good) == []
     assert complaints(target, good | damage) != []
 
 
 def faults(target: str, body: dict[str, Any]) -> list[str]:
-    return list(FAULTS[target](body))
-
-
-def _anthropic_faults(body: dict[str, Any]) -> Iterator[str]:
-    waiting: list[str] = []
-    for turn in body["messages"]:
-        blocks = maybe_list(turn["content"])
-        results = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
-        if turn["role"] == "user" and sorted(results) != sorted(waiting):
-            yield f"calls {waiting} are followed by results {results}"
-        if turn["role"] == "user":
-            waiting = []
-        waiting += [b["id"] for b in blocks if b["type"] == "tool_use"]
-        if any(b["type"] == "text" and not b["text"].strip() for b in blocks):
-            yield "a blank text"
-    if waiting:
-        yield f"calls {waiting} have no results"
-
-
-def _openai_faults(body: dict[str, Any]) -> Iterator[str]:
-    waiting: list[str] = []
-    for turn in body["messages"]:
-        if turn["role"] == "tool":
-            if turn["tool_call_id"] not in waiting:
-                yield f"a result of {turn['tool_call_id']}, which is not waited for"
-            else:
-                waiting.remove(turn["tool_call_id"])
-            continue
-        if waiting:
-            yield f"calls {waiting} have no results"
-        waiting = [call["id"] for call in turn.get("tool_calls") or ()]
-    if waiting:
-        yield f"calls {waiting} have no results"
-
-
-FAULTS = {
-    "anthropic": _anthropic_faults,
-    "openai": _openai_faults,
-    "openai-responses": openai_responses_shape.faults,
-}
+    return list(ADAPTERS[target].faults(body))
 
 
 @pytest.mark.row("T176")
@@ -240,13 +219,14 @@ def test_prefix_stable(source: str, target: str) -> None:
         whole = adapter.to_wire(request.messages, (), AdapterOptions()).body
         for count in turn_ends(request.messages):
             part = adapter.to_wire(request.messages[:count], (), AdapterOptions()).body
-            assert whole.startswith(stem(part)), (key, count)
+            assert whole.startswith(stem(target, part)), (key, count)
 
 
-def stem(body: bytes) -> bytes:
-    """A request up to the bracket that closes its turns."""
-    ends = (body.rfind(b'],"%b":' % key) for key in (b"instructions", b"model"))
-    return body[: min(end for end in ends if end > 0)]
+def stem(target: str, body: bytes) -> bytes:
+    """A request up to the bracket that closes its turns; its keys are sorted."""
+    turns = ADAPTERS[target].turns
+    later = min((key for key in json.loads(body) if key > turns), default=None)
+    return body[: body.rindex(b"]}" if later is None else b'],"%b":' % later.encode())]
 
 
 @pytest.mark.row("M-224", "T176")

@@ -82,7 +82,7 @@ class Adapter:
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
-            path=self.profile.path,
+            path=self.profile.path_to(model.name, is_stream=bool(options.stream)),
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=losses,

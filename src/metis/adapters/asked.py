@@ -40,7 +40,7 @@ class Asked:
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
             tools, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
         if not tools:
-            asked = without_choice(asked, own, self.lost)
+            asked = without_choice(asked, own, self._codec, self.lost)
         return asked, tools
 
     def _options(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
@@ -125,11 +125,10 @@ class Asked:
             return dict(spelled)
         profile, codec = self._profile, self._codec
         known = codec.common_keys - profile.unknown_keys - self._model.refused
-        for key, value in spelled.items():
-            if value is not None and key not in known and key not in codec.shared_keys:
-                reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
-                self.lost.append(LostOption(key, reason))
-        self.lost += lost_tools(str(origin), spelled, tools, strict=True)
+        for key in _own_keys(spelled, codec.shared_keys | known):
+            reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
+            self.lost.append(LostOption(key, reason))
+        self.lost += lost_tools(str(origin), spelled, tools, codec, strict=True)
         renamed = profile.renamed_keys
         native = {renamed.get(key, key): spelled[key] for key in spelled if key in known}
         return native | self._strict(maybe_list(spelled.get("tools")))
@@ -169,7 +168,18 @@ def _foreign(
             continue
         codec = CODECS.get(protocol)
         shared = frozenset[str]() if codec is None else codec.shared_keys
-        for key, value in keys.items():
-            if value is not None and key not in shared:
-                yield LostOption(key, f"the option {key!r} of {protocol} has no place here")
-        yield from lost_tools(protocol, keys, tools)
+        for key in _own_keys(keys, shared):
+            yield LostOption(key, f"the option {key!r} of {protocol} has no place here")
+        yield from lost_tools(protocol, keys, tools, codec)
+
+
+def _own_keys(keys: Mapping[str, Any], shared: frozenset[str], within: str = "") -> Iterator[str]:
+    """The options that no shared one speaks for; objects that hold shared ones are looked into."""
+    for key, value in keys.items():
+        name = within + key
+        if value is None or name in shared:
+            continue
+        if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in shared):
+            yield from _own_keys(maybe_object(value), shared, f"{name}.")
+        else:
+            yield name

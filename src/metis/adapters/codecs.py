@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from metis.wire.anthropic.codec import CODEC as ANTHROPIC
 from metis.wire.codec import Codec
+from metis.wire.gemini.codec import CODEC as GEMINI
 from metis.wire.openai_chat.codec import CODEC as OPENAI_CHAT
 from metis.wire.openai_responses.codec import CODEC as OPENAI_RESPONSES
 
@@ -11,6 +12,7 @@ CODECS: Mapping[str, Codec] = {
     codec.protocol: codec
     for codec in (
         ANTHROPIC,
+        GEMINI,
         OPENAI_CHAT,
         OPENAI_RESPONSES,
     )

@@ -1,14 +1,19 @@
 """Profile: what differs between providers that speak one protocol, as data."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
+from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from metis.canonical.errors import InvalidValueError
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.target import Target
 from metis.wire.tool_ids import IdRule
 
+_PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
 _MEDIA = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
@@ -33,6 +38,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     protocol: str
     base_url: str
     path: str
+    """Where requests go; `{model}` and `{place}` stand for what differs from call to call."""
+    stream_path: str = ""
+    """Where requests for a stream go, if it is another path."""
+    place: str = ""
+    """What the path names before the model, such as a project and its location."""
     auth: Auth = Auth()
     headers: Mapping[str, str] = {}
     default_model: str
@@ -71,6 +81,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     document_context: bool = True
     document_media_types: frozenset[str] | None = None
     audio_media_types: frozenset[str] = frozenset()
+    video: bool = False
     url_blocks: frozenset[str] = frozenset()
     citation_kinds: frozenset[str] = frozenset()
     result_blocks: frozenset[str] = frozenset({"text"})
@@ -82,7 +93,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether every answer has to come back with that key, be it empty (T49, T50)."""
     keeps_answers: bool = False
     """Whether the provider keeps its answers, so that the ids in them say something to it."""
-    takes_artifacts: bool = False
+    takes_artifacts: Literal["none", "own", "any"] = "none"
     takes_foreign_citations: bool = True
     developer_role: bool = False
     system_first: bool = False
@@ -96,11 +107,37 @@ class Profile(Struct, frozen=True, kw_only=True):
     max_image_chars: int | None = None
     starts_with_user: bool = False
     takes_blank_end: bool = True
+    call_signature: str = ""
+    """What the provider takes for the signature of a call that another model made."""
+    older_models: tuple[str, ...] = ()
+    """How models begin that need no such signature, and take only text in results."""
     raw_arguments: bool = False
     """Whether arguments that are no JSON may go back to it as they came."""
     tool_name_length: int = 64
     cache_marks: int = 0
     """How many cache marks a request may hold, for models that cache prompts."""
+
+    def at_place(self, place: str) -> "Profile":
+        """The same provider at a place; a region has a host of its own."""
+        if "{place}" not in self.path:
+            raise InvalidValueError(f"{self.name} has no places", path="$.place")
+        found = _PLACE.fullmatch(place)
+        if found is None:
+            raise InvalidValueError("a place is projects/<id>/locations/<id>", path="$.place")
+        region = found["region"]
+        host = self.base_url.removeprefix("https://")
+        base_url = self.base_url if region == "global" else f"https://{region}-{host}"
+        return replace(self, place=f"{place}/", base_url=base_url)
+
+    def path_to(self, model: str, *, is_stream: bool = False) -> str:
+        """The path of a request; the name of a model is a name and leads nowhere else."""
+        path = (is_stream and self.stream_path) or self.path
+        if "{model}" not in path:
+            return path
+        if not model or not all(model.split("/")) or {".", ".."} & set(model.split("/")):
+            raise InvalidValueError(f"{model!r} is no name of a model", path="$.model")
+        named = model if "/" in model else f"models/{model}"
+        return path.replace("{place}", self.place).replace("{model}", quote(named, safe="/@"))
 
     def target(
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
@@ -113,7 +150,11 @@ class Profile(Struct, frozen=True, kw_only=True):
             taken.add("document")
         if self.audio_media_types:
             taken.add("audio")
-        results = self.result_blocks if capabilities.supports_images else frozenset({"text"})
+        if self.video:
+            taken.add("video")
+        is_older = model.removeprefix("models/").startswith(self.older_models)
+        takes_media = capabilities.supports_images and not is_older
+        results = self.result_blocks if takes_media else frozenset({"text"})
         in_list = capabilities.supports_system_messages_in_list and not self.system_first
         return Target(
             adapter=self.name,
@@ -145,6 +186,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             takes_text_documents=self.text_documents,
             takes_document_context=self.document_context,
             takes_raw_arguments=self.raw_arguments,
+            call_signature="" if is_older else self.call_signature,
             tool_name_length=self.tool_name_length,
             cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
         )

@@ -7,6 +7,50 @@ from msgspec.structs import replace
 from metis.adapters.profile import Auth, Profile, assumed
 from metis.wire.tool_ids import IdRule
 
+_GEMINI = Profile(
+    name="gemini",
+    protocol="gemini",
+    base_url="https://generativelanguage.googleapis.com",
+    path="/v1beta/{model}:generateContent",
+    stream_path="/v1beta/{model}:streamGenerateContent?alt=sse",
+    auth=Auth(header="x-goog-api-key", scheme="", variable="GEMINI_API_KEY"),
+    default_model="gemini-3.5-flash",
+    defaults=assumed(
+        context_tokens=1_048_576,
+        output_tokens=65_536,
+        thinking=True,
+        images=True,
+        system_in_list=False,
+    ),
+    refused_options=frozenset({"parallel_tool_calls"}),
+    documents=True,
+    audio_media_types=frozenset(
+        {
+            "audio/aac",
+            "audio/aiff",
+            "audio/flac",
+            "audio/m4a",
+            "audio/mp3",
+            "audio/mp4",
+            "audio/mpeg",
+            "audio/ogg",
+            "audio/wav",
+            "audio/webm",
+            "audio/x-wav",
+        }
+    ),
+    video=True,
+    url_blocks=frozenset({"video"}),
+    citation_kinds=frozenset({"grounding"}),
+    result_blocks=frozenset({"text", "image", "document"}),
+    takes_thinking=True,
+    needs_signatures=False,
+    takes_artifacts="any",
+    starts_with_user=True,
+    call_signature="skip_thought_signature_validator",
+    older_models=("gemini-1", "gemini-2", "gemma", "learnlm"),
+)
+
 _RESPONSES = Profile(
     name="openai-responses",
     protocol="openai_responses",
@@ -33,7 +77,7 @@ _RESPONSES = Profile(
     result_blocks=frozenset({"text", "image", "document"}),
     takes_thinking=True,
     keeps_answers=True,
-    takes_artifacts=True,
+    takes_artifacts="own",
     takes_foreign_citations=False,
     developer_role=True,
 )
@@ -113,6 +157,17 @@ PROFILES: Mapping[str, Profile] = {
         free_names=True,
         # What OpenAI sealed, Azure cannot open (T63).
         issuers=frozenset(),
+    ),
+    "gemini": _GEMINI,
+    "vertex": replace(
+        _GEMINI,
+        name="vertex",
+        base_url="https://aiplatform.googleapis.com",
+        path="/v1/{place}publishers/google/{model}:generateContent",
+        stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
+        auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
+        catalogued="gemini",
+        url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
 }
 """The providers that come with metis, by name."""

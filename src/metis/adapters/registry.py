@@ -12,17 +12,20 @@ from metis.canonical.errors import UnknownAdapterError
 _ROWS = {**PROFILES, **HOSTS, COMPATIBLE.name: COMPATIBLE}
 
 
-def get(name: str, *, base_url: str | None = None) -> Adapter:
-    """The adapter of a provider; `base_url` is another place that speaks the same.
+def get(name: str, *, base_url: str | None = None, place: str | None = None) -> Adapter:
+    """The adapter of a provider; `base_url` is another host that speaks the same.
+
+    `place` is for providers that ask for one in the path: `projects/p/locations/l` of Vertex.
 
     >>> get("anthropic").name
     'anthropic'
     """
     if name not in _ROWS:
         raise UnknownAdapterError(name, names())
-    if base_url is not None:
-        return Adapter(replace(_ROWS[name], base_url=base_url))
-    return _adapter(name)
+    if base_url is None and place is None:
+        return _adapter(name)
+    profile = _ROWS[name] if place is None else _ROWS[name].at_place(place)
+    return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
 
 
 @cache

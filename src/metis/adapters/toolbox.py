@@ -11,6 +11,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.projection.calls import wire_name
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions
+from metis.wire.codec import Codec
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import says
 
@@ -28,12 +29,21 @@ class LostOption(Struct, frozen=True):
 
 
 def lost_tools(
-    origin: str, keys: Mapping[str, Any], tools: Sequence[ToolDefinition], *, strict: bool = False
+    origin: str,
+    keys: Mapping[str, Any],
+    tools: Sequence[ToolDefinition],
+    codec: Codec | None,
+    *,
+    strict: bool = False,
 ) -> Iterator[LostOption]:
     """Tools of another provider that are none of the client's own, and keys of those that are.
 
     `strict` says that the wish for arguments that keep to the schema is dealt with elsewhere.
     """
+    if codec is not None and codec.server_tools is not None:
+        for index, kind in enumerate(codec.server_tools(keys)):
+            yield LostOption(f"tools[{index}]", f"the tool {kind!r} of {origin} has no place here")
+        return
     names = {tool.name for tool in tools}
     for index, tool in enumerate(maybe_list(keys.get("tools"))):
         path, own = f"tools[{index}]", maybe_object(tool)
@@ -77,10 +87,13 @@ def named(
 
 
 def without_choice(
-    options: AdapterOptions, own: Mapping[str, Any] | None, lost: list[LostOption]
+    options: AdapterOptions,
+    own: Mapping[str, Any] | None,
+    codec: Codec,
+    lost: list[LostOption],
 ) -> AdapterOptions:
     """Options that choose among no tools are refused (T114), unless a client spelled them so."""
-    if _has_tools_of_its_own(own) or (own is not None and not own.get("tools")):
+    if _has_tools_of_its_own(own, codec) or (own is not None and not own.get("tools")):
         return options
     names = [
         name
@@ -92,7 +105,9 @@ def without_choice(
     return replace(options, **changes) if names else options
 
 
-def _has_tools_of_its_own(own: Mapping[str, Any] | None) -> bool:
+def _has_tools_of_its_own(own: Mapping[str, Any] | None, codec: Codec) -> bool:
     """Whether a request names tools that the provider runs itself."""
+    if own is not None and codec.server_tools is not None:
+        return bool(codec.server_tools(own))
     tools = map(maybe_object, maybe_list((own or {}).get("tools")))
     return any("function" not in tool and "input_schema" not in tool for tool in tools)

@@ -196,12 +196,23 @@ def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # 
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return media_refusal(block, target)
         case ArtifactBlock():
-            is_own = target.takes_artifacts and block.source.issuer in target.issuers
-            return None if is_own else "an artifact of a model is not sent back"
+            is_taken = _takes_artifact(block, target)
+            return None if is_taken else "an artifact of a model is not sent back"
         case ToolResultBlock():
             return f"a {role} message holds no result"
         case _:
             return None
+
+
+def _takes_artifact(block: ArtifactBlock, target: Target) -> bool:
+    is_own = block.source.issuer in target.issuers
+    match target.takes_artifacts:
+        case "any":
+            return is_own or block.source.kind == "base64"
+        case "own":
+            return is_own
+        case "none":
+            return False
 
 
 def _is_own(message: Message, target: Target) -> bool:

@@ -35,7 +35,7 @@ def _open(messages: list[Message], ledger: Ledger) -> None:
     first = messages[-1 if place is None else place] if messages else None
     if first is None or first.role == Role.USER or is_native(first, ledger.target):
         return
-    ledger.synthesised(first, "text", "$", "the target wants a user to begin")
+    ledger.synthesised(messages[0], "text", "$", "the target wants a user to begin")
     opening = replace(
         first,
         role=Role.USER,

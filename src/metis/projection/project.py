@@ -18,6 +18,7 @@ from metis.projection.loss import Loss
 from metis.projection.ready import calls_if_ready
 from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.server_calls import drop_halves
+from metis.projection.signatures import sign_calls
 from metis.projection.target import Target, is_native
 from metis.projection.turns import are_turns_free, place_turns
 
@@ -62,10 +63,12 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
     sent = _project_messages(drop_halves(sent, ledger), ledger, is_start=is_start)
     sent = drop_empties(sent, ledger)
+    sent = sign_calls(sent, ledger)
     sent = settle_frame(sent, ledger, is_start=is_start)
     sent = place_turns(sent, ledger)
     sent = plan_marks(sent, ledger)
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
+    is_closed = is_closed and bool(sent)  # what nothing stands before is a beginning itself
     return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
 
 

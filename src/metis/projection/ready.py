@@ -15,6 +15,7 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
 from metis.projection.media import sniffed
+from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
@@ -41,7 +42,7 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
             if not _answers(content, waiting, may_be_blank=may_be_blank):
                 return None
             continue
-        if waiting or not content:
+        if waiting or not content or unsigned_call(message, target) is not None:
             return None
         if role is not _USER and role is not _ASSISTANT and not (role is _SYSTEM and is_leading):
             return None

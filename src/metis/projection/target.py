@@ -38,6 +38,8 @@ class Target(Struct, frozen=True, kw_only=True):
     takes_tools: bool = True
     takes_raw_arguments: bool = False
     """Whether the arguments of a call are a string here, which may be no JSON at all."""
+    call_signature: str = ""
+    """What it takes for the signature of a call that another model made; empty if it asks none."""
     tool_name_length: int = 64
     """How long the name of a tool may be."""
     takes_thinking: bool = False
@@ -46,8 +48,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a thought without a signature is refused."""
     knows_ids: bool = False
     """Whether the id of a thought will do for its signature, because it keeps its answers."""
-    takes_artifacts: bool = False
-    """Whether what it made itself goes back to it."""
+    takes_artifacts: Literal["none", "own", "any"] = "none"
+    """Whose artifacts may stand in an answer: nobody's, its own, or any whose bytes are at hand."""
     takes_foreign_citations: bool = True
     """Whether text of other providers may carry citations, too."""
     remembers: bool = False

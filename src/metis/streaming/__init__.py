@@ -15,6 +15,7 @@ from metis.streaming.events import (
     ToolUseStart,
     UsageUpdate,
 )
+from metis.streaming.json_array import JsonArrayParser
 from metis.streaming.ndjson import NdjsonParser
 from metis.streaming.sse import Frame, SseParser, write_frame
 
@@ -22,6 +23,7 @@ __all__ = [
     "Accumulator",
     "BlockAdded",
     "Frame",
+    "JsonArrayParser",
     "MessageComplete",
     "MessageStart",
     "NdjsonParser",

@@ -1,6 +1,6 @@
 """Codec: what each protocol package offers, as one value."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -75,9 +75,11 @@ class Codec(Struct, frozen=True, kw_only=True):
     decode_error: Callable[[dict[str, Any], int | None], ProviderError]
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
-    """The keys of a request that the shared options speak for."""
+    """The keys of a request that the shared options speak for; inner keys have dots."""
     common_keys: frozenset[str] = frozenset()
     """Other keys of a request that mean the same at every host of the protocol."""
+    server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
+    """The provider's own tools in a request, where they have a shape of their own."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing
     """The paths of what a message says in this protocol only, kept in its spelling."""
     fit: Callable[[Target, AdapterOptions], Target] | None = None

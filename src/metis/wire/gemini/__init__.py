@@ -1,0 +1,1 @@
+"""Gemini generateContent: requests, responses, streams and errors, both directions."""

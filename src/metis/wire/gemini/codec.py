@@ -1,0 +1,29 @@
+"""The codec of Gemini."""
+
+from metis.wire.codec import Codec
+from metis.wire.gemini.errors import decode_error, encode_error
+from metis.wire.gemini.names import PROTOCOL
+from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS, server_tools
+from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.response import decode_response, encode_response
+from metis.wire.gemini.stream import StreamDecoder
+from metis.wire.gemini.stream_encoder import StreamEncoder
+from metis.wire.gemini.turns import Turns
+from metis.wire.gemini.unsaid import unsaid_keys
+
+CODEC = Codec(
+    protocol=PROTOCOL,
+    decode_request=decode_request,
+    turns=Turns,
+    decode_response=decode_response,
+    encode_response=encode_response,
+    stream_reader=StreamDecoder,
+    stream_writer=StreamEncoder,
+    decode_error=decode_error,
+    encode_error=encode_error,
+    shared_keys=SHARED_KEYS,
+    common_keys=COMMON_KEYS,
+    server_tools=server_tools,
+    unsaid=unsaid_keys,
+)
+"""Gemini generateContent, both directions."""

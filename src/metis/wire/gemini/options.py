@@ -1,0 +1,175 @@
+"""Options and tools of Gemini."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
+from metis.wire.gemini.names import PROTOCOL, field, snake, spelled_key
+from metis.wire.gemini.schema import json_schema
+from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+
+CONFIG, TOOL_CONFIG, CALLING = "generationConfig", "toolConfig", "functionCallingConfig"
+_KEYS = {
+    "max_output_tokens": "maxOutputTokens",
+    "temperature": "temperature",
+    "top_p": "topP",
+    "top_k": "topK",
+    "stop_sequences": "stopSequences",
+}
+_SHARED = {
+    "tools",
+    *(f"{CONFIG}.{key}" for key in _KEYS.values()),
+    f"{TOOL_CONFIG}.{CALLING}.mode",
+    f"{TOOL_CONFIG}.{CALLING}.allowedFunctionNames",
+}
+SHARED_KEYS = frozenset({*_SHARED, *(snake(key) for key in _SHARED)})
+"""The keys of a request that the shared options and the tools speak for."""
+_COMMON = (CONFIG, TOOL_CONFIG, "safetySettings")
+COMMON_KEYS = frozenset({*_COMMON, *map(snake, _COMMON)})
+"""Other keys that both hosts know; cached contents and labels belong to one."""
+
+_MODES: Mapping[Any, ToolMode] = {
+    "AUTO": "auto",
+    "ANY": "required",
+    "NONE": "none",
+    "VALIDATED": "auto",
+    1: "auto",
+    2: "required",
+    3: "none",
+}
+_WORDS: Mapping[ToolMode, str] = {
+    "auto": "AUTO",
+    "required": "ANY",
+    "none": "NONE",
+    "tool": "ANY",
+}
+_DECLARED = "functionDeclarations"
+
+
+def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
+    """The tools that the client runs itself; server-side tools stay with the options."""
+    return tuple(
+        ToolDefinition(
+            name=declared["name"],
+            description=maybe_text(declared.get("description")) or "",
+            input_schema=_input_schema(declared),
+            side_effects=SideEffects.EXECUTE,
+        )
+        for tool in _tools(wire)
+        for declared in map(maybe_object, maybe_list(field(maybe_object(tool), _DECLARED)))
+        if isinstance(declared.get("name"), str)
+    )
+
+
+def _tools(wire: object) -> list[Any]:
+    """The list of tools; the servers also take one tool for a list of one."""
+    return [wire] if isinstance(wire, dict) else maybe_list(wire)
+
+
+def _input_schema(declared: Wire) -> Wire:
+    """The schema of a tool: JSON Schema if it is given, else read from the dialect."""
+    given = field(declared, "parametersJsonSchema")
+    if isinstance(given, dict):
+        return cast("Wire", given)
+    return maybe_object(json_schema(declared.get("parameters"))) or {
+        "type": "object",
+        "properties": {},
+    }
+
+
+def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
+    """The definitions of the client's own tools, in JSON Schema, which loses nothing (T102)."""
+    declared: list[Wire] = []
+    for tool in tools:
+        wire: Wire = {"name": tool.name}
+        if tool.description:
+            wire["description"] = tool.description
+        # An object without properties is refused; such a tool has no parameters (T105).
+        if tool.input_schema.get("properties") or "type" not in tool.input_schema:
+            wire["parametersJsonSchema"] = tool.input_schema
+        declared.append(wire)
+    return [{_DECLARED: declared}] if declared else []
+
+
+def server_tools(wire: Mapping[str, Any]) -> list[str]:
+    """The names of the tools that the provider runs itself."""
+    return [
+        key
+        for tool in _tools(field(wire, "tools"))
+        for key in maybe_object(tool)
+        if key not in (_DECLARED, snake(_DECLARED))
+    ]
+
+
+def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
+    """The shared options of a request, with their spelling."""
+    return AdapterOptions(model=model, **_shared(wire), native={PROTOCOL: wire})
+
+
+def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+    """The options as keys of a request; a remembered spelling is kept while it says the same."""
+    wire = dict(options.native.get(PROTOCOL, {}))
+    remembered = _shared(wire)
+    changed = {
+        key: getattr(options, name)
+        for name, key in _KEYS.items()
+        if getattr(options, name) != remembered.get(name)
+    }
+    if changed:
+        _set_inside(wire, CONFIG, changed)
+    if options.tool_choice != remembered.get("tool_choice"):
+        _set_choice(wire, options.tool_choice)
+    own = field(wire, "tools")
+    if tuple(tools) != decode_tools(own):
+        server = [tool for tool in _tools(own) if not decode_tools([tool])]
+        wire["tools"] = [*encode_tools(tools), *server]
+    return wire
+
+
+def _set_inside(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
+    """Set fields of an object in a request, or take them away; an empty one is not sent."""
+    key = spelled_key(wire, name)
+    inner = dict(maybe_object(wire.get(key)))
+    for each, value in changes.items():
+        own = spelled_key(inner, each)
+        inner.pop(own, None)
+        if value is not None:
+            inner[own] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType] - strings
+    wire.pop(key, None)
+    if inner:
+        wire[key] = inner
+
+
+def _set_choice(wire: Wire, choice: ToolChoice | None) -> None:
+    calling: Wire | None = None
+    if choice is not None:
+        calling = {"mode": _WORDS[choice.mode]}
+        if choice.name is not None:
+            calling["allowedFunctionNames"] = [choice.name]
+    _set_inside(wire, TOOL_CONFIG, {CALLING: calling})
+
+
+def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared options that a request states."""
+    config = maybe_object(field(wire, CONFIG))
+    found = {name: field(config, key) for name, key in _KEYS.items()}
+    stops = found["stop_sequences"]
+    found["stop_sequences"] = tuple(cast("list[str]", stops)) if isinstance(stops, list) else None
+    for name in ("top_k", "max_output_tokens"):
+        if isinstance(found[name], float):
+            found[name] = int(found[name])
+    found["tool_choice"] = _choice(maybe_object(field(wire, TOOL_CONFIG)))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _choice(config: Wire) -> ToolChoice | None:
+    calling = maybe_object(field(config, CALLING))
+    word = calling.get("mode")
+    mode = _MODES.get(word) if isinstance(word, str | int) else None
+    if mode is None:
+        return None
+    names = maybe_list(field(calling, "allowedFunctionNames"))
+    if mode == "required" and len(names) == 1 and isinstance(names[0], str):
+        return ToolChoice("tool", names[0])
+    return ToolChoice(mode)

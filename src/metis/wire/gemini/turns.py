@@ -1,0 +1,216 @@
+"""Turns of Gemini: what the messages of a conversation become in a request.
+
+Turns are kept as bytes, so that the next request writes what is new. The last one stays open: the
+results of one answer share a turn. System messages are no turns; they become the instruction.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.message import Message, Role
+from metis.canonical.tools import ToolDefinition
+from metis.wire.body import write_around
+from metis.wire.call import AdapterOptions
+from metis.wire.gemini.names import PROTOCOL, in_style
+from metis.wire.gemini.options import encode_options
+from metis.wire.gemini.parts import PartWriter
+from metis.wire.gemini.results import is_said_by
+from metis.wire.shape import Wire, maybe_object
+from metis.wire.spelling import NOTHING, spelling_of
+
+_ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL
+# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+_write = msgspec.json.Encoder(order="deterministic").encode
+
+
+class _Text(Struct, gc=False):
+    text: str
+
+
+class _Turn(Struct):
+    parts: list[Any]
+    role: str
+
+
+def encode_request(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
+) -> bytes:
+    """The request body for messages that were projected for this protocol."""
+    turns = Turns()
+    turns.add(messages)
+    return turns.body(tools, options)
+
+
+class Turns:
+    """The turns of a conversation, written once each."""
+
+    def __init__(self) -> None:
+        self._system: list[Message] = []
+        self._written: list[bytes] = []
+        self._last: _Turn | Wire | None = None
+        self._has_results = False
+        """Whether the last turn holds results, so that others may join them."""
+        self._is_single = False
+        """Whether a client sent its only turn without a list around it."""
+        self._ids: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        """The names of the tools by the ids of the calls, in the order of the calls."""
+        self._writer = PartWriter(self._ids.get, self._names)
+
+    def copy(self) -> "Turns":
+        """The same turns, to which others can be added."""
+        other = Turns()
+        other._system, other._written = [*self._system], [*self._written]
+        other._last = _copied(self._last)
+        other._has_results, other._is_single = self._has_results, self._is_single
+        other._ids, other._names, other._writer = self._ids, self._names, self._writer
+        return other
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """The request body with these turns."""
+        body = encode_options(options, tools)
+        if self._system:
+            key, instruction = _encode_system(self._system)
+            body[key] = instruction
+        if self._is_single and not self._written:
+            return _write({**body, "contents": self._last})
+        last = () if self._last is None else (_write(self._last),)
+        return write_around(body, "contents", [*self._written, *last], _write)
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Add messages that were projected for this protocol."""
+        if self._last is None:
+            messages = self._without_system(messages)
+        turns: list[_Turn | Wire] = [] if self._last is None else [self._last]
+        run: list[Message] = []
+        for message in messages:
+            raw = message.metadata.provider_raw
+            spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
+            if message.role is _TOOL and not spelling:
+                run.append(message)
+                continue
+            if run:
+                self._take_results(run, turns)
+                run = []
+            self._take(message, spelling, turns)
+        self._take_results(run, turns)
+        if turns:
+            self._last = turns.pop()
+        if turns:
+            self._written.append(_write(turns)[1:-1])
+
+    def _without_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        count = next((i for i, m in enumerate(messages) if m.role != _SYSTEM), len(messages))
+        self._system += messages[:count]
+        rest = messages[count:]
+        self._is_single = bool(rest and spelling_of(rest[0], PROTOCOL).get("single"))
+        return rest
+
+    def _take_results(self, messages: list[Message], turns: list[_Turn | Wire]) -> None:
+        """Take results in the order of their calls: without ids the order pairs them."""
+        if len(messages) > 1:
+            order = {ours: place for place, ours in enumerate(self._names)}
+            messages = sorted(messages, key=lambda each: order.get(_answered(each), 0))
+        for message in messages:
+            self._take(message, NOTHING, turns)
+
+    def _take(
+        self, message: Message, spelling: Mapping[str, Any], turns: list[_Turn | Wire]
+    ) -> None:
+        role, content = message.role, message.content
+        if spelling:
+            self._ids.update(spelling.get("ids") or NOTHING)
+        is_result = role is _TOOL
+        follows = is_result and self._has_results and not spelling.get("apart")
+        self._has_results = is_result
+        if role is _ASSISTANT:
+            for block in content:
+                if type(block) is ToolUseBlock:
+                    self._names[block.id] = block.name
+        if len(content) == 1 and type(content[0]) is TextBlock and not spelling:
+            turns.append(_Turn([_Text(content[0].text)], _word(role)))
+            return
+        parts = encode_parts(message, spelling, self._writer)
+        if (follows or spelling.get("joined")) and turns and _join(turns[-1], parts):
+            return
+        turns.append(_turn(role, spelling, parts) if spelling else _Turn(parts, _word(role)))
+
+
+def _word(role: Role) -> str:
+    return "model" if role is _ASSISTANT else "user"
+
+
+def _copied(turn: _Turn | Wire | None) -> _Turn | Wire | None:
+    """The same turn, to which parts can be added."""
+    if isinstance(turn, _Turn):
+        return _Turn([*turn.parts], turn.role)
+    if turn is None or not isinstance(turn.get("parts"), list):
+        return turn
+    return {**turn, "parts": [*turn["parts"]]}
+
+
+def _join(turn: _Turn | Wire, parts: list[Any]) -> bool:
+    """Add parts to a turn; false if it has no list of them."""
+    if isinstance(turn, _Turn):
+        turn.parts += parts
+    elif isinstance(turn.get("parts"), list):
+        turn["parts"] += parts
+    else:
+        return False
+    return True
+
+
+def encode_parts(message: Message, spelling: Mapping[str, Any], writer: PartWriter) -> list[Any]:
+    """The parts of a message, as they came if it still says the same."""
+    kept = spelling.get("parts")
+    if kept is not None and spelling.get("digest") == message.content_digest():
+        return kept
+    parts = writer.write(message.content)
+    result = message.content[0] if message.content else None
+    if "result" in spelling and isinstance(result, ToolResultBlock):
+        response = spelling["result"]
+        if is_said_by(response, result):
+            parts[0]["functionResponse"]["response"] = response
+    style = spelling.get("style")
+    return in_style(parts, style) if style else parts
+
+
+def _encode_system(messages: Sequence[Message]) -> tuple[str, Any]:
+    """The key and the value of the system instruction."""
+    spelling = spelling_of(messages[0], PROTOCOL)
+    writer = PartWriter(lambda _: None, NOTHING)
+    parts = [
+        part
+        for message in messages
+        for part in encode_parts(message, spelling_of(message, PROTOCOL), writer)
+    ]
+    key = spelling.get("key") or "systemInstruction"
+    if spelling.get("plain") and len(parts) == 1:
+        return key, maybe_object(parts[0]).get("text", "")
+    return key, _with_parts(dict(spelling.get("keys") or {}), spelling, parts)
+
+
+def _turn(role: Role, spelling: Mapping[str, Any], parts: list[Any]) -> Wire:
+    keys = spelling.get("keys")
+    if keys is None and not spelling.get("roleless"):
+        keys = {"role": _word(role)}
+    return _with_parts(dict(keys or {}), spelling, parts)
+
+
+def _with_parts(wire: Wire, spelling: Mapping[str, Any], parts: list[Any]) -> Wire:
+    bare = spelling.get("bare")
+    if bare == "part" and len(parts) == 1:
+        wire["parts"] = parts[0]
+    elif bare != "nothing" or parts:
+        # The list is our own to add to: a kept one belongs to the message.
+        wire["parts"] = list(parts)
+    return wire
+
+
+def _answered(message: Message) -> str:
+    block = message.content[0] if message.content else None
+    return block.tool_use_id if isinstance(block, ToolResultBlock) else ""

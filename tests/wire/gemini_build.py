@@ -1,0 +1,191 @@
+"""Bodies of Gemini in short words, and one request for each thing that a request can hold."""
+
+import json
+from typing import Any
+
+from corpus import body_of
+from metis.canonical import decode, encode
+from metis.wire.call import RequestContext
+from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.turns import encode_request
+
+CONTEXT = RequestContext(session_id="sess_test", model="gemini:gemini-3.5-flash")
+
+
+def there_and_back(request: Any) -> Any:
+    read = decode_request(body_of(request), CONTEXT)
+    stored = [decode(encode(message)) for message in read.messages]
+    return json.loads(encode_request(stored, read.tools, read.options))
+
+
+def said(*parts: Any, role: str | None = "user", **keys: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {"parts": list(parts), **keys}
+    return content if role is None else {"role": role, **content}
+
+
+def sent(*contents: Any, **options: Any) -> dict[str, Any]:
+    return {"contents": list(contents), **options}
+
+
+TEXT = {"text": "hi"}
+CALL = {"functionCall": {"name": "f", "args": {"a": 1}}}
+SIGNED = {**CALL, "thoughtSignature": "c2ln"}
+RESULT = {"functionResponse": {"name": "f", "response": {"output": "ok"}}}
+ASKED = said(TEXT)
+CALLED = said(SIGNED, role="model")
+BLOB = {"inlineData": {"mimeType": "image/png", "data": "+/8="}}
+DECLARED: dict[str, Any] = {
+    "name": "f",
+    "description": "Does it.",
+    "parametersJsonSchema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+
+
+def result(response: Any, **keys: Any) -> dict[str, Any]:
+    return {"functionResponse": {"name": "f", "response": response, **keys}}
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "text": sent(ASKED),
+    "nothing": sent(),
+    "one content without a list": {"contents": ASKED},
+    "one part without a list": sent({"role": "user", "parts": TEXT}),
+    "no parts at all": sent(ASKED, {"role": "model"}),
+    "empty parts": sent(said(role="model")),
+    "no role": sent(said(TEXT, role=None)),
+    "a role of null": sent({"role": None, "parts": [TEXT]}),
+    "null instructions": sent(ASKED, systemInstruction=None, tools=None, generationConfig=None),
+    "the old role of results": sent(ASKED, CALLED, said(RESULT, role="function")),
+    "unknown key in a content": sent(said(TEXT, mood="calm")),
+    "unknown key in a part": sent(said({**TEXT, "partMetadata": {"x": 1}})),
+    "unknown part": sent(said({"hologram": [1.5, None]}), said({"hologram": 1}, role="model")),
+    "a part that is no object": sent(said("hi")),
+    "system": sent(ASKED, systemInstruction={"parts": [TEXT, TEXT]}),
+    "system with a role": sent(ASKED, systemInstruction={"role": "user", "parts": [TEXT]}),
+    "system in snake case": sent(ASKED, system_instruction={"parts": [TEXT]}),
+    "system as a string": sent(ASKED, systemInstruction="be brief"),
+    "calls without ids": sent(ASKED, said(CALL, CALL, role="model"), said(RESULT, RESULT)),
+    "calls with ids": sent(
+        ASKED,
+        said({"functionCall": {"name": "f", "args": {}, "id": "1"}}, role="model"),
+        said(result({"output": "x"}, id="1")),
+    ),
+    "an empty id": sent(
+        ASKED, said({"functionCall": {"name": "f", "args": {}, "id": ""}}, role="model")
+    ),
+    "a call without arguments": sent(ASKED, said({"functionCall": {"name": "f"}}, role="model")),
+    "results in contents of their own": sent(
+        ASKED, said(CALL, CALL, role="model"), said(RESULT), said(RESULT)
+    ),
+    "results and text in one content": sent(ASKED, CALLED, said(RESULT, TEXT)),
+    "a result without a call": sent(said(RESULT)),
+    "a result of another name": sent(ASKED, CALLED, said(result({}, name="g"))),
+    "an empty result": sent(ASKED, CALLED, said(result({}))),
+    "a result as an object": sent(ASKED, CALLED, said(result({"z": 1, "a": [True, 1.0]}))),
+    "a result under result": sent(ASKED, CALLED, said(result({"result": "x"}))),
+    "a result of several texts": sent(ASKED, CALLED, said(result({"output": ["a", "b"]}))),
+    "an error": sent(ASKED, CALLED, said(result({"error": "no"}))),
+    "an error as an object": sent(ASKED, CALLED, said(result({"error": {"code": 1}}))),
+    "a result with media": sent(ASKED, CALLED, said(result({}, parts=[BLOB]))),
+    "a result with a file": sent(
+        ASKED,
+        CALLED,
+        said(result({}, parts=[{"fileData": {"fileUri": "gs://b/x", "mimeType": "image/png"}}])),
+    ),
+    "a result that is late": sent(
+        ASKED, CALLED, said(result({}, willContinue=True, scheduling="SILENT"))
+    ),
+    "signatures on any part": sent(
+        ASKED,
+        said(
+            {"text": "a", "thought": True, "thoughtSignature": "MQ=="},
+            {"text": "b", "thoughtSignature": "Mg=="},
+            {"text": "", "thoughtSignature": "Mw=="},
+            {**BLOB, "thoughtSignature": "NA=="},
+            SIGNED,
+            CALL,
+            role="model",
+        ),
+        said(RESULT, RESULT),
+    ),
+    "a thought that is none": sent(ASKED, said({"text": "a", "thought": False}, role="model")),
+    "a signature of a user": sent(said({"text": "a", "thoughtSignature": "MQ=="})),
+    "snake case": sent(
+        said({"inline_data": {"mime_type": "image/png", "data": "-_8="}}),
+        said(
+            {"function_call": {"name": "f", "args": {"a_b": 1}}, "thought_signature": "a-_="},
+            role="model",
+        ),
+        said({"function_response": {"name": "f", "response": {"return_value": "x"}}}),
+        generation_config={"max_output_tokens": 9, "response_mime_type": "application/json"},
+        safety_settings=[{"category": 7, "threshold": 3}],
+    ),
+    "both cases": sent(said({"inlineData": {"mime_type": "image/png", "data": "AA=="}})),
+    "media": sent(
+        said(
+            BLOB,
+            {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}},
+            {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}},
+            {"inlineData": {"mimeType": "application/pdf", "data": "JVBERg=="}},
+            {"fileData": {"mimeType": "video/mp4", "fileUri": "https://youtu.be/x"}},
+            {"fileData": {"fileUri": "https://youtu.be/x"}, "videoMetadata": {"fps": 0.5}},
+            {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/x.png"}},
+        )
+    ),
+    "code execution": sent(
+        ASKED,
+        said(
+            {"executableCode": {"language": "PYTHON", "code": "1", "id": "x"}},
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "x"}},
+            {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "id": "y"}, "thoughtSignature": "MQ=="},
+            TEXT,
+            role="model",
+        ),
+        ASKED,
+    ),
+    "options": sent(
+        ASKED,
+        generationConfig={
+            "temperature": 0.0,
+            "topP": 1,
+            "topK": 40.0,
+            "maxOutputTokens": 9,
+            "stopSequences": ["x"],
+            "candidateCount": 1,
+            "thinkingConfig": {"thinkingLevel": "low", "includeThoughts": True},
+            "responseMimeType": "application/json",
+            "responseJsonSchema": {"type": "object"},
+        },
+        safetySettings=[{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
+        cachedContent="cachedContents/x",
+        labels={"team": "a"},
+    ),
+    "tools": sent(
+        ASKED,
+        tools=[
+            {"functionDeclarations": [DECLARED, {"name": "g"}]},
+            {"googleSearch": {}},
+            {"codeExecution": {}},
+        ],
+        toolConfig={
+            "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f", "g"]},
+            "includeServerSideToolInvocations": True,
+        },
+    ),
+    "tools that are no list": sent(ASKED, tools={"function_declarations": [DECLARED]}),
+    "the mode as a number": sent(ASKED, toolConfig={"functionCallingConfig": {"mode": 2}}),
+    "unknown key in a request": sent(ASKED, speed="fast"),
+}
+
+
+ANSWER: dict[str, Any] = {
+    "candidates": [{"content": said(TEXT, role="model"), "finishReason": "STOP", "index": 0}],
+    "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 2, "totalTokenCount": 9},
+    "modelVersion": "gemini-3.5-flash",
+    "responseId": "resp1",
+}
+
+
+def answered(*parts: Any, finish: Any = "STOP", usage: Any = None, **keys: Any) -> dict[str, Any]:
+    candidate = {"content": said(*parts, role="model"), "finishReason": finish, "index": 0, **keys}
+    return {**ANSWER, "candidates": [candidate], **({"usageMetadata": usage} if usage else {})}

@@ -1,0 +1,748 @@
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import assistant, call, image, media, system, text, thinking, tool, tool_id, user
+from corpus import body_of, exchanges, needs_corpus, requests, responses
+from gemini_build import (
+    ANSWER,
+    ASKED,
+    BLOB,
+    CALL,
+    CALLED,
+    CONTEXT,
+    REQUESTS,
+    RESULT,
+    SIGNED,
+    TEXT,
+    answered,
+    result,
+    said,
+    sent,
+    there_and_back,
+)
+from judges import complaints
+from metis import adapters
+from metis.canonical import (
+    ArtifactBlock,
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageStatus,
+    MetisError,
+    OpaqueBlock,
+    Role,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+    decode,
+    encode,
+    validate,
+)
+from metis.canonical.errors import (
+    DecodeError,
+    InvalidRequestError,
+    ServerError,
+)
+from metis.projection import Change
+from metis.streaming import MessageStart, ThinkingDelta
+from metis.wire.call import AdapterOptions, RequestContext
+from metis.wire.gemini.names import normal_part, plain_base64
+from metis.wire.gemini.path import read_path
+from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.response import decode_response, encode_response
+from metis.wire.gemini.turns import encode_request
+
+CORPUS = "gemini"
+PLACEHOLDER = "skip_thought_signature_validator"
+
+
+@pytest.mark.row("T200", "K-109", "G-009", "G-013")
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_comes_back_key_for_key(name: str) -> None:
+    assert there_and_back(REQUESTS[name]) == REQUESTS[name]
+
+
+# What is broken is repaired for the provider, even if its own client broke it.
+BROKEN = {
+    "an empty id",
+    "a call without arguments",
+    "a result without a call",
+    "a result of another name",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in BROKEN])
+def test_a_request_keeps_all_rules_and_loses_nothing_on_the_way_home(name: str) -> None:
+    for host in ("gemini", "vertex"):
+        adapter = adapters.get(host)
+        request = adapter.from_wire_request(REQUESTS[name], CONTEXT)
+        assert [validate(m) for m in request.messages if m.content] == [
+            [] for m in request.messages if m.content
+        ]
+        wire = adapter.to_wire(request.messages, request.tools, request.options)
+        assert wire.losses == []
+        assert json.loads(wire.body) == REQUESTS[name]
+
+
+@needs_corpus
+@pytest.mark.row("M-008")
+def test_every_recorded_request_comes_back_from_its_own_host() -> None:
+    for exchange in exchanges(CORPUS):
+        adapter = adapters.get(exchange["provider"])
+        request = adapter.from_wire_request(exchange["request"], CONTEXT)
+        stored = [decode(encode(message)) for message in request.messages]
+        wire = adapter.to_wire(stored, request.tools, request.options)
+        assert json.loads(wire.body) == exchange["request"], exchange["id"]
+        assert wire.losses == []
+        model, is_stream = read_path(exchange["url_path"])
+        again = replace(request.options, model=model, stream=is_stream)
+        path = adapter.to_wire(stored, (), again).path
+        assert read_path(path) == (model, is_stream)
+
+
+def blocks_of(*parts: Any, role: str = "user") -> tuple[Any, ...]:
+    request = decode_request(body_of(sent(said(*parts, role=role))), CONTEXT)
+    return tuple(block for message in request.messages for block in message.content)
+
+
+def test_parts_have_their_meaning_in_both_cases() -> None:
+    camel = blocks_of(BLOB, {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}}, TEXT)
+    snake = blocks_of(
+        {"inline_data": {"mime_type": "image/png", "data": "-_8="}},
+        {"inline_data": {"mime_type": "audio/wav", "data": "AA=="}},
+        TEXT,
+    )
+    assert camel == snake
+    first, second, third = camel
+    assert isinstance(first, ImageBlock)
+    assert first.source.data == "+/8="
+    assert isinstance(second, AudioBlock)
+    assert third == TextBlock("hi")
+
+
+@pytest.mark.row("T92", "G-009", "G-010", "K-131")
+def test_media_by_kind_and_by_place() -> None:
+    def at(uri: str, kind: str) -> Any:
+        return blocks_of({"fileData": {"fileUri": uri, "mimeType": kind}})[0]
+
+    video = at("https://youtu.be/x", "video/mp4")
+    assert isinstance(video, VideoBlock)
+    assert video.source.kind == "url"
+    own = at("https://generativelanguage.googleapis.com/v1beta/files/x", "application/pdf")
+    assert isinstance(own, DocumentBlock)
+    assert (own.source.kind, own.source.issuer) == ("file_id", "gemini")
+    assert isinstance(at("gs://b/x.png", "image/png"), OpaqueBlock)
+    (table,) = blocks_of({"inlineData": {"mimeType": "text/csv", "data": "YSxi"}})
+    assert (table.source.kind, table.source.data) == ("text", "a,b")
+    (broken,) = blocks_of({"inlineData": {"mimeType": "text/csv", "data": "_w"}})
+    assert broken.source.kind == "base64"
+    (made,) = blocks_of(BLOB, role="model")
+    assert isinstance(made, ArtifactBlock)
+
+
+@pytest.mark.row("T92")
+def test_a_picture_by_url_goes_to_the_host_that_fetches_it() -> None:
+    picture = ImageBlock(ImageSource("url", "https://a.example/x.webp?y=1"), "image/*")
+    wire = adapters.get("vertex").to_wire([user(picture)])
+    assert json.loads(wire.body)["contents"][0]["parts"] == [
+        {"fileData": {"fileUri": "https://a.example/x.webp?y=1", "mimeType": "image/webp"}}
+    ]
+    assert wire.losses == []
+    (loss,) = adapters.get("gemini").to_wire([user(picture)]).losses
+    assert loss.reason.startswith("image is not taken by URL")
+
+
+@pytest.mark.row("T10", "G-012")
+def test_calls_without_ids_get_stable_ones_and_results_are_paired_by_name_and_order() -> None:
+    other: Any = {"functionCall": {"name": "g", "args": {}}}
+    answers = [
+        {"functionResponse": {"name": name, "response": {"output": word}}}
+        for name, word in (("g", "2"), ("f", "1"), ("f", "3"))
+    ]
+    body = body_of(sent(ASKED, said(CALL, other, CALL, role="model"), said(*answers), ASKED))
+    one, two = (decode_request(body, CONTEXT).messages for _ in range(2))
+    calls = [block.id for block in one[1].content if isinstance(block, ToolUseBlock)]
+    assert len(set(calls)) == 3
+    assert calls == [b.id for b in two[1].content if isinstance(b, ToolUseBlock)]
+    assert [m.metadata.parent_tool_use_id for m in one[2:5]] == [calls[1], calls[0], calls[2]]
+
+
+@pytest.mark.row("T09", "T10")
+def test_a_result_answers_the_turn_before_it_and_none_before_that() -> None:
+    body = sent(ASKED, said(CALL, role="model"), ASKED, said(CALL, role="model"), said(RESULT))
+    messages = decode_request(body_of(body), CONTEXT).messages
+    ((first,), (second,)) = (calls_of(messages[1]), calls_of(messages[3]))
+    assert first != second
+    assert messages[4].metadata.parent_tool_use_id == second
+
+
+TALK = [
+    system("be brief", "and kind"),
+    user("go", image()),
+    assistant(
+        thinking("hm", signature="s", issuer="anthropic"),
+        call("f", tool_id(1), a=1),
+        call("f", tool_id(2), a=2),
+    ),
+    tool("two", answers=tool_id(2)),
+    tool("one", answers=tool_id(1)),
+    user("and?"),
+]
+
+
+@pytest.mark.row("M-025", "T11", "T14", "T16", "T31", "T56", "T57", "K-094", "K-109", "G-014")
+def test_a_foreign_conversation_as_gemini_wants_it() -> None:
+    wire = adapters.get("gemini").to_wire(TALK)
+    assert json.loads(wire.body) == {
+        "systemInstruction": {"parts": [{"text": "be brief"}, {"text": "and kind"}]},
+        "contents": [
+            said({"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "aWY="}}),
+            said(
+                {
+                    "functionCall": {"name": "f", "args": {"a": 1}},
+                    "thoughtSignature": PLACEHOLDER,
+                },
+                {"functionCall": {"name": "f", "args": {"a": 2}}},
+                role="model",
+            ),
+            said(result({"output": "one"}), result({"output": "two"})),
+            said({"text": "and?"}),
+        ],
+    }
+    assert [(loss.change, loss.block_type) for loss in wire.losses] == [
+        (Change.DROPPED, "thinking"),
+        (Change.SYNTHESISED, "thinking"),
+    ]
+    assert complaints("gemini", json.loads(wire.body)) == []
+
+
+@pytest.mark.row("T56")
+@pytest.mark.parametrize(
+    ("model", "is_signed"),
+    [
+        ("gemini-3-pro-preview", True),
+        ("gemini-4-argon", True),
+        ("gemini-flash-latest", True),
+        ("gemini-2.5-flash", False),
+        ("gemini:gemini-2.0-flash", False),
+        ("gemma-3-27b-it", False),
+    ],
+)
+def test_only_models_that_ask_for_a_signature_get_the_placeholder(
+    model: str,
+    is_signed: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    wire = adapters.get("gemini").to_wire(TALK, (), AdapterOptions(model=model))
+    assert (PLACEHOLDER.encode() in wire.body) is is_signed
+
+
+def read(answer: Any, host: str = "gemini") -> Message:
+    return decode_response(answer, replace(CONTEXT, provider=host))
+
+
+@pytest.mark.row("T60")
+def test_a_signature_goes_back_to_the_host_that_made_it_and_to_no_other() -> None:
+    answer = read(answered(SIGNED, CALL))
+    history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
+    at_home = json.loads(adapters.get("gemini").to_wire(history).body)
+    assert at_home["contents"][1] == said(SIGNED, CALL, role="model")
+    elsewhere = adapters.get("vertex").to_wire(history)
+    first = json.loads(elsewhere.body)["contents"][1]["parts"][0]
+    assert first["thoughtSignature"] == PLACEHOLDER
+    assert elsewhere.losses[0].reason == "it was sealed by gemini"
+    other = adapters.get("anthropic").to_wire(history)
+    assert b"c2ln" not in other.body
+    assert [loss.block_type for loss in other.losses] == ["thinking"]
+
+
+def calls_of(message: Message) -> list[str]:
+    return [block.id for block in message.content if isinstance(block, ToolUseBlock)]
+
+
+@pytest.mark.row("T57")
+def test_parallel_calls_of_gemini_stay_as_they_were_signed() -> None:
+    parts: Any = (SIGNED, CALL, {"functionCall": {"name": "g", "args": {}}})
+    answer = decode(encode(read(answered(*parts))))
+    history = [user("go"), answer, *(tool("ok", answers=each) for each in calls_of(answer))]
+    wire = adapters.get("gemini").to_wire(history)
+    assert json.loads(wire.body)["contents"][1] == said(*parts, role="model")
+    assert wire.losses == []
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "text": answered(TEXT),
+    "signed": answered({"text": "x", "thoughtSignature": "MQ=="}, SIGNED, CALL),
+    "thoughts": answered({"text": "t", "thought": True}, {"text": "", "thoughtSignature": "MQ=="}),
+    "a picture": answered({**BLOB, "thoughtSignature": "MQ=="}),
+    "ids": answered({"functionCall": {"name": "f", "args": {}, "id": "x"}}),
+    "code": answered({"executableCode": {"language": "PYTHON", "code": "1"}}, TEXT),
+    "two answers": {**ANSWER, "candidates": [*ANSWER["candidates"], {"index": 1, "content": {}}]},
+    "blocked prompt": {
+        "promptFeedback": {"blockReason": "PROHIBITED_CONTENT", "safetyRatings": []},
+        "usageMetadata": {"trafficType": "ON_DEMAND"},
+        "modelVersion": "m",
+    },
+    "blocked answer": {
+        **ANSWER,
+        "candidates": [
+            {
+                "content": {},
+                "finishReason": "SAFETY",
+                "safetyRatings": [
+                    {"category": "HARM_CATEGORY_HARASSMENT", "probability": "HIGH", "blocked": True}
+                ],
+            }
+        ],
+    },
+    "no parts": {**ANSWER, "candidates": [{"content": {"role": "model"}, "finishReason": 2}]},
+    "empty parts": answered(finish="MAX_TOKENS"),
+    "snake case": {
+        "candidates": [
+            {
+                "content": said({"function_call": {"name": "f", "args": {}}}, role="model"),
+                "finish_reason": "STOP",
+            }
+        ],
+        "usage_metadata": {"prompt_token_count": 3, "total_token_count": 3},
+        "response_id": "r",
+    },
+    "unknown keys": {**answered({**TEXT, "mood": "calm"}, tone="dry"), "weather": [1]},
+}
+
+
+@pytest.mark.row("M-008", "T200", "G-048")
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_response_comes_back_key_for_key(name: str) -> None:
+    message = decode(encode(read(ANSWERS[name])))
+    assert json.loads(encode_response(message, CONTEXT)) == ANSWERS[name]
+    assert validate(message) == []
+    assert message.metadata.stop_reason is not None
+
+
+@needs_corpus
+@pytest.mark.row("M-008", "T200", "G-048", "G-049", "G-051", "K-117")
+def test_every_recorded_response_comes_back_key_for_key() -> None:
+    count = 0
+    for exchange in responses(CORPUS):
+        context = replace(
+            CONTEXT, model=None, provider=exchange["provider"], status=exchange["status"]
+        )
+        if exchange["status"] >= 400:
+            with pytest.raises(InvalidRequestError):
+                decode_response(exchange["response"], context)
+            continue
+        count += 1
+        message = decode(encode(decode_response(body_of(exchange["response"]), context)))
+        assert validate(message) == []
+        assert json.loads(encode_response(message, context)) == exchange["response"]
+        assert message.metadata.stop_reason is not None
+        total = exchange["response"]["usageMetadata"].get("totalTokenCount")
+        usage = message.metadata.usage
+        if total is not None and usage is not None:
+            assert usage.prompt_tokens + usage.output_tokens == total, exchange["id"]
+    assert count == 461
+
+
+@needs_corpus
+@pytest.mark.row("T56")
+def test_every_recorded_answer_goes_back_as_real_clients_sent_it() -> None:
+    """Each signed part or call that a client carried back stands in what we would send."""
+    by_id = {exchange["id"]: exchange for exchange in exchanges(CORPUS)}
+    count = 0
+    for exchange in exchanges(CORPUS):
+        if not exchange.get("echo_of"):
+            continue
+        before = by_id[exchange["echo_of"]]
+        adapter = adapters.get(before["provider"])
+        decoder = adapter.stream_decoder(CONTEXT)
+        if before["sse"]:
+            decoder.feed(before["sse"].encode())
+            decoder.finish()
+            answer = decoder.message
+        else:
+            answer = adapter.from_wire_response(before["response"], CONTEXT)
+        ours = json.loads(adapter.to_wire([user("go"), decode(encode(answer))]).body)
+        mine = [essence(part) for part in ours["contents"][1]["parts"]]
+        signatures = {signature for signature, _ in mine if signature}
+        for content in exchange["request"]["contents"]:
+            for part in content["parts"]:
+                if essence(part)[0] in signatures:
+                    count += 1
+                    assert essence(part) in mine, exchange["id"]
+    assert count > 200
+
+
+def essence(part: dict[str, Any]) -> tuple[str, Any]:
+    """A part without what clients change: the case of keys, the alphabet, ids of their own."""
+    normal = normal_part(part)
+    signature = plain_base64(normal.get("thoughtSignature", ""))
+    called = normal.get("functionCall")
+    if called:
+        return signature, (called["name"], json.dumps(called.get("args"), sort_keys=True))
+    return signature, next((key for key in normal if key != "thoughtSignature"), None)
+
+
+USAGES = [
+    ({"promptTokenCount": 9, "totalTokenCount": 9}, (9, 0, 0, 0)),
+    (
+        {
+            "promptTokenCount": 100,
+            "cachedContentTokenCount": 60,
+            "candidatesTokenCount": 5,
+            "thoughtsTokenCount": 20,
+            "toolUsePromptTokenCount": 7,
+            "totalTokenCount": 132,
+        },
+        (47, 60, 25, 20),
+    ),
+    ({"promptTokenCount": 5, "cachedContentTokenCount": 9, "totalTokenCount": 5}, (0, 5, 0, 0)),
+]
+
+
+@pytest.mark.row("T142", "T145", "T146", "T153", "G-049", "G-050")
+@pytest.mark.parametrize(("wire", "expected"), USAGES)
+def test_usage_comes_in_disjoint_buckets(wire: dict[str, int], expected: tuple[int, ...]) -> None:
+    usage = read(answered(TEXT, usage={**wire, "serviceTier": "flex"})).metadata.usage
+    assert usage is not None
+    assert expected == (
+        usage.input_tokens,
+        usage.cached_input_tokens,
+        usage.output_tokens,
+        usage.reasoning_output_tokens,
+    )
+    assert usage.service_tier == "flex"
+    foreign = assistant("x", metadata=replace(assistant("x").metadata, usage=usage))
+    again = json.loads(encode_response(foreign, CONTEXT))["usageMetadata"]
+    total = usage.prompt_tokens + usage.output_tokens
+    assert again["totalTokenCount"] == total
+    assert again["promptTokenCount"] == usage.prompt_tokens
+
+
+def test_unknown_usage_is_unknown_and_not_zero() -> None:
+    assert read(ANSWERS["blocked prompt"]).metadata.usage is None
+
+
+STOPS: list[tuple[Any, str, StopReason]] = [
+    ("STOP", "gemini", StopReason.END_TURN),
+    ("MAX_TOKENS", "gemini", StopReason.MAX_TOKENS),
+    ("SAFETY", "gemini", StopReason.CONTENT_FILTER),
+    ("SPII", "gemini", StopReason.CONTENT_FILTER),
+    ("MODEL_ARMOR", "vertex", StopReason.CONTENT_FILTER),
+    ("OTHER", "gemini", StopReason.UNKNOWN),
+    ("NEW_WORD", "gemini", StopReason.UNKNOWN),
+    (None, "gemini", StopReason.UNKNOWN),
+    (1, "gemini", StopReason.END_TURN),
+    (2, "vertex", StopReason.MAX_TOKENS),
+    (9, "gemini", StopReason.CONTENT_FILTER),
+    (9, "vertex", StopReason.ERROR),
+    (99, "gemini", StopReason.UNKNOWN),
+    ("UNEXPECTED_TOOL_CALL", "gemini", StopReason.ERROR),
+]
+
+
+@pytest.mark.row("T163", "G-051")
+@pytest.mark.parametrize(("word", "host", "expected"), STOPS)
+def test_ends_of_answers(word: Any, host: str, expected: StopReason) -> None:
+    assert read(answered(TEXT, finish=word), host).metadata.stop_reason is expected
+
+
+@pytest.mark.row("T163", "G-051")
+def test_an_answer_with_calls_ends_with_them() -> None:
+    assert read(answered(TEXT, CALL)).metadata.stop_reason is StopReason.TOOL_USE
+    assert read(answered(CALL, finish="MAX_TOKENS")).metadata.stop_reason is StopReason.MAX_TOKENS
+
+
+@pytest.mark.row("T161")
+def test_a_call_that_the_model_made_wrong_is_an_error_and_never_runs() -> None:
+    empty = {
+        **ANSWER,
+        "candidates": [
+            {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "bad call: f(", "index": 0}
+        ],
+    }
+    with pytest.raises(ServerError, match=r"bad call: f\(") as caught:
+        read(empty)
+    assert caught.value.is_retryable
+    assert caught.value.kind == "MALFORMED_FUNCTION_CALL"
+    message = read(answered(CALL, finish="UNEXPECTED_TOOL_CALL"))
+    assert message.metadata.status is MessageStatus.ERROR
+    assert message.metadata.stop_reason is StopReason.ERROR
+
+
+def test_a_blocked_prompt_is_an_answer_that_says_so() -> None:
+    message = read(ANSWERS["blocked prompt"])
+    assert message.content == ()
+    assert message.metadata.stop_reason is StopReason.CONTENT_FILTER
+    assert message.metadata.status is MessageStatus.ERROR
+
+
+@pytest.mark.row("T200")
+def test_grounding_becomes_citations_of_the_text() -> None:
+    grounding = {
+        "groundingChunks": [
+            {"web": {"uri": "https://a.example", "title": "A"}},
+            {"retrievedContext": {"text": "x", "title": "B"}},
+        ],
+        "groundingSupports": [
+            {
+                "segment": {"startIndex": 6, "endIndex": 11, "text": "warm"},
+                "groundingChunkIndices": [0, 1, 7],
+            },
+            {"segment": {"text": "not there"}, "groundingChunkIndices": [0]},
+        ],
+        "webSearchQueries": ["a", "b"],
+    }
+    wire = answered({"text": "Zoë: warm."}, groundingMetadata=grounding)
+    message = read(wire)
+    (block,) = message.content
+    assert isinstance(block, TextBlock)
+    first, second = block.citations
+    assert (first.url, first.title, first.start, first.end) == ("https://a.example", "A", 5, 9)
+    assert (second.url, second.title, second.cited_text) == (None, "B", "warm")
+    assert message.metadata.usage is not None
+    assert message.metadata.usage.server_tool_requests == {"web_search": 2}
+    assert json.loads(encode_response(decode(encode(message)), CONTEXT)) == wire
+    home = adapters.get("gemini").to_wire([user("?"), message, user("more")])
+    assert home.losses == []
+    assert json.loads(home.body)["contents"][1] == said({"text": "Zoë: warm."}, role="model")
+
+
+@pytest.mark.row("G-015", "G-016")
+def test_results_of_other_providers_are_told_in_the_two_keys_of_the_protocol() -> None:
+    def answer(*content: Any, model: str = "gemini-3.5-flash", **fields: Any) -> Any:
+        made = ToolResultBlock(tool_id(), tuple(content), **fields)
+        history = [user("go"), assistant(call("f")), replace(tool("x"), content=(made,))]
+        wire = adapters.get("gemini").to_wire(history, (), AdapterOptions(model=model))
+        return json.loads(wire.body)["contents"][2]["parts"][0]["functionResponse"], wire.losses
+
+    assert answer(text("a"))[0] == {"name": "f", "response": {"output": "a"}}
+    assert answer(text("a"), text("b"))[0]["response"] == {"output": ["a", "b"]}
+    assert answer(text("a"), text("b"), is_error=True)[0]["response"] == {"error": "a\nb"}
+    assert answer()[0]["response"] == {}
+    shown = {"inlineData": {"mimeType": "image/png", "data": "aWY="}}
+    assert answer(image())[0] == {"name": "f", "response": {}, "parts": [shown]}
+    plain = DocumentBlock(media("text", "words"), "text/plain")
+    assert answer(plain)[0]["response"] == {"output": "words"}
+    older, losses = answer(image(), model="gemini-2.5-pro")
+    assert "parts" not in older
+    assert any(loss.block_type == "image" for loss in losses)
+
+
+@pytest.mark.row("G-013", "G-016")
+def test_errors_and_objects_in_results_have_their_meaning() -> None:
+    def meaning(response: Any) -> tuple[Any, bool]:
+        messages = decode_request(body_of(sent(ASKED, CALLED, said(result(response)))), CONTEXT)
+        block = messages.messages[2].content[0]
+        assert isinstance(block, ToolResultBlock)
+        return [inner.text for inner in block.content if isinstance(inner, TextBlock)], (
+            block.is_error
+        )
+
+    assert meaning({"output": "x"}) == (["x"], False)
+    assert meaning({"error": "no"}) == (["no"], True)
+    assert meaning({"error": {"b": 1, "a": 2}}) == (['{"a":2,"b":1}'], True)
+    assert meaning({"z": 1, "a": None}) == (['{"a":null,"z":1}'], False)
+    assert meaning({}) == ([], False)
+
+
+def test_a_result_that_was_changed_is_told_anew() -> None:
+    request = decode_request(body_of(sent(ASKED, CALLED, said(result({"z": 1})))), CONTEXT)
+    *before, answer = request.messages
+    block = answer.content[0]
+    assert isinstance(block, ToolResultBlock)
+    changed = replace(answer, content=(replace(block, content=(text("other"),)),))
+    body = json.loads(encode_request([*before, changed], (), request.options))
+    assert body["contents"][2] == said(result({"output": "other"}))
+
+
+def test_a_part_that_was_changed_is_told_anew() -> None:
+    request = decode_request(body_of(sent(said({**TEXT, "partMetadata": {"x": 1}}))), CONTEXT)
+    changed = replace(request.messages[0], content=(text("other"),))
+    body = json.loads(encode_request([changed], (), request.options))
+    assert body["contents"] == [said({"text": "other"})]
+
+
+def test_pictures_that_a_model_made_go_back_with_their_signature() -> None:
+    part = {**BLOB, "thoughtSignature": "MQ=="}
+    message = decode(encode(read(answered(part))))
+    wire = adapters.get("gemini").to_wire([user("draw"), message, user("bluer")])
+    assert json.loads(wire.body)["contents"][1] == said(part, role="model")
+    assert wire.losses == []
+    other = adapters.get("anthropic").to_wire([user("draw"), message, user("bluer")])
+    assert [loss.block_type for loss in other.losses] == ["thinking", "artifact"]
+
+
+@pytest.mark.parametrize("body", [b"<html>bad gateway</html>", b"", b"[]", b"null", b"{}", b"[1]"])
+def test_a_body_that_is_no_response_is_a_typed_error(body: bytes) -> None:
+    with pytest.raises(ServerError):
+        decode_response(body, RequestContext(status=502))
+    with pytest.raises(DecodeError):
+        decode_response(body, CONTEXT)
+    with pytest.raises(DecodeError):
+        decode_request(body, CONTEXT)
+
+
+FAULTS: list[tuple[Any, str]] = [
+    ({"contents": 1}, "$.contents"),
+    ({"contents": [1]}, "$.contents[0]"),
+    ({"contents": [{"role": "narrator", "parts": []}]}, "$.contents[0].role"),
+    ({"contents": [{"role": 1, "parts": []}]}, "$.contents[0].role"),
+    ({"contents": [{"parts": "x"}]}, "$.contents[0].parts"),
+    ({"contents": [], "systemInstruction": 1}, "$.systemInstruction"),
+]
+
+
+@pytest.mark.parametrize(("body", "path"), FAULTS)
+def test_a_fault_in_a_request_is_named_with_its_place(body: Any, path: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode_request(body_of(body), CONTEXT)
+    assert caught.value.path == path
+
+
+def test_a_foreign_answer_is_given_as_gemini_would() -> None:
+    message = assistant(thinking("hm", signature="s", issuer="gemini"), "x", call("f", a=1))
+    wire = json.loads(encode_response(message, replace(CONTEXT, model="gemini:m")))
+    assert wire["modelVersion"] == "m"
+    (candidate,) = wire["candidates"]
+    assert candidate["finishReason"] == "STOP"
+    assert candidate["content"]["parts"] == [
+        {"text": "hm", "thought": True, "thoughtSignature": "s"},
+        {"text": "x"},
+        {"functionCall": {"name": "f", "args": {"a": 1}, "id": tool_id().replace("tu_", "call_")}},
+    ]
+    again = read(wire)
+    assert [block.type for block in again.content] == ["thinking", "text", "tool_use"]
+
+
+def test_signatures_of_other_providers_are_no_business_of_a_client() -> None:
+    message = assistant(thinking("hm", signature="secret", issuer="anthropic"), "x")
+    body = encode_response(message, CONTEXT)
+    assert b"secret" not in body
+    assert b"hm" in body
+    encoder = adapters.get("gemini").stream_encoder(CONTEXT)
+    encoder.encode(MessageStart("m", "anthropic:m"))
+    assert b"secret" not in encoder.encode(ThinkingDelta("m", 0, "hm", "secret"))
+
+
+@pytest.mark.row("G-017")
+def test_cache_hints_of_other_providers_leave_no_trace() -> None:
+    marked = {"type": "text", "text": "long", "cache_control": {"type": "ephemeral"}}
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [marked]}]}
+    request = adapters.get("anthropic").from_wire_request(body, CONTEXT)
+    wire = adapters.get("gemini").to_wire(request.messages, (), AdapterOptions())
+    assert json.loads(wire.body) == sent(said({"text": "long"}))
+
+
+def test_a_signature_whose_part_is_gone_still_goes_home() -> None:
+    lone = ThinkingBlock("", "MQ==", format="signature_on_next", issuer="gemini")
+    body = json.loads(encode_request([user("x"), assistant(lone)], (), AdapterOptions()))
+    assert body["contents"][1] == said({"text": "", "thoughtSignature": "MQ=="}, role="model")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+KEYS = st.sampled_from(
+    [
+        *("text", "thought", "thoughtSignature", "functionCall", "function_call", "name", "args"),
+        *("functionResponse", "id", "response", "parts", "inlineData", "inline_data", "mimeType"),
+        *("data", "fileData", "fileUri", "role", "executableCode", "output", "error", "result"),
+        *("finishReason", "content", "candidates", "usageMetadata", "promptTokenCount"),
+        *("partialArgs", "jsonPath", "stringValue", "willContinue", "groundingMetadata"),
+    ]
+)
+WORDS = st.sampled_from(["user", "model", "image/png", "AA==", "-_==", "f", "STOP", "$.a[0].b"])
+SHAPED = st.recursive(
+    JSON | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner | WORDS, max_size=5),
+    max_leaves=15,
+)
+
+
+@pytest.mark.row("T210")
+@given(SHAPED)
+def test_any_json_gives_a_value_or_a_typed_error(value: Any) -> None:
+    for body in (
+        value,
+        {"contents": value, "tools": value, "generationConfig": value, "toolConfig": value},
+        sent(said(value), said(value, value, role="model"), said({"functionResponse": value})),
+    ):
+        with contextlib.suppress(MetisError):
+            decode_request(body_of(body), CONTEXT)
+    for body in (value, {"candidates": value, "usageMetadata": value}, answered(value, TEXT)):
+        with contextlib.suppress(MetisError):
+            decode_response(body_of(body), CONTEXT)
+
+
+@pytest.mark.row("M-008", "T210")
+@given(st.lists(SHAPED, max_size=3), st.lists(SHAPED, max_size=3))
+def test_any_parts_come_back_as_they_were(asked: list[Any], answered: list[Any]) -> None:
+    body = json.loads(body_of(sent(said(*asked), said(*answered, role="model"), said(*asked))))
+    try:
+        again = there_and_back(body)
+    except MetisError:
+        return
+    assert msgspec.json.encode(again, order="sorted") == msgspec.json.encode(body, order="sorted")
+
+
+@needs_corpus
+def test_the_judge_takes_what_real_clients_sent() -> None:
+    """So the judge of our requests is no stricter than the provider itself, but for new keys."""
+    refused = [
+        complaint
+        for _, body in requests(CORPUS)
+        if isinstance(body.get("tools", []), list)
+        and not {"modelArmorConfig", "imageConfig"} & {*body, *body.get("generationConfig", {})}
+        for complaint in complaints("gemini", body)
+    ]
+    assert refused == []
+
+
+@pytest.mark.parametrize("depth", [100, 450, 700, 2000])
+def test_deep_nesting_gives_a_value_or_a_typed_error(depth: int) -> None:
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    answer = b'{"candidates":[{"content":{"parts":[%b]},"finishReason":"STOP"}]}' % deep
+    for read_it, body in (
+        (decode_request, b'{"contents":[{"role":"model","parts":[%b]}]}' % deep),
+        (decode_request, b'{"contents":[],"tools":{"functionDeclarations":[%b]}}' % deep),
+        (decode_response, answer),
+    ):
+        try:
+            assert read_it(body, CONTEXT) is not None
+        except DecodeError:
+            assert depth > 100
+    decoder = adapters.get("gemini").stream_decoder(CONTEXT)
+    events = decoder.feed(b"data: %b\n\n" % answer) + decoder.finish()
+    assert [event.type for event in events[-1:]] == [
+        "message_complete" if depth == 100 else "error"
+    ]
+
+
+def test_roles_of_a_request() -> None:
+    messages = decode_request(
+        body_of(sent(ASKED, CALLED, said(RESULT, TEXT), systemInstruction={"parts": [TEXT]})),
+        CONTEXT,
+    ).messages
+    assert [m.role for m in messages] == [
+        Role.SYSTEM,
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL,
+        Role.USER,
+    ]

@@ -1,0 +1,327 @@
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import user
+from corpus import body_of
+from gemini_build import ASKED, CONTEXT, DECLARED, REQUESTS, sent, there_and_back
+from judges import complaints
+from metis import adapters
+from metis.canonical import (
+    SideEffects,
+    ToolDefinition,
+)
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    DecodeError,
+    InvalidRequestError,
+    InvalidValueError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
+from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
+from metis.wire.gemini.errors import decode_error, encode_error
+from metis.wire.gemini.path import read_path
+from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.response import decode_response
+from metis.wire.gemini.schema import json_schema
+from metis.wire.gemini.turns import encode_request
+
+TOOL = ToolDefinition(
+    name="f",
+    description="Does it.",
+    input_schema=DECLARED["parametersJsonSchema"],
+    side_effects=SideEffects.EXECUTE,
+)
+
+
+@pytest.mark.row("T102", "T105")
+def test_tools_are_declared_in_json_schema_and_without_parameters_if_they_have_none() -> None:
+    strange: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {"a": {"type": ["string", "null"], "const": "x"}},
+    }
+    tools = [
+        replace(TOOL, input_schema=strange),
+        replace(TOOL, name="g", description="", input_schema={"type": "object", "properties": {}}),
+    ]
+    wire = adapters.get("gemini").to_wire([user("go")], tools)
+    body = json.loads(wire.body)
+    assert body["tools"] == [
+        {
+            "functionDeclarations": [
+                {"name": "f", "description": "Does it.", "parametersJsonSchema": strange},
+                {"name": "g"},
+            ]
+        }
+    ]
+    assert complaints("gemini", body) == []
+
+
+SCHEMAS: list[tuple[Any, Any]] = [
+    ({"type": "STRING"}, {"type": "string"}),
+    ({"type": 6, "properties": {"a": {"type": 3}}}, None),
+    ({"type": "INTEGER", "enum": ["1"], "format": "enum"}, {"type": "integer", "enum": [1]}),
+    ({"type": "NUMBER", "enum": ["1.5", "x"]}, {"type": "number", "enum": [1.5, "x"]}),
+    ({"type": "INTEGER", "enum": [1, 2]}, {"type": "integer", "enum": [1, 2]}),
+    ({"type": "STRING", "nullable": True}, {"type": ["string", "null"]}),
+    (
+        {"type": "STRING", "enum": ["a"], "nullable": True},
+        {"type": ["string", "null"], "enum": ["a", None]},
+    ),
+    ({"type": "ARRAY", "items": {"type": "NUMBER"}, "minItems": "2"}, None),
+    ({"any_of": [{"type": "STRING"}], "nullable": True}, None),
+    ({"type": "TYPE_UNSPECIFIED"}, {}),
+    ({"type": "object", "properties": {"type": {"type": "string"}}}, None),
+    ({"type": "OBJECT", "propertyOrdering": ["a"], "example": {}}, {"type": "object"}),
+    (True, True),
+]
+_READ = {
+    1: {"type": "object", "properties": {"a": {"type": "integer"}}},
+    7: {"type": "array", "items": {"type": "number"}, "minItems": 2},
+    8: {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    10: {"type": "object", "properties": {"type": {"type": "string"}}},
+}
+
+
+@pytest.mark.parametrize("number", range(len(SCHEMAS)))
+def test_the_dialect_of_schemas_is_read_as_json_schema(number: int) -> None:
+    dialect, expected = SCHEMAS[number]
+    assert json_schema(dialect) == (_READ[number] if expected is None else expected)
+
+
+def test_tools_in_the_dialect_move_to_other_providers() -> None:
+    dialect = {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}
+    declared = {"name": "f", "description": "Does it.", "parameters": dialect}
+    body = sent(ASKED, tools=[{"function_declarations": [declared]}, {"googleSearch": {}}])
+    request = adapters.get("gemini").from_wire_request(body, CONTEXT)
+    assert request.tools == (TOOL,)
+    wire = adapters.get("anthropic").to_wire(
+        request.messages, request.tools, replace(request.options, model=None)
+    )
+    assert [loss.path for loss in wire.losses] == ["$.tools[0]"]
+    assert "googleSearch" in wire.losses[0].reason
+
+
+def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
+    request = adapters.get("gemini").from_wire_request(REQUESTS["options"], CONTEXT)
+    wire = adapters.get("openai").to_wire(
+        request.messages, (), replace(request.options, model="gpt-4o")
+    )
+    assert sorted(loss.path for loss in wire.losses) == [
+        "$.cachedContent",
+        "$.generationConfig.candidateCount",
+        "$.generationConfig.responseJsonSchema",
+        "$.generationConfig.responseMimeType",
+        "$.generationConfig.thinkingConfig",
+        "$.labels",
+        "$.safetySettings",
+        "$.top_k",
+    ]
+
+
+@pytest.mark.row("T113")
+def test_shared_options_are_read_and_written() -> None:
+    read = decode_request(body_of(REQUESTS["options"]), CONTEXT).options
+    assert (read.model, read.max_output_tokens, read.temperature) == (CONTEXT.model, 9, 0.0)
+    assert (read.top_p, read.top_k, read.stop_sequences) == (1, 40, ("x",))
+    written = json.loads(
+        encode_request(
+            [user("go")],
+            (),
+            AdapterOptions(
+                max_output_tokens=5,
+                stop_sequences=("a",),
+                tool_choice=ToolChoice("tool", "f"),
+            ),
+        )
+    )
+    assert written["generationConfig"] == {"maxOutputTokens": 5, "stopSequences": ["a"]}
+    assert written["toolConfig"] == {
+        "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}
+    }
+
+
+CHOICES: list[tuple[dict[str, Any], ToolChoice | None]] = [
+    ({"mode": "AUTO"}, ToolChoice()),
+    ({"mode": "VALIDATED"}, ToolChoice()),
+    ({"mode": "NONE"}, ToolChoice("none")),
+    ({"mode": "ANY"}, ToolChoice("required")),
+    ({"mode": "ANY", "allowed_function_names": ["f"]}, ToolChoice("tool", "f")),
+    ({"mode": "ANY", "allowedFunctionNames": ["f", "g"]}, ToolChoice("required")),
+    ({"mode": 3}, ToolChoice("none")),
+    ({"mode": "MODE_UNSPECIFIED"}, None),
+    ({"mode": []}, None),
+]
+
+
+@pytest.mark.row("T113")
+@pytest.mark.parametrize(("wire", "expected"), CHOICES)
+def test_ways_to_choose_tools(wire: dict[str, Any], expected: ToolChoice | None) -> None:
+    body = sent(ASKED, tool_config={"function_calling_config": wire})
+    assert decode_request(body_of(body), CONTEXT).options.tool_choice == expected
+    assert there_and_back(body) == body
+
+
+def test_an_option_that_was_changed_wins_over_its_spelling() -> None:
+    request = decode_request(body_of(REQUESTS["snake case"]), CONTEXT)
+    options = replace(request.options, max_output_tokens=5, temperature=0.5)
+    body = json.loads(encode_request(request.messages, (), options))
+    assert body["generation_config"] == {
+        "max_output_tokens": 5,
+        "temperature": 0.5,
+        "response_mime_type": "application/json",
+    }
+    without = replace(request.options, max_output_tokens=None)
+    body = json.loads(encode_request(request.messages, (), without))
+    assert body["generation_config"] == {"response_mime_type": "application/json"}
+
+
+def test_tools_that_were_changed_leave_the_providers_own_in_place() -> None:
+    request = decode_request(body_of(REQUESTS["tools"]), CONTEXT)
+    body = json.loads(encode_request(request.messages, (TOOL,), request.options))
+    assert body["tools"] == [
+        {"functionDeclarations": [DECLARED]},
+        {"googleSearch": {}},
+        {"codeExecution": {}},
+    ]
+
+
+PLACE = "projects/p-1/locations/europe-west4"
+PATHS = [
+    ("gemini", None, "gemini-2.5-flash", False, "/v1beta/models/gemini-2.5-flash:generateContent"),
+    (
+        "gemini",
+        None,
+        "gemini:gemini-2.5-flash",
+        True,
+        "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse",
+    ),
+    ("gemini", None, "tunedModels/mine", False, "/v1beta/tunedModels/mine:generateContent"),
+    ("gemini", None, "models/m?x=1", False, "/v1beta/models/m%3Fx%3D1:generateContent"),
+    (
+        "vertex",
+        None,
+        "gemini-2.5-flash",
+        False,
+        "/v1/publishers/google/models/gemini-2.5-flash:generateContent",
+    ),
+    (
+        "vertex",
+        PLACE,
+        "gemini-2.5-flash",
+        True,
+        f"/v1/{PLACE}/publishers/google/models/gemini-2.5-flash:streamGenerateContent?alt=sse",
+    ),
+]
+
+
+@pytest.mark.parametrize(("host", "place", "model", "stream", "path"), PATHS)
+def test_the_path_names_model_and_way(
+    host: str,
+    place: str | None,
+    model: str,
+    stream: bool,  # noqa: FBT001 - a column of the table
+    path: str,
+) -> None:
+    adapter = adapters.get(host, place=place)
+    wire = adapter.to_wire([user("go")], (), AdapterOptions(model=model, stream=stream))
+    assert wire.path == path
+    assert b'"model"' not in wire.body
+    assert b'"stream"' not in wire.body
+
+
+def test_a_region_has_a_host_of_its_own() -> None:
+    region = adapters.get("vertex", place="projects/p/locations/us-central1")
+    assert region.profile.base_url == "https://us-central1-aiplatform.googleapis.com"
+    everywhere = adapters.get("vertex", place="projects/p/locations/global")
+    assert everywhere.profile.base_url == "https://aiplatform.googleapis.com"
+    for name, place in (("vertex", "projects/p"), ("vertex", "../x"), ("gemini", "projects/p")):
+        with pytest.raises(InvalidValueError):
+            adapters.get(name, place=place)
+
+
+@pytest.mark.parametrize("model", ["", "..", "../../x", "a//b", "./a"])
+def test_a_name_of_a_model_leads_nowhere_else(model: str) -> None:
+    with pytest.raises(InvalidValueError):
+        adapters.get("gemini").profile.path_to(model)
+
+
+READ_PATHS = [
+    ("/v1/models/m:generateContent", ("m", False)),
+    ("/v1beta/models/m:generateContent?key=x", ("m", False)),
+    ("/v1beta/models/m:streamGenerateContent", ("m", True)),
+    ("/v1beta1/projects/p/locations/l/publishers/google/models/m:generateContent", ("m", False)),
+    ("/proxy/v1/publishers/google/models/m:streamGenerateContent?alt=sse", ("m", True)),
+    ("/v1beta/tunedModels/x:generateContent", ("tunedModels/x", False)),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), READ_PATHS)
+def test_paths_of_all_versions_are_read(path: str, expected: tuple[str, bool]) -> None:
+    assert read_path(path) == expected
+
+
+@pytest.mark.parametrize("path", ["", "/v1/models/m", "/v2/models/m:generateContent", "/v1/:x"])
+def test_other_paths_are_refused(path: str) -> None:
+    with pytest.raises(DecodeError):
+        read_path(path)
+
+
+ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [
+    (400, "INVALID_ARGUMENT", "bad", InvalidRequestError),
+    (400, "INVALID_ARGUMENT", "The input is too long: exceeds token limit", ContextOverflowError),
+    (403, "PERMISSION_DENIED", "no", AuthenticationError),
+    (401, "UNAUTHENTICATED", "no", AuthenticationError),
+    (404, "NOT_FOUND", "no model", InvalidRequestError),
+    (429, "RESOURCE_EXHAUSTED", "quota", RateLimitError),
+    (500, "INTERNAL", "oops", ServerError),
+    (503, "UNAVAILABLE", "overloaded", ServerError),
+    (504, "DEADLINE_EXCEEDED", "late", NetworkError),
+    (502, "SOMETHING", "?", ServerError),
+]
+
+
+@pytest.mark.row("T185", "T194")
+@pytest.mark.parametrize(("status", "kind", "words", "expected"), ERRORS)
+def test_an_error_body_becomes_the_right_error_and_comes_back(
+    status: int, kind: str, words: str, expected: type[ProviderError]
+) -> None:
+    wire = {"error": {"code": status, "message": words, "status": kind}}
+    error = decode_error(wire, status)
+    assert type(error) is expected
+    assert (error.status, error.kind, error.text) == (status, kind, words)
+    code, body = encode_error(error)
+    assert (code, json.loads(body)) == (status, wire)
+    for body in (wire, body_of(wire), body_of([wire])):
+        with pytest.raises(expected):
+            decode_response(body, RequestContext(status=status))
+    with pytest.raises(expected):
+        decode_response(wire, RequestContext())
+
+
+@pytest.mark.row("T187")
+def test_how_long_to_wait_stands_in_the_body_and_a_daily_quota_is_not_retried() -> None:
+    retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.837906927s"}
+    wire = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "x"}}
+    short = decode_error({"error": {**wire["error"], "details": [retry]}})
+    assert (short.retry_after_s, short.is_retryable, short.status) == (45.837906927, True, 429)
+    told = decode_error({"error": {**wire["error"], "message": "Please retry in 7.5s."}})
+    assert told.retry_after_s == 7.5
+    quota = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
+    daily = decode_error({"error": {**wire["error"], "details": [retry, quota]}})
+    assert not daily.is_retryable
+
+
+def test_a_wrong_key_is_said_as_an_invalid_argument() -> None:
+    details = [{"reason": "API_KEY_INVALID", "domain": "googleapis.com"}]
+    error = {"code": 400, "status": "INVALID_ARGUMENT", "message": "x", "details": details}
+    wire = {"error": error}
+    assert type(decode_error(wire)) is AuthenticationError

@@ -1,0 +1,533 @@
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import assistant, call, thinking, usage
+from corpus import body_of, exchanges, needs_corpus, streams
+from gemini_build import ANSWER, CALL, CONTEXT, SIGNED, TEXT, answered, said
+from metis import adapters
+from metis.canonical import (
+    Message,
+    MessageStatus,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    encode,
+    validate,
+)
+from metis.streaming import (
+    Accumulator,
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseStart,
+    UsageUpdate,
+)
+from metis.wire.call import RequestContext
+from metis.wire.gemini.response import decode_response
+from metis.wire.gemini.stream import StreamDecoder
+from metis.wire.gemini.stream_encoder import Framing, StreamEncoder
+
+CORPUS = "gemini"
+
+
+def chunk(*parts: Any, finish: str | None = None, **keys: Any) -> dict[str, Any]:
+    """A chunk of a stream; metadata of the candidate have the names of their keys."""
+    candidate: dict[str, Any] = {"content": said(*parts, role="model"), "index": 0, **keys}
+    if finish:
+        candidate["finishReason"] = finish
+    return {**ANSWER, "candidates": [candidate]}
+
+
+def sse(*chunks: Any) -> bytes:
+    return b"".join(b"data: %b\r\n\r\n" % body_of(each) for each in chunks)
+
+
+def array(*chunks: Any) -> bytes:
+    return b"[" + b"\n,\r\n".join(json.dumps(each, indent=2).encode() for each in chunks) + b"\n]\n"
+
+
+def events_of(
+    pieces: list[bytes], context: RequestContext = CONTEXT
+) -> tuple[list[StreamEvent], Message]:
+    decoder = StreamDecoder(context)
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return events + decoder.finish(), decoder.message
+
+
+def bare(events: list[StreamEvent]) -> list[Any]:
+    """Events without the ids that every decoder makes anew."""
+    return [
+        type(event).__name__
+        if isinstance(event, MessageComplete | StreamError)
+        else replace(event, message_id="")
+        for event in events
+    ]
+
+
+def meaning(message: Message) -> Any:
+    """What a message says, without the ids and times of its making."""
+    return (
+        message.content,
+        message.metadata.stop_reason,
+        message.metadata.usage,
+        message.metadata.status,
+    )
+
+
+STREAMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "pieces of text are one text": (
+        [chunk({"text": "he"}), chunk({"text": "llo"}), chunk({"text": ""}, finish="STOP")],
+        answered({"text": "hello"}),
+    ),
+    "thoughts and text are two": (
+        [
+            chunk({"text": "h", "thought": True}),
+            chunk({"text": "m", "thought": True}),
+            chunk(TEXT, finish="STOP"),
+        ],
+        answered({"text": "hm", "thought": True}, TEXT),
+    ),
+    "a signed piece stays alone": (
+        [
+            chunk({"text": "a"}),
+            chunk({"text": "b", "thoughtSignature": "MQ=="}),
+            chunk({"text": "c"}),
+            chunk({"text": "d"}),
+            chunk({"text": "", "thoughtSignature": "Mg=="}, finish="STOP"),
+        ],
+        answered(
+            {"text": "a"},
+            {"text": "b", "thoughtSignature": "MQ=="},
+            {"text": "cd"},
+            {"text": "", "thoughtSignature": "Mg=="},
+        ),
+    ),
+    "a signed thought stays alone": (
+        [
+            chunk({"text": "a", "thought": True}),
+            chunk({"text": "b", "thought": True, "thoughtSignature": "MQ=="}, finish="STOP"),
+        ],
+        answered(
+            {"text": "a", "thought": True},
+            {"text": "b", "thought": True, "thoughtSignature": "MQ=="},
+        ),
+    ),
+    "calls come whole": (
+        [chunk(TEXT, SIGNED), chunk(CALL), chunk({"text": ""}, finish="STOP")],
+        answered(TEXT, SIGNED, CALL),
+    ),
+    "arguments come in pieces": (
+        [
+            chunk(
+                {"functionCall": {"name": "f", "willContinue": True}, "thoughtSignature": "MQ=="}
+            ),
+            *(
+                chunk({"functionCall": {"partialArgs": [piece], "willContinue": True}})
+                for piece in (
+                    {"jsonPath": "$.place", "stringValue": "New ", "willContinue": True},
+                    {"jsonPath": "$.place", "stringValue": "Delhi"},
+                    {"jsonPath": "$.days[0].n", "numberValue": 3},
+                    {"jsonPath": "$.days[1]['on']", "boolValue": True},
+                    {"jsonPath": "$.none", "nullValue": "NULL_VALUE"},
+                )
+            ),
+            chunk({"functionCall": {}}),
+            chunk({"text": ""}, finish="STOP"),
+        ],
+        answered(
+            {
+                "functionCall": {
+                    "name": "f",
+                    "args": {"place": "New Delhi", "days": [{"n": 3}, {"on": True}], "none": None},
+                },
+                "thoughtSignature": "MQ==",
+            }
+        ),
+    ),
+    "code and its result": (
+        [
+            chunk({"executableCode": {"language": "PYTHON", "code": "1"}}, {"text": ""}),
+            chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}),
+            chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}}),
+            chunk(TEXT, finish="STOP"),
+        ],
+        answered(
+            {"executableCode": {"language": "PYTHON", "code": "1"}},
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}},
+            TEXT,
+        ),
+    ),
+    "metadata before the end": (
+        [
+            chunk(
+                TEXT,
+                groundingMetadata={
+                    "groundingChunks": [{"web": {"uri": "u"}}],
+                    "groundingSupports": [
+                        {"segment": {"text": "hi"}, "groundingChunkIndices": [0]}
+                    ],
+                },
+            ),
+            chunk({"text": "!"}, finish="STOP", groundingMetadata={}),
+        ],
+        answered(
+            {"text": "hi!"},
+            groundingMetadata={
+                "groundingChunks": [{"web": {"uri": "u"}}],
+                "groundingSupports": [{"segment": {"text": "hi"}, "groundingChunkIndices": [0]}],
+            },
+        ),
+    ),
+    "snake case": (
+        [
+            chunk({"text": "x", "thought_signature": "MQ=="}),
+            chunk({"function_call": {"name": "f", "args": {}}}, finish="STOP"),
+        ],
+        answered(
+            {"text": "x", "thought_signature": "MQ=="},
+            {"function_call": {"name": "f", "args": {}}},
+        ),
+    ),
+    "blocked": ([chunk(TEXT), chunk(finish="SAFETY")], answered(TEXT, finish="SAFETY")),
+}
+
+
+@pytest.mark.row("T57", "T123", "T200", "K-113", "K-115", "K-119", "K-129")
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_is_the_plain_response_in_pieces(name: str) -> None:
+    chunks, plain = STREAMS[name]
+    whole = decode_response(plain, CONTEXT)
+    for stream in (sse(*chunks), array(*chunks)):
+        events, message = events_of([stream])
+        assert meaning(message) == meaning(whole)
+        assert isinstance(events[0], MessageStart)
+        assert isinstance(events[-1], MessageComplete)
+        assert events[-1].message is message
+        assert [event.usage for event in events if isinstance(event, UsageUpdate)] == [
+            message.metadata.usage
+        ]
+        assert_adds_up(events, message)
+        for size in (1, 7):
+            pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+            assert bare(events_of(pieces)[0]) == bare(events)
+
+
+def assert_adds_up(events: list[StreamEvent], message: Message) -> None:
+    """The sum of the deltas is the content, but for citations, which come with the end."""
+    summed = Accumulator()
+    for event in events:
+        summed.add(event)
+    assert len(summed.content) == len(message.content)
+    for mine, theirs in zip(summed.content, message.content, strict=True):
+        match theirs:
+            case TextBlock():
+                assert mine == TextBlock(theirs.text)
+            case ThinkingBlock():
+                assert isinstance(mine, ThinkingBlock)
+                assert (mine.text, mine.signature) == (theirs.text, theirs.signature)
+            case _:
+                assert mine == theirs
+
+
+@needs_corpus
+@pytest.mark.row("K-113", "K-115", "T123")
+def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None:
+    chance = random.Random(1)  # noqa: S311 - the same cuts in every run
+    count = 0
+    for name, stream in streams(CORPUS):
+        count += 1
+        events, message = events_of([stream])
+        cuts = sorted(chance.sample(range(len(stream)), min(40, len(stream))))
+        pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+        for other in (pieces, [bytes([byte]) for byte in stream]):
+            assert bare(events_of(other)[0]) == bare(events), name
+        assert isinstance(events[-1], MessageComplete)
+        assert validate(message) == []
+        assert_adds_up(events, message)
+    assert count == 33
+
+
+@needs_corpus
+@pytest.mark.row("T200")
+def test_an_array_and_events_with_the_same_chunks_give_the_same() -> None:
+    for exchange in exchanges(CORPUS):
+        if exchange["stream_format"] == "json_array":
+            one, _ = events_of([exchange["sse"].encode()])
+            two, _ = events_of([sse(*exchange["response"])])
+            assert bare(one) == bare(two)
+
+
+@needs_corpus
+@pytest.mark.row("M-201")
+@pytest.mark.parametrize("framing", ["sse", "array"])
+def test_every_recorded_stream_survives_a_second_stream(framing: Framing) -> None:
+    for name, stream in streams(CORPUS):
+        events, message = events_of([stream])
+        encoder = StreamEncoder(CONTEXT, framing)
+        written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
+        again = events_of([written])[1]
+        assert [encode_block(b) for b in again.content] == [
+            encode_block(b) for b in message.content
+        ], name
+        assert again.metadata.stop_reason == message.metadata.stop_reason
+        assert again.metadata.response_id == message.metadata.response_id
+
+
+def encode_block(block: Any) -> Any:
+    """A block without what a stream does not carry: citations, and our ids of calls."""
+    if isinstance(block, TextBlock):
+        return block.text
+    return (block.name, block.input) if isinstance(block, ToolUseBlock) else block
+
+
+def test_the_events_of_an_answer_in_order() -> None:
+    events, message = events_of(
+        [sse(chunk({"text": "t", "thought": True}), chunk(TEXT, SIGNED, finish="STOP"))]
+    )
+    kinds = [type(event) for event in events]
+    assert kinds == [
+        MessageStart,
+        ThinkingDelta,
+        TextDelta,
+        BlockAdded,
+        ToolUseStart,
+        ToolUseEnd,
+        UsageUpdate,
+        MessageComplete,
+    ]
+    assert [getattr(event, "content_block_index", None) for event in events[1:6]] == [0, 1, 2, 3, 3]
+    start = events[4]
+    assert isinstance(start, ToolUseStart)
+    assert start.tool_use_id == next(
+        block.id for block in message.content if isinstance(block, ToolUseBlock)
+    )
+    assert message.metadata.stop_reason is StopReason.TOOL_USE
+
+
+ERROR = {"error": {"code": 503, "message": "Overloaded", "status": "UNAVAILABLE"}}
+
+
+@pytest.mark.row("M-078", "T131", "T194")
+@pytest.mark.parametrize("write", [sse, array])
+def test_an_error_in_the_stream_ends_it_and_keeps_what_came(write: Any) -> None:
+    events, message = events_of([write(chunk({"text": "he"}), chunk(TEXT), ERROR, chunk(TEXT))])
+    last = events[-1]
+    assert isinstance(last, StreamError)
+    assert (last.error_class, last.text, last.is_retryable, last.status) == (
+        "ServerError",
+        "Overloaded",
+        True,
+        503,
+    )
+    assert message.metadata.status is MessageStatus.ERROR
+    assert message.content == (TextBlock("hehi"),)
+
+
+@pytest.mark.row("M-078", "T131")
+@pytest.mark.parametrize(
+    "stream",
+    [
+        sse(chunk(TEXT)),
+        array(chunk(TEXT), chunk(TEXT))[:-60],
+        sse(chunk(TEXT)) + b"data: {nonsense\n\n",
+        b"",
+        b" \r\n",
+        b"\xef\xbb",
+        b"event: ping\n\n",
+    ],
+)
+def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came(stream: bytes) -> None:
+    events, message = events_of([stream])
+    assert isinstance(events[-1], StreamError)
+    assert events[-1].error_class == "NetworkError"
+    assert message.metadata.status is MessageStatus.ERROR
+    if TEXT["text"].encode() in stream:
+        assert message.content == (TextBlock("hi"),)
+
+
+@pytest.mark.row("T131")
+def test_a_call_that_breaks_off_is_kept_but_never_complete() -> None:
+    piece = {"jsonPath": "$.a", "stringValue": "x", "willContinue": True}
+    broken = {"functionCall": {"name": "f", "partialArgs": [piece], "willContinue": True}}
+    events, message = events_of([sse(chunk(broken))])
+    assert isinstance(events[-1], StreamError)
+    assert message.metadata.status is MessageStatus.ERROR
+    assert [block.type for block in message.content] == ["tool_use"]
+
+
+def test_text_after_an_unfinished_call_ends_the_call() -> None:
+    begun = {"functionCall": {"name": "f", "willContinue": True}}
+    _, message = events_of([sse(chunk(begun), chunk(TEXT, finish="STOP"))])
+    assert [block.type for block in message.content] == ["tool_use", "text"]
+
+
+@pytest.mark.row("T161")
+def test_a_wrong_call_in_a_stream_is_an_error() -> None:
+    ended = {**ANSWER, "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0}]}
+    events, _ = events_of([sse(ended)])
+    assert isinstance(events[-1], StreamError)
+    assert (events[-1].error_class, events[-1].is_retryable) == ("ServerError", True)
+
+
+@pytest.mark.row("T194")
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (body_of(ERROR), "Overloaded"),
+        (body_of([ERROR]), "Overloaded"),
+        (sse(ERROR), "Overloaded"),
+        (b"<html>bad gateway</html>", "bad gateway"),
+        (b"", "an empty body"),
+    ],
+)
+def test_an_error_body_where_a_stream_was_asked_for_is_that_error(body: bytes, words: str) -> None:
+    for pieces in ([body], [body[at : at + 1] for at in range(len(body))]):
+        events, _ = events_of(pieces, replace(CONTEXT, status=503))
+        (only,) = events
+        assert isinstance(only, StreamError)
+        assert only.error_class == "ServerError"
+        assert words in only.text
+
+
+def test_a_plain_body_where_a_stream_was_asked_for_is_one_chunk() -> None:
+    body = b" \n" + body_of(answered(TEXT, CALL))
+    events, message = events_of([body[:5], body[5:]])
+    assert isinstance(events[-1], MessageComplete)
+    assert [block.type for block in message.content] == ["text", "tool_use"]
+
+
+def test_a_blocked_prompt_ends_the_stream() -> None:
+    blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "m"}
+    events, message = events_of([sse(blocked)])
+    assert isinstance(events[-1], MessageComplete)
+    assert message.metadata.stop_reason is StopReason.CONTENT_FILTER
+
+
+def test_the_message_can_be_asked_for_at_any_moment() -> None:
+    decoder = StreamDecoder(CONTEXT)
+    decoder.feed(sse(chunk({"text": "he"})))
+    assert decoder.message.content == (TextBlock("he"),)
+    assert decoder.message.metadata.status is MessageStatus.PARTIAL
+    decoder.feed(sse(chunk({"text": "llo"}, finish="STOP")))
+    decoder.finish()
+    assert decoder.message.content == (TextBlock("hello"),)
+    assert encode(decoder.message) == encode(decoder.message)
+
+
+@pytest.mark.row("M-201")
+@pytest.mark.parametrize("framing", ["sse", "array"])
+def test_a_foreign_stream_is_written_as_gemini_streams(framing: Framing) -> None:
+    message = assistant(thinking("hm"), "hi", call("f", a=1))
+    here = message.id
+    called = message.content[2]
+    assert isinstance(called, ToolUseBlock)
+    events: list[StreamEvent] = [
+        MessageStart(here, "anthropic:m", "r1"),
+        ThinkingDelta(here, 0, "h"),
+        ThinkingDelta(here, 0, "m"),
+        TextDelta(here, 1, "hi"),
+        ToolUseStart(here, 2, called.id, "f"),
+        ToolUseEnd(here, 2, called.id, {"a": 1}),
+        UsageUpdate(here, usage()),
+        MessageComplete(here, StopReason.TOOL_USE, message),
+    ]
+    encoder = StreamEncoder(RequestContext(), framing)
+    written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
+    if framing == "array":
+        assert len(json.loads(written)) == 5
+    _, again = events_of([written])
+    assert [block.type for block in again.content] == ["thinking", "text", "tool_use"]
+    assert again.metadata.stop_reason is StopReason.TOOL_USE
+    assert again.metadata.usage is not None
+    assert again.metadata.usage.output_tokens == 42
+    assert again.metadata.response_id == "r1"
+
+
+@pytest.mark.parametrize(("framing", "empty"), [("sse", b""), ("array", b"[]")])
+def test_a_stream_without_an_end_is_closed(framing: Framing, empty: bytes) -> None:
+    assert StreamEncoder(CONTEXT, framing).finish() == empty
+    encoder = StreamEncoder(CONTEXT, framing)
+    written = encoder.encode(TextDelta("m", 0, "hi")) + encoder.finish()
+    events, message = events_of([written])
+    assert isinstance(events[-1], MessageComplete)
+    assert message.content == (TextBlock("hi"),)
+    failing = StreamEncoder(CONTEXT, framing)
+    written = failing.encode(StreamError("m", "NetworkError", "cut off")) + failing.finish()
+    assert isinstance(events_of([written])[0][-1], StreamError)
+
+
+def test_streams_of_gemini_reach_clients_of_other_protocols() -> None:
+    events, _ = events_of([sse(*STREAMS["arguments come in pieces"][0])])
+    for name in ("anthropic", "openai"):
+        encoder = adapters.get(name).stream_encoder(CONTEXT)
+        written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
+        decoder = adapters.get(name).stream_decoder(CONTEXT)
+        decoder.feed(written)
+        decoder.finish()
+        calls = [b for b in decoder.message.content if isinstance(b, ToolUseBlock)]
+        assert [block.input["place"] for block in calls] == ["New Delhi"]
+
+
+PIECES = st.lists(
+    st.fixed_dictionaries(
+        {"jsonPath": st.sampled_from(["$.a", "$.a[0]", "$.a.b", "$.l[5]", "$", "x", "$['q'][0]"])},
+        optional={
+            "stringValue": st.text(max_size=3),
+            "numberValue": st.integers(),
+            "willContinue": st.booleans(),
+        },
+    ),
+    max_size=6,
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["text", "thought", "functionCall", "name", "args", "content", "parts"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@pytest.mark.row("T210")
+@given(st.lists(VALUES, max_size=4), PIECES, st.binary(max_size=20), st.booleans())
+def test_any_stream_gives_events_that_end_once(
+    values: list[Any],
+    pieces: list[Any],
+    rest: bytes,
+    is_array: bool,  # noqa: FBT001 - made by the strategy
+) -> None:
+    partial = {"functionCall": {"name": "f", "partialArgs": pieces, "willContinue": True}}
+    chunks = [chunk(*values), chunk(partial), {"candidates": values}, *values]
+    stream = (array if is_array else sse)(*chunks)
+    for given_bytes in ([stream, rest], [rest, stream], [bytes([b]) for b in stream + rest]):
+        events, message = events_of(given_bytes)
+        ends = [event for event in events if isinstance(event, MessageComplete | StreamError)]
+        assert events[-1:] == ends
+        assert encode(message)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_events_that_end_once(data: bytes) -> None:
+    for prefix in (b"", b"[", b"{", b"data: {", b"[{"):
+        events, _ = events_of([prefix + data])
+        assert sum(isinstance(event, MessageComplete | StreamError) for event in events) == 1
