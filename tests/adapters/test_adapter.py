@@ -27,7 +27,7 @@ TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffe
 
 
 def test_adapters_are_found_by_name() -> None:
-    assert NAMES == ["anthropic", "openai", "openai-compatible"]
+    assert NAMES == ["anthropic", "openai", "ollama", "ollama-openai", "openai-compatible"]
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
     assert other.profile.base_url == "http://127.0.0.1:9"

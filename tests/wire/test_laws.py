@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import ollama_shape
 from corpus import body_of, needs_corpus, requests
 from judges import complaints
 from metis import adapters
@@ -27,7 +28,7 @@ from metis.projection import Loss
 from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.shape import maybe_list
 
-ADAPTERS = {"anthropic": "anthropic_messages", "openai": "openai_chat"}
+ADAPTERS = {"anthropic": "anthropic_messages", "openai": "openai_chat", "ollama": "ollama"}
 PAIRS = list(itertools.permutations(ADAPTERS, 2))
 CONTEXT = RequestContext(session_id="sess_laws")
 
@@ -38,7 +39,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
-    return ((key, body) for key, body in requests(ADAPTERS[name]) if "messages" in body)
+    return (
+        (key, body)
+        for key, body in requests(ADAPTERS[name])
+        if "messages" in body or "prompt" in body
+    )
 
 
 @needs_corpus
@@ -126,7 +131,7 @@ def test_every_call_is_answered_once_and_at_once(source: str, target: str) -> No
         wire = adapters.get(target).to_wire(
             request.messages, request.tools, replace(request.options, model=None)
         )
-        assert faults(target, json.loads(wire.body)["messages"]) == [], key
+        assert faults(target, json.loads(wire.body)) == [], key
 
 
 @needs_corpus
@@ -150,25 +155,29 @@ def test_valid_for_the_target(source: str, target: str) -> None:
         ("openai", {"messages": [{"role": "user", "content": "x", "is_error": True}]}),
         ("openai", {"messages": [{"role": "tool", "content": "x"}]}),
         ("openai", {"top_k": 3}),
+        ("ollama", {"top_k": 3}),
+        ("ollama", {"options": {"max_tokens": 3}}),
+        ("ollama", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        ("ollama", {"messages": [{"role": "user", "content": "x", "is_error": True}]}),
     ],
 )
 def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) -> None:
     good: dict[str, Any] = {
         "model": "m",
-        "max_tokens": 9,
         "messages": [{"role": "user", "content": "hi"}],
+        **({} if target == "ollama" else {"max_tokens": 9}),
     }
     assert complaints(target, good) == []
     assert complaints(target, good | damage) != []
 
 
-def faults(target: str, turns: list[dict[str, Any]]) -> list[str]:
-    return list(_anthropic_faults(turns) if target == "anthropic" else _openai_faults(turns))
+def faults(target: str, body: dict[str, Any]) -> list[str]:
+    return list(FAULTS[target](body))
 
 
-def _anthropic_faults(turns: list[dict[str, Any]]) -> Iterator[str]:
+def _anthropic_faults(body: dict[str, Any]) -> Iterator[str]:
     waiting: list[str] = []
-    for turn in turns:
+    for turn in body["messages"]:
         blocks = maybe_list(turn["content"])
         results = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
         if turn["role"] == "user" and sorted(results) != sorted(waiting):
@@ -182,9 +191,9 @@ def _anthropic_faults(turns: list[dict[str, Any]]) -> Iterator[str]:
         yield f"calls {waiting} have no results"
 
 
-def _openai_faults(turns: list[dict[str, Any]]) -> Iterator[str]:
+def _openai_faults(body: dict[str, Any]) -> Iterator[str]:
     waiting: list[str] = []
-    for turn in turns:
+    for turn in body["messages"]:
         if turn["role"] == "tool":
             if turn["tool_call_id"] not in waiting:
                 yield f"a result of {turn['tool_call_id']}, which is not waited for"
@@ -196,6 +205,13 @@ def _openai_faults(turns: list[dict[str, Any]]) -> Iterator[str]:
         waiting = [call["id"] for call in turn.get("tool_calls") or ()]
     if waiting:
         yield f"calls {waiting} have no results"
+
+
+FAULTS = {
+    "anthropic": _anthropic_faults,
+    "openai": _openai_faults,
+    "ollama": ollama_shape.faults,
+}
 
 
 @needs_corpus

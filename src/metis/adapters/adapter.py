@@ -27,6 +27,9 @@ log = logging.getLogger("metis.adapters")
 _Lost = list[tuple[str, str]]
 """Options that are not sent, each with the reason."""
 
+_UNSAID: tuple[Any, ...] = (None, "", [], {})
+"""Values of an option that say nothing."""
+
 
 class Adapter:
     """Speaks to one provider, in both directions: as its client, and in its place."""
@@ -39,13 +42,14 @@ class Adapter:
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
         try:
-            return catalog().capabilities(f"{self.name}:{self.wire_model(model)}")
+            return catalog().capabilities(f"{self.profile.vendor}:{self.wire_model(model)}")
         except CatalogError:
             return self.profile.defaults
 
     def wire_model(self, model: str | None) -> str:
         """The name of a model as this provider spells it."""
-        return (model or self.profile.default_model).removeprefix(f"{self.name}:")
+        name = (model or self.profile.default_model).removeprefix(f"{self.name}:")
+        return name.removeprefix(f"{self.profile.vendor}:")
 
     def to_wire(
         self,
@@ -66,13 +70,18 @@ class Adapter:
         if tools and not capabilities.supports_tools:
             sent, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
             lost += [("tools", f"{model} takes no tools: {tool.name}") for tool in tools]
+        path = self.profile.path
+        if self._codec.route is not None:
+            route = self._codec.route(projection.messages, sent, asked)
+            path = route.path
+            lost += [(key, f"{path} has no place for the option {key!r}") for key in route.lost]
         body = self._codec.encode_request(projection.messages, sent, asked)
         session = messages[0].session_id if messages else ""
         losses = [*projection.losses, *(self._option_loss(session, *each) for each in lost)]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
-            path=self.profile.path,
+            path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=losses,
@@ -142,7 +151,7 @@ class Adapter:
             for protocol, keys in options.native.items()
             if protocol != own
             for key, value in keys.items()
-            if value is not None and key not in _shared_keys(protocol)
+            if value not in _UNSAID and key not in _shared_keys(protocol)
         ]
         lost += [
             each

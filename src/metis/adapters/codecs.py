@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from metis.wire.anthropic.codec import CODEC as ANTHROPIC
 from metis.wire.codec import Codec
+from metis.wire.ollama.codec import CODEC as OLLAMA
 from metis.wire.openai_chat.codec import CODEC as OPENAI_CHAT
 
-CODECS: Mapping[str, Codec] = {codec.protocol: codec for codec in (ANTHROPIC, OPENAI_CHAT)}
+CODECS: Mapping[str, Codec] = {codec.protocol: codec for codec in (ANTHROPIC, OLLAMA, OPENAI_CHAT)}
 """Every protocol that is spoken."""

@@ -35,6 +35,16 @@ class Profile(Struct, frozen=True, kw_only=True):
     developer_role: bool = False
     takes_blank_text: bool = True
 
+    catalogued_as: str | None = None
+    """The provider under which the catalogue knows the models, if it is not the name."""
+    leading_system: bool = False
+    """Whether instructions must come first, whatever the model takes."""
+
+    @property
+    def vendor(self) -> str:
+        """The provider under which the catalogue knows the models."""
+        return self.catalogued_as or self.name
+
     def target(self, capabilities: AdapterCapabilities) -> Target:
         """What a model of this provider can carry."""
         taken = {"text"}
@@ -58,9 +68,12 @@ class Profile(Struct, frozen=True, kw_only=True):
             takes_thinking=self.takes_thinking,
             needs_signatures=self.needs_signatures,
             developer_role=self.developer_role,
-            system="anywhere" if capabilities.supports_system_messages_in_list else "first",
+            system="anywhere" if self._takes_late_system(capabilities) else "first",
             takes_blank_text=self.takes_blank_text,
         )
+
+    def _takes_late_system(self, capabilities: AdapterCapabilities) -> bool:
+        return capabilities.supports_system_messages_in_list and not self.leading_system
 
 
 def assumed(

@@ -4,6 +4,11 @@ from collections.abc import Mapping
 
 from metis.adapters.profile import Profile, assumed
 
+_LOCAL = assumed(
+    context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
+)
+"""A model that somebody runs: what the server takes, which tells if its model does not."""
+
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
         name="anthropic",
@@ -54,6 +59,31 @@ PROFILES: Mapping[str, Profile] = {
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
         url_blocks=frozenset({"image"}),
         developer_role=True,
+    ),
+    "ollama": Profile(
+        name="ollama",
+        protocol="ollama",
+        base_url="http://127.0.0.1:11434",
+        path="/api/chat",
+        default_model="llama3.2",
+        defaults=_LOCAL,
+        refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
+        takes_thinking=True,
+        needs_signatures=False,
+        leading_system=True,
+    ),
+    "ollama-openai": Profile(
+        name="ollama-openai",
+        protocol="openai_chat",
+        base_url="http://127.0.0.1:11434",
+        path="/v1/chat/completions",
+        default_model="llama3.2",
+        defaults=_LOCAL,
+        catalogued_as="ollama",
+        refused_options=frozenset({"top_k", "tool_choice", "parallel_tool_calls"}),
+        takes_thinking=True,
+        needs_signatures=False,
+        leading_system=True,
     ),
 }
 """The providers that come with metis, by name."""

@@ -41,6 +41,13 @@ class StreamWriter(Protocol):
         ...
 
 
+class Route(Struct, frozen=True):
+    """Where a request goes, and which of its protocol's own options have no place there."""
+
+    path: str
+    lost: tuple[str, ...] = ()
+
+
 class Codec(Struct, frozen=True, kw_only=True):
     """One wire protocol, both directions."""
 
@@ -55,3 +62,7 @@ class Codec(Struct, frozen=True, kw_only=True):
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
     shared_keys: frozenset[str]
     """The keys of a request that the shared options speak for."""
+    route: Callable[[Sequence[Message], Sequence[ToolDefinition], AdapterOptions], Route] | None = (
+        None
+    )
+    """Where a request goes, if the protocol has more than one place for it."""

@@ -16,9 +16,10 @@ from metis.canonical.metadata import MessageMetadata
 from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import made
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.functions import decode_functions
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import CallIds, WireId
-from metis.wire.openai_chat.options import decode_options, decode_tools, encode_options
+from metis.wire.openai_chat.options import decode_options, encode_options
 from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
 from metis.wire.spelling import spelled, spelling_of
@@ -46,7 +47,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     if not isinstance(found, list):
         raise DecodeError("a request has a list of messages", path="$.messages")
     messages = decode_messages(maybe_list(found), context)
-    return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
+    return CanonicalRequest(messages, decode_functions(wire.get("tools")), decode_options(wire))
 
 
 def encode_request(
