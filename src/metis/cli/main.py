@@ -86,6 +86,22 @@ def convert(  # noqa: PLR0913 - one parameter an option
     )
 
 
+@cli.command()
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@INPUT
+@click.option("--from", "from_name", help="The provider whose request is read; guessed if absent.")
+@click.option("--json", is_flag=True, help="Print both bodies and their losses as one object.")
+def diff(source: IO[bytes], left: str, right: str, from_name: str | None, *, json: bool) -> None:
+    """Show what two targets would receive for the same request, side by side, with their losses.
+
+    A and B are providers, or providers with a model, such as openai:gpt-5.
+    """
+    from metis.cli.diff import print_difference
+
+    sys.exit(print_difference(source, left, right, from_name=from_name, json=json))
+
+
 def main() -> None:
     """Run the command line."""
     cli(prog_name="metis")

@@ -5,6 +5,7 @@ from typing import Any, cast
 import msgspec
 
 from metis.canonical.blocks import InvalidInput
+from metis.canonical.tool_schema import describe
 
 _read_any = msgspec.json.Decoder().decode
 
@@ -22,5 +23,5 @@ def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return {}, InvalidInput(raw=text, error=f"not JSON: {error}")
     if not isinstance(value, dict):
-        return {}, InvalidInput(raw=text, error=f"not an object but {type(value).__name__}")
+        return {}, InvalidInput(raw=text, error=f"not an object but {describe(value)}")
     return cast("dict[str, Any]", value), None

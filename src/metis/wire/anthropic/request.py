@@ -22,7 +22,7 @@ from metis.canonical.value import made
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block, encode_block, is_exact, is_result
 from metis.wire.anthropic.options import decode_options, decode_tools, encode_options
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
+from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object, unknown_role
 from metis.wire.spelling import NOTHING, spelled, spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
@@ -87,7 +87,7 @@ class _Draft:
         """Take one message of the wire: one or several of ours."""
         role = _ROLES.get(str(wire.get("role")))
         if role is None:
-            raise DecodeError(f"unknown role {wire.get('role')!r}", path=f"{path}.role")
+            raise unknown_role(wire.get("role"), path)
         content = wire.get("content")
         plain = isinstance(content, str)
         blocks = [{"type": "text", "text": content}] if plain else list_at(content, path)

@@ -35,7 +35,15 @@ from metis.wire.ollama.assistant import (
 from metis.wire.ollama.calls import CallIds, decode_odd_call
 from metis.wire.ollama.images import decode_artifact, decode_image
 from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
-from metis.wire.shape import Wire, list_at, maybe_list, maybe_object, maybe_text, object_at
+from metis.wire.shape import (
+    Wire,
+    list_at,
+    maybe_list,
+    maybe_object,
+    maybe_text,
+    object_at,
+    unknown_role,
+)
 from metis.wire.spelling import spelled, spelling_of
 
 _make_message = made(Message)
@@ -195,7 +203,7 @@ def _is_result(wire: ChatMessage) -> bool:
 def _role_of(wire: Wire, path: str) -> Role:
     role = _ROLES.get(str(wire.get("role")))
     if role is None:
-        raise DecodeError(f"unknown role {wire.get('role')!r}", path=f"{path}.role")
+        raise unknown_role(wire.get("role"), path)
     return role
 
 
