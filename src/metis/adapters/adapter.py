@@ -18,7 +18,13 @@ from metis.catalog.models import AdapterCapabilities
 from metis.projection.loss import Change, Loss
 from metis.projection.project import project
 from metis.streaming import StreamEvent
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.call import (
+    AdapterOptions,
+    CanonicalRequest,
+    RequestContext,
+    ToolChoice,
+    WireRequest,
+)
 from metis.wire.codec import StreamReader, StreamWriter
 from metis.wire.shape import maybe_list, maybe_object
 
@@ -168,7 +174,11 @@ class Adapter:
             for name in sorted(self.profile.refused_options)
             if getattr(options, name) is not None
         ]
-        lost += [(name, f"{self.name} takes no {name}") for name in refused]
+        lost += [
+            (name, f"{self.name} takes no {name}")
+            for name in refused
+            if not _is_usual(getattr(options, name))
+        ]
         changes: dict[str, Any] = dict.fromkeys(refused)
         return replace(options, model=self.wire_model(options.model), **changes), lost
 
@@ -182,6 +192,11 @@ class Adapter:
             change=Change.DROPPED,
             path=f"$.{key}",
         )
+
+
+def _is_usual(value: Any) -> bool:
+    """Whether an option asks for what happens anyway."""
+    return value is True or value == ToolChoice("auto")
 
 
 def _lost_tools(

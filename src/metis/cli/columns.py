@@ -1,9 +1,25 @@
 """Columns of a terminal: how wide text is there, and where it has to break."""
 
+import shutil
+import sys
 import unicodedata
 
+WIDTH = 80
+"""How wide a terminal is that does not say."""
+NARROWEST = 40
+"""A terminal is taken for at least so wide."""
 _CONTINUED = 2
 """How much deeper the rest of a broken line is indented."""
+
+
+def terminal_width() -> int | None:
+    """How wide the terminal is that is printed to; None if it is a file or a pipe."""
+    return columns() if sys.stdout.isatty() else None
+
+
+def columns() -> int:
+    """How many columns there are to print to; 80 if nobody knows."""
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST)
 
 
 def cells(text: str) -> int:

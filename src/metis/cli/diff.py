@@ -1,20 +1,17 @@
 """`metis diff`: what two targets would receive for the same conversation, side by side."""
 
 import difflib
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import click
 import msgspec
 
-from metis.cli.columns import cells, fold
+from metis.cli.columns import cells, columns, fold
 from metis.cli.requests import RequestFile, Target, find_target
 from metis.wire.call import WireRequest
 from metis.wire.shape import maybe_list, maybe_object, maybe_text
 
-_WIDTH = 80
-_NARROWEST = 40
 _STRING_SHOWN = 240
 _HEAD_SHOWN = 40
 _EQUAL, _LEFT, _RIGHT, _BOTH = " ", "<", ">", "|"
@@ -53,7 +50,7 @@ def print_difference(
     hint = file.hint()
     if hint:
         click.echo(f"note: {file.name}: {hint}", err=True)
-    width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _NARROWEST)
+    width = columns()
     for line in _columns(sides, width):
         click.echo(line)
     for side in sides:

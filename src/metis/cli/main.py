@@ -102,6 +102,21 @@ def diff(source: IO[bytes], left: str, right: str, from_name: str | None, *, jso
     sys.exit(print_difference(source, left, right, from_name=from_name, json=json))
 
 
+@cli.command()
+@click.argument("sources", metavar="FILE|-...", type=click.File("rb"), nargs=-1, required=True)
+@click.option("--from", "from_name", help="The provider of recordings that do not name it.")
+@click.option("--to", "to_name", help="Also tell what would be lost there: openai, openai:gpt-5.")
+def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> None:
+    """Check recorded exchanges (JSONL): is everything read, kept, and written again as it was?
+
+    Prints each finding as file:line: what: where and why, then what holds. Exits with 1 if
+    something broke. docs/recordings.md describes the files.
+    """
+    from metis.cli.verify import print_verdicts
+
+    sys.exit(print_verdicts(sources, from_name=from_name, to_name=to_name))
+
+
 def main() -> None:
     """Run the command line."""
     cli(prog_name="metis")

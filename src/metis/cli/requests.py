@@ -1,7 +1,8 @@
 """Requests in files: reading one, and what a target would receive for it."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 import click
@@ -35,6 +36,18 @@ class Target(NamedTuple):
     name: str
     adapter: adapters.Adapter
     model: str | None
+
+
+@contextmanager
+def unlogged() -> Generator[None]:
+    """Keep losses out of the log while they are printed."""
+    log = logging.getLogger("metis.adapters")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def find_adapter(name: str, option: str) -> adapters.Adapter:
@@ -77,10 +90,9 @@ class RequestFile:
         is_home = target.adapter.name == self.adapter.name
         model = target.model or (self.request.options.model if is_home else None)
         options = replace(self.request.options, model=model)
-        log = logging.getLogger("metis.adapters")
-        log.setLevel(logging.ERROR)  # losses are printed, not logged
         try:
-            return target.adapter.to_wire(self.request.messages, self.request.tools, options)
+            with unlogged():
+                return target.adapter.to_wire(self.request.messages, self.request.tools, options)
         except MetisError as error:
             raise Unreadable(f"{self.name}: {error}") from None
 
