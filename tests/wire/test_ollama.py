@@ -38,8 +38,9 @@ from metis.canonical.errors import (
 )
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.ollama.errors import decode_error, encode_error
-from metis.wire.ollama.request import decode_request, encode_request
+from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
+from metis.wire.ollama.turns import encode_request
 from metis.wire.shape import Wire
 from strategies import json_objects
 

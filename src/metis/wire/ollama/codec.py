@@ -3,10 +3,11 @@
 from metis.wire.codec import Codec
 from metis.wire.ollama.errors import decode_error, encode_error
 from metis.wire.ollama.options import SHARED_KEYS
-from metis.wire.ollama.request import decode_request, encode_request, route
+from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
 from metis.wire.ollama.stream import StreamDecoder
 from metis.wire.ollama.stream_encoder import StreamEncoder
+from metis.wire.ollama.turns import encode_request, route
 from metis.wire.ollama.types import PROTOCOL
 
 CODEC = Codec(

@@ -12,7 +12,6 @@ from msgspec import UNSET, Raw
 
 from metis.canonical.blocks import (
     ContentBlock,
-    ImageBlock,
     OpaqueBlock,
     TextBlock,
     ThinkingBlock,
@@ -30,7 +29,6 @@ from metis.wire.ollama.assistant import (
     Spelling,
     decode_assistant,
     encode_assistant,
-    joined_text,
 )
 from metis.wire.ollama.calls import CallIds, decode_odd_call
 from metis.wire.ollama.images import decode_artifact, decode_image
@@ -56,7 +54,6 @@ _ROLES = {
     "assistant": Role.ASSISTANT,
     "tool": Role.TOOL,
 }
-_ERROR = "Error: "
 
 Content = tuple[ContentBlock, ...]
 Decoded = tuple[Content, Spelling]
@@ -79,14 +76,14 @@ class _Reader:
         if role is Role.ASSISTANT and self._before not in (Role.ASSISTANT, Role.TOOL):
             self._ids.forget()
         self._before = role
-        if typed is not None and (role is Role.USER or role is Role.SYSTEM):
+        if typed is not None and role is not Role.TOOL:
             usual = self._usual(typed, role)
             if usual is not None:
                 return self._message(one, role, usual, self._plain)
         return self._careful(one, role, wire, path)
 
     def _usual(self, wire: ChatMessage, role: Role) -> Content | None:
-        """The blocks of a plain message of the user or of the system; None for all others."""
+        """The blocks of a message of text, or of the user's pictures; None for all others."""
         if (
             wire.thinking is not UNSET
             or wire.tool_calls is not UNSET
@@ -124,12 +121,13 @@ class _Reader:
         theirs = "" if wire.tool_call_id is UNSET else wire.tool_call_id
         name = "" if wire.tool_name is UNSET else wire.tool_name
         inner: Content = (_make_text(wire.content),) if wire.content else ()
-        return self._answer(theirs, name, inner, _result_keys(theirs, name))
+        return self._answer(theirs, name, inner)
 
-    def _answer(self, theirs: str, name: str, inner: Content, keys: Wire) -> Decoded:
+    def _answer(self, theirs: str, name: str, inner: Content) -> Decoded:
         call, is_next = self._ids.of_result(theirs, name)
-        usual = _result_keys(call.theirs, call.name)
-        spelling: Spelling = {} if keys == usual else {"result": keys, "is_spelled": True}
+        spelling: Spelling = {}
+        if call.theirs != theirs or call.name != name:
+            spelling = {"result": result_keys(theirs, name), "is_spelled": True}
         if not is_next:
             spelling["is_placed"] = True
         return (_make_result(call.ours, inner),), spelling
@@ -152,7 +150,7 @@ class _Reader:
             return (*said, *shown), {}
         theirs = maybe_text(wire.get("tool_call_id")) or ""
         name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
-        return self._answer(theirs, name, (*said, *shown), _result_keys(theirs, name))
+        return self._answer(theirs, name, (*said, *shown))
 
     def _message(
         self, one: str, role: Role, content: Content, metadata: MessageMetadata
@@ -256,120 +254,20 @@ def _wire_ids(content: Content, wire: Wire) -> dict[str, str]:
     }
 
 
-def _result_keys(theirs: str, name: str) -> Wire:
+def result_keys(theirs: str, name: str) -> Wire:
+    """How a result names the call that it answers: by id, by tool, by both, or not at all."""
     keys: Wire = {"tool_call_id": theirs} if theirs else {}
     return {**keys, "tool_name": name} if name else keys
-
-
-def encode_messages(messages: Sequence[Message]) -> list[ChatMessage | Wire]:
-    """The messages of the wire for ours."""
-    writer = _Writer()
-    turns: list[ChatMessage | Wire] = []
-    for message in messages:
-        if message.role is Role.TOOL:
-            writer.take_result(message)
-            continue
-        turns += writer.results()
-        turns.append(writer.write(message))
-    turns += writer.results()
-    return turns
 
 
 def encode_answer(message: Message, ids: Mapping[str, str] | None = None) -> ChatMessage | Wire:
     """An assistant message by itself; `ids` are those to give to calls that have none here."""
     spelling = spelling_of(message, PROTOCOL)
     known: Mapping[str, str] = {**(ids or {}), **(spelling.get("ids") or {})}
-    return _whole(message) or encode_assistant(message.content, spelling, known)
+    return whole(message) or encode_assistant(message.content, spelling, known)
 
 
-class _Writer:
-    """Writes the messages of one request, in order."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._places: dict[str, int] = {}
-        self._results: list[tuple[int, ChatMessage | Wire]] = []
-        self._are_placed = False
-
-    def write(self, message: Message) -> ChatMessage | Wire:
-        """One message that is no result."""
-        content = message.content
-        if message.role is not Role.ASSISTANT:
-            if len(content) == 1 and type(content[0]) is TextBlock and not _is_odd(message):
-                role = "user" if message.role is Role.USER else "system"
-                return ChatMessage(role=role, content=content[0].text)
-            return _whole(message) or _encode_asked(message)
-        for block in content:
-            if isinstance(block, ToolUseBlock):
-                self._places[block.id] = len(self._places)
-                self._names[block.id] = block.name
-        spelling = spelling_of(message, PROTOCOL)
-        self._known.update(spelling.get("ids") or {})
-        return _whole(message) or encode_assistant(content, spelling, self._known)
-
-    def take_result(self, message: Message) -> None:
-        """Take a result in; those of one turn are written together."""
-        spelling = spelling_of(message, PROTOCOL)
-        result = next((b for b in message.content if isinstance(b, ToolResultBlock)), None)
-        self._are_placed = self._are_placed or bool(spelling.get("is_placed"))
-        place = -1 if result is None else self._places.get(result.tool_use_id, -1)
-        self._results.append((place, _whole(message) or self._encode(message, result, spelling)))
-
-    def results(self) -> list[ChatMessage | Wire]:
-        """The results of a turn: where nothing but the order tells them apart, in that of calls."""
-        found = self._results
-        if not found:
-            return []
-        if len(found) > 1 and not self._are_placed:
-            found.sort(key=lambda each: each[0])
-        self._results, self._are_placed = [], False
-        return [wire for _, wire in found]
-
-    def _encode(
-        self, message: Message, result: ToolResultBlock | None, spelling: Mapping[str, Any]
-    ) -> ChatMessage:
-        if result is None:
-            return ChatMessage(role="tool", content=joined_text(message.content))
-        ours = result.tool_use_id
-        if spelling.get("is_spelled"):
-            keys: Mapping[str, str] = spelling.get("result") or {}
-        else:
-            keys = _result_keys(self._known.get(ours, ""), self._names.get(ours, ""))
-        text = joined_text(result.content)
-        return ChatMessage(
-            role="tool",
-            content=_marked(text) if result.is_error else text,
-            images=_images(result.content) or UNSET,
-            tool_call_id=keys.get("tool_call_id", UNSET),
-            tool_name=keys.get("tool_name", UNSET),
-        )
-
-
-def _is_odd(message: Message) -> bool:
-    return message.metadata.provider_raw is not None
-
-
-def _whole(message: Message) -> Wire | None:
+def whole(message: Message) -> Wire | None:
     """A message as it came, if it still says the same."""
     whole: Mapping[str, Any] = spelling_of(message, PROTOCOL).get("whole") or {}
     return whole["wire"] if whole and whole["digest"] == message.content_digest() else None
-
-
-def _encode_asked(message: Message) -> ChatMessage:
-    role = "user" if message.role is Role.USER else "system"
-    images = _images(message.content)
-    return ChatMessage(role=role, content=joined_text(message.content), images=images or UNSET)
-
-
-def _images(content: Sequence[ContentBlock]) -> list[str]:
-    return [
-        block.source.data
-        for block in content
-        if isinstance(block, ImageBlock) and block.source.kind == "base64"
-    ]
-
-
-def _marked(text: str) -> str:
-    """The result of a failed call, which the protocol has no flag for (T26)."""
-    return text if text.startswith(_ERROR) else f"{_ERROR}{text}".strip()

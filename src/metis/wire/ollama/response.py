@@ -25,7 +25,7 @@ from metis.wire.ollama.calls import CallIds
 from metis.wire.ollama.errors import decode_error, has_failed, read_error
 from metis.wire.ollama.images import decode_artifact
 from metis.wire.ollama.messages import Content, Decoded, decode_odd_answer, encode_answer, is_answer
-from metis.wire.ollama.request import GENERATE
+from metis.wire.ollama.turns import GENERATE
 from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
 from metis.wire.shape import Wire, maybe_count, maybe_text, object_at, read_object
 from metis.wire.spelling import spelled, spelling_of

@@ -16,8 +16,8 @@ from metis.streaming.events import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
-from metis.wire.ollama.request import GENERATE
 from metis.wire.ollama.response import encode_usage, timestamp, wire_model
+from metis.wire.ollama.turns import GENERATE
 from metis.wire.ollama.types import write_json
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import derived_id
