@@ -26,8 +26,7 @@ from metis.canonical import Message, Role, StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamEvent, TextDelta
 from metis.wire.call import AdapterOptions, RequestContext
 
-PROTOCOLS = {"anthropic": None, "openai": None, "ollama": "llama4"}
-"""The protocols, each with a model that sees pictures, if the default one does not."""
+PROTOCOLS = ("anthropic", "openai")
 CONTEXT = RequestContext(session_id="sess_bench")
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
@@ -55,14 +54,13 @@ def conversation(count: int) -> list[Message]:
 def works(name: str, messages: list[Message]) -> list[Work]:
     """Every kind of work for one protocol."""
     adapter = adapters.get(name)
-    options = AdapterOptions(model=PROTOCOLS[name])
-    wire = adapter.to_wire(messages, (), options)
+    wire = adapter.to_wire(messages)
     ready = json.loads(wire.body)
     answer = next(message for message in messages if message.role is Role.ASSISTANT)
     response = adapter.to_wire_response(answer, CONTEXT)
     chunks = stream_of(name, answer)
     return [
-        Work("to_wire", lambda: _write(ready), lambda: adapter.to_wire(messages, (), options)),
+        Work("to_wire", lambda: _write(ready), lambda: adapter.to_wire(messages)),
         Work(
             "from_wire_request",
             lambda: _read(wire.body),
@@ -83,9 +81,8 @@ def stream_of(name: str, answer: Message) -> list[bytes]:
     whole = adapters.get(name).to_wire_response(answer, CONTEXT)
     message = adapters.get(name).from_wire_response(whole, CONTEXT)
     frames: list[bytes] = []
-    end = b"\n" if name == "ollama" else b"\n\n"
     for event in events_of(message):
-        frames += [f + end for f in encoder.encode(event).split(end) if f]
+        frames += [f + b"\n\n" for f in encoder.encode(event).split(b"\n\n") if f]
     last = encoder.finish()
     return [*frames, last] if last else frames
 
@@ -101,9 +98,8 @@ def split_and_decode(chunks: list[bytes]) -> None:
     """The floor of a stream: split lines and decode each."""
     for chunk in chunks:
         for line in chunk.split(b"\n"):
-            data = line.removeprefix(b"data: ")
-            if data.startswith(b"{"):
-                _read(data)
+            if line.startswith(b"data: {"):
+                _read(line[6:])
 
 
 def decode_stream(name: str, chunks: list[bytes]) -> Message:
