@@ -130,6 +130,7 @@ REQUESTS: dict[str, Wire] = {
     "no options": chat(ASKED, options={}, keep_alive=None),
     "null options": chat(ASKED, options=None),
     "keys that look like nested ones": chat(ASKED, **{"options.seed": 1, ".x": 2, "..": 3}),
+    "a prompt beside a chat": chat(ASKED, prompt="x", system="y", raw=True),
     "formats": chat(ASKED, format=SCHEMA, think="high", keep_alive="5m", stream=False),
     "streaming": chat(ASKED, stream=True),
     "unknown keys": chat({**ASKED, "mood": "calm"}, speed="fast", truncate=True),

@@ -2,7 +2,7 @@
 
 What the shared options have no word for stays in the spelling: keys of the request under their
 names, keys of `options` as `options.seed`, so that each can be told as lost by itself. A key of a
-request that looks like one of those is kept with a dot before it.
+request that looks like one of those, or like a prompt in a chat, is kept with a dot before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,11 @@ SHARED_KEYS = frozenset({"model", "stream", "tools", _INNER, "prompt", "system",
 """The keys of a spelling that the shared options, the tools and the messages speak for."""
 
 
-def decode_options(wire: Wire) -> AdapterOptions:
-    """The shared options of a request, with their spelling."""
+def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
+    """The shared options of a request, with their spelling; only that of a prompt has a prompt."""
     native: Wire = {_outer(key): value for key, value in wire.items()}
+    if not is_prompt and "prompt" in native:
+        native[".prompt"] = native.pop("prompt")
     inner = wire.get(_INNER)
     shared: Wire = {}
     if isinstance(inner, dict):

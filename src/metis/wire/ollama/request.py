@@ -30,13 +30,15 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 def _decode_odd(body: bytes, context: RequestContext) -> CanonicalRequest:
     wire = read_object(body, "request")
-    if "messages" in wire:
+    is_prompt = "messages" not in wire
+    if not is_prompt:
         messages = decode_messages(list_at(wire.pop("messages"), "$.messages"), context)
     elif "prompt" in wire:
         messages = decode_messages(_prompt_messages(wire), context)
     else:
         raise DecodeError("a request has a list of messages, or a prompt", path="$.messages")
-    return CanonicalRequest(messages, decode_functions(wire.get("tools")), decode_options(wire))
+    options = decode_options(wire, is_prompt=is_prompt)
+    return CanonicalRequest(messages, decode_functions(wire.get("tools")), options)
 
 
 def _prompt_messages(wire: Wire) -> list[ChatMessage]:

@@ -96,8 +96,9 @@ class Turns:
         body = encode_options(options, tools)
         if is_prompt(self._first, tools, options):
             return write_json(_encode_prompt(body, self._first))
-        for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS) if "prompt" in body else ():
-            body.pop(key, None)
+        if "prompt" in options.native.get(PROTOCOL, {}):
+            for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
+                body.pop(key, None)
         body["messages"] = Raw(b"[%b]" % b",".join(self._written))
         return write_json(body)
 
