@@ -28,7 +28,7 @@ TOOL = ToolDefinition("read_file", "Reads a file.", {"type": "object"}, SideEffe
 
 def test_adapters_are_found_by_name() -> None:
     assert NAMES[:2] == ["anthropic", "openai"]
-    assert {"openai-responses", "azure-responses", "gemini", "vertex"} <= {*NAMES}
+    assert {"openai-responses", "azure-responses", "gemini", "vertex", "ollama"} <= {*NAMES}
     assert NAMES[-1] == "openai-compatible"
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")

@@ -131,13 +131,17 @@ def test_a_choice_goes_with_the_tools_that_it_chose_from() -> None:
     body: Any = {
         "messages": [{"role": "user", "content": "go"}],
         "tools": tools,
-        "tool_choice": "auto",
+        "tool_choice": "required",
     }
     request = OPENAI.from_wire_request(body, CONTEXT)
     assert json.loads(OPENAI.to_wire(request.messages, request.tools, request.options).body) == body
     without = OPENAI.to_wire(request.messages, (), request.options)
     assert set(json.loads(without.body)) == {"messages"}
     assert told(without) == [("option", "$.tool_choice")]
+    usual = OPENAI.to_wire(
+        request.messages, (), replace(request.options, tool_choice=ToolChoice("auto"))
+    )
+    assert (set(json.loads(usual.body)), told(usual)) == ({"messages"}, [])
     own: Any = {"messages": body["messages"], "tool_choice": "none"}
     request = OPENAI.from_wire_request(own, CONTEXT)
     assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == own

@@ -65,15 +65,58 @@ def test_strict_prints_losses_only() -> None:
     ]
 
 
+TALKED: dict[str, Any] = {
+    "model": "gpt-5",
+    "messages": [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": "go"},
+    ],
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "body", "said"),
     [
-        (("--from", "anthropic", "--to", "nobody"), ASKED, "no adapter is named 'nobody'"),
-        (("--from", "anthropic", "--to", "openai"), [], "a request is a JSON object"),
+        (
+            ("--from", "anthropic", "--to", "nobody"),
+            ASKED,
+            "Invalid value for '--to': no adapter is named 'nobody'",
+        ),
+        (
+            ("--from", "nobody", "--to", "openai"),
+            ASKED,
+            "Invalid value for '--from': no adapter is named 'nobody'",
+        ),
+        (("--from", "anthropic", "--to", "openai"), [], "-: $: a request is a JSON object"),
         (
             ("--from", "anthropic", "--to", "openai"),
             {"messages": [{"role": "x", "content": ""}]},
             "$.messages[0].role: unknown role 'x'",
+        ),
+        (
+            ("--from", "anthropic", "--to", "openai"),
+            {"messages": [None]},
+            "$.messages[0]: expected an object, got null",
+        ),
+        (
+            ("--from", "anthropic", "--to", "openai"),
+            {"messages": {}},
+            "$.messages: expected an array, got object with 0 properties",
+        ),
+        (
+            ("--from", "anthropic", "--to", "openai"),
+            {"messages": [{"content": ""}]},
+            "$.messages[0].role: a message has a role",
+        ),
+        (
+            ("--from", "anthropic", "--to", "ollama"),
+            TALKED,
+            "unknown role 'developer'; it looks like a request of Chat Completions; try --from op",
+        ),
+        (
+            ("--from", "openai", "--to", "anthropic"),
+            {"contents": [{"parts": [{"text": "hi"}]}]},
+            "it looks like a request of Gemini",
         ),
     ],
 )
@@ -83,4 +126,27 @@ def test_what_cannot_be_converted_is_one_sentence(
     done = run(*arguments, body=body)
     assert done.exit_code == 2
     assert said in done.stderr
+    assert done.stdout == ""
     assert "Traceback" not in done.output
+
+
+def test_a_body_that_looks_like_another_protocol_is_pointed_out() -> None:
+    done = run("--from", "openai", "--to", "openai", "--model", "gpt-5")
+    assert done.exit_code == 0
+    said = "-: it looks like a request of Anthropic Messages; try --from anthropic"
+    assert f"note: {said}" in done.stderr.splitlines()
+    as_json = run("--from", "openai", "--to", "openai", "--model", "gpt-5", "--json")
+    assert json.loads(as_json.stderr.splitlines()[0]) == {"note": said}
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_called_empty(data: bytes) -> None:
+    arguments = ["convert", "--from", "anthropic", "--to", "openai", "-"]
+    done = CliRunner().invoke(cli, arguments, input=data)
+    assert (done.exit_code, done.stderr) == (2, "-: the file is empty\n")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
+    arguments = ["convert", "--from", "anthropic", "--to", "anthropic", "-"]
+    done = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbf" + json.dumps(ASKED).encode())
+    assert json.loads(done.stdout) == ASKED

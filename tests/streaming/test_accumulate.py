@@ -110,9 +110,9 @@ def test_no_arguments_are_an_empty_input(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[1]", "not an object but list"),
-        ("null", "not an object but NoneType"),
-        ('"x"', "not an object but str"),
+        ("[1]", "not an object but array of 1 item"),
+        ("null", "not an object but null"),
+        ('"x"', 'not an object but string "x"'),
         ('{"a":', "not JSON: Input data was truncated"),
     ],
 )

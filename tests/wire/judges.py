@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, NotRequired, Required, get_args, get_origin
 
 import anthropic.types.beta.message_create_params as anthropic_params
+import ollama._types as ollama_types
 import openai.types.chat.completion_create_params as openai_params
 import openai.types.responses.response_create_params as responses_params
 import pydantic
@@ -26,6 +27,8 @@ def judge(target: str) -> pydantic.TypeAdapter[Any]:
     kinds: dict[str, Any] = {
         "anthropic": anthropic_params.MessageCreateParamsNonStreaming,
         "openai": openai_params.CompletionCreateParamsNonStreaming,
+        "ollama": ollama_types.ChatRequest,
+        "ollama prompt": ollama_types.GenerateRequest,
         "openai-responses": responses_params.ResponseCreateParamsNonStreaming,
     }
     if target == "anthropic":
@@ -98,10 +101,35 @@ def _strict_dict(kind: Any) -> Any:
     return made
 
 
+# JSON Schemas say more than these types name; the server skips what it does not know.
+_OPEN = (ollama_types.Tool.Function.Parameters, ollama_types.Tool.Function.Parameters.Property)
+
+
+@cache
+def _strict_model(kind: type[ollama_types.SubscriptableBaseModel]) -> Any:
+    """A model of an SDK as the dict that it is on the wire."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        inner = _strict(hints[name])
+        fields[field.alias or name] = Required[inner] if field.is_required() else NotRequired[inner]
+    name = f"Strict{kind.__qualname__}"
+    made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time
+    made.__pydantic_config__ = pydantic.ConfigDict(extra="allow" if kind in _OPEN else "forbid")
+    return made
+
+
+def _is_model(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, ollama_types.SubscriptableBaseModel)
+
+
 def _strict(hint: Any) -> Any:
     origin, members = get_origin(hint), get_args(hint)
-    if is_typeddict(hint):
-        return _strict_dict(hint)
+    if is_typeddict(hint) or _is_model(hint):
+        return _strict_dict(hint) if is_typeddict(hint) else _strict_model(hint)
+    if any(map(_is_model, members)):
+        # Where a model may stand, any mapping may, too, and would be checked by nobody.
+        members = tuple(m for m in members if get_origin(m) is not collections.abc.Mapping)
     if origin in (Required, NotRequired, typing.Annotated):
         return _strict(members[0])
     if origin in (typing.Union, types.UnionType):
@@ -110,4 +138,4 @@ def _strict(hint: Any) -> Any:
     if origin in (collections.abc.Iterable, collections.abc.Sequence, list):
         return list[_strict(members[0])]
     # The SDKs also take open files, which no JSON holds.
-    return str if origin in (typing.IO, os.PathLike) else hint
+    return str if origin in (typing.IO, os.PathLike) or hint is ollama_types.Image else hint

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import anthropic_shape
 import gemini_shape
+import ollama_shape
 import openai_chat_shape
 import openai_responses_shape
 from corpus import body_of
@@ -43,6 +44,7 @@ class Row(NamedTuple):
 ADAPTERS = {
     "anthropic": Row("anthropic_messages", anthropic_shape.TURNS, anthropic_shape.faults),
     "gemini": Row("gemini", gemini_shape.TURNS, gemini_shape.faults),
+    "ollama": Row("ollama", ollama_shape.TURNS, ollama_shape.faults),
     "openai": Row("openai_chat", openai_chat_shape.TURNS, openai_chat_shape.faults),
     "openai-responses": Row(
         "openai_responses", openai_responses_shape.TURNS, openai_responses_shape.faults
@@ -60,7 +62,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def recorded(name: str) -> Iterator[tuple[str, Any]]:
     """The requests on which the laws are tried: written by hand, and recorded where there are."""
     row = ADAPTERS[name]
-    return ((key, body) for key, body in requests(row.recordings) if row.turns in body)
+    return (
+        (key, body)
+        for key, body in requests(row.recordings)
+        if row.turns in body or "prompt" in body
+    )
 
 
 @pytest.mark.row("M-008", "M-010", "M-193")
@@ -191,13 +197,17 @@ def test_valid_for_the_target(source: str, target: str) -> None:
         ("gemini", {"generationConfig": {"top_k_k": 3}}),
         ("gemini", {"tools": [{"functionDeclarations": [{"name": "f", "schema": "x"}]}]}),
         ("gemini", {"model": "m"}),
+        ("ollama", {"top_k": 3}),
+        ("ollama", {"options": {"max_tokens": 3}}),
+        ("ollama", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        ("ollama", {"messages": [{"role": "user", "content": "x", "is_error": True}]}),
     ],
 )
 def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) -> None:
     asked: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
-    good: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": asked}
-    if target == "openai-responses":
-        good = {"model": "m", "input": asked}
+    good: dict[str, Any] = {"model": "m", ADAPTERS[target].turns: asked}
+    if target == "anthropic":
+        good["max_tokens"] = 9
     if target == "gemini":
         good = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     assert complaints(target, good) == []

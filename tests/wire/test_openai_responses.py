@@ -573,7 +573,7 @@ def test_every_choice_of_tools_comes_back(choice: Any) -> None:
 
 @pytest.mark.row("T114", "T183")
 def test_options_that_would_be_refused_are_left_out_and_told() -> None:
-    options = AdapterOptions(stop_sequences=("x",), top_k=3, parallel_tool_calls=True)
+    options = AdapterOptions(stop_sequences=("x",), top_k=1, parallel_tool_calls=False)
     wire = adapters.get(NAME).to_wire([user("hi")], (), options)
     body = json.loads(wire.body)
     assert complaints(NAME, body) == []

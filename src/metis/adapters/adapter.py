@@ -77,16 +77,34 @@ class Adapter:
         taken, sent = asked.project(options, tools)
         turns, losses = self._turns(messages, model, self._target(model, taken))
         body = turns.body(sent, taken)
+        path, unplaced = self._route(turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
-        losses = [*losses, *(self._option_loss(session, each) for each in asked.lost)]
+        losses = [*losses, *(self._option_loss(session, each) for each in (*asked.lost, *unplaced))]
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
-            path=self.profile.path_to(model.name, is_stream=bool(options.stream)),
+            path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=losses,
         )
+
+    def _route(
+        self,
+        turns: TurnWriter,
+        tools: Sequence[ToolDefinition],
+        asked: AdapterOptions,
+        model: Model,
+    ) -> tuple[str, list[LostOption]]:
+        """The path of a request, and the options that have no place there."""
+        if self._codec.route is None:
+            return self.profile.path_to(model.name, is_stream=bool(asked.stream)), []
+        route = self._codec.route(turns, tools, asked)
+        lost = [
+            LostOption(key, f"{route.path} has no place for the option {key!r}")
+            for key in route.lost
+        ]
+        return route.path, lost
 
     def _fitted(self, model: Model, options: AdapterOptions) -> Model:
         """The model as the options of a request make it; the same facts are the same target."""

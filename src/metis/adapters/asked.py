@@ -8,12 +8,14 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
-from metis.adapters.toolbox import LostOption, lost_tools, named, without_choice
+from metis.adapters.toolbox import LostOption, is_usual, lost_tools, named, without_choice
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
+_UNSAID: tuple[Any, ...] = (None, "", [], {})
+"""Values of an option that say nothing."""
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
 
 
@@ -72,7 +74,8 @@ class Asked:
         for option in sorted(refused):
             if getattr(options, option, None) is not None:
                 changes[option] = None
-                self.lost.append(LostOption(option, refused[option]))
+                if not is_usual(getattr(options, option)):
+                    self.lost.append(LostOption(option, refused[option]))
         return replace(options, **changes) if changes else options
 
     def _allowed(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
@@ -177,7 +180,7 @@ def _own_keys(keys: Mapping[str, Any], shared: frozenset[str], within: str = "")
     """The options that no shared one speaks for; objects that hold shared ones are looked into."""
     for key, value in keys.items():
         name = within + key
-        if value is None or name in shared:
+        if value in _UNSAID or name in shared:
             continue
         if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in shared):
             yield from _own_keys(maybe_object(value), shared, f"{name}.")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from metis.wire.anthropic.codec import CODEC as ANTHROPIC
 from metis.wire.codec import Codec
 from metis.wire.gemini.codec import CODEC as GEMINI
+from metis.wire.ollama.codec import CODEC as OLLAMA
 from metis.wire.openai_chat.codec import CODEC as OPENAI_CHAT
 from metis.wire.openai_responses.codec import CODEC as OPENAI_RESPONSES
 
@@ -13,6 +14,7 @@ CODECS: Mapping[str, Codec] = {
     for codec in (
         ANTHROPIC,
         GEMINI,
+        OLLAMA,
         OPENAI_CHAT,
         OPENAI_RESPONSES,
     )

@@ -82,6 +82,11 @@ _RESPONSES = Profile(
     developer_role=True,
 )
 
+_LOCAL = assumed(
+    context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
+)
+"""A model that somebody runs: what the server takes, which tells if its model does not."""
+
 PROFILES: Mapping[str, Profile] = {
     "anthropic": Profile(
         name="anthropic",
@@ -168,6 +173,19 @@ PROFILES: Mapping[str, Profile] = {
         auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
         catalogued="gemini",
         url_blocks=frozenset({"image", "document", "audio", "video"}),
+    ),
+    "ollama": Profile(
+        name="ollama",
+        protocol="ollama",
+        base_url="http://127.0.0.1:11434",
+        path="/api/chat",
+        default_model="llama3.2",
+        defaults=_LOCAL,
+        refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
+        takes_thinking=True,
+        needs_signatures=False,
+        system_first=True,
+        free_names=True,
     ),
 }
 """The providers that come with metis, by name."""

@@ -10,7 +10,7 @@ from metis.adapters.profile import Profile
 from metis.canonical.tools import ToolDefinition
 from metis.projection.calls import wire_name
 from metis.projection.loss import Change
-from metis.wire.call import AdapterOptions
+from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.codec import Codec
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import says
@@ -100,9 +100,18 @@ def without_choice(
         for name in ("tool_choice", "parallel_tool_calls")
         if getattr(options, name) is not None
     ]
-    lost += [LostOption(name, "there are no tools to choose from") for name in names]
+    lost += [
+        LostOption(name, "there are no tools to choose from")
+        for name in names
+        if not is_usual(getattr(options, name))
+    ]
     changes: dict[str, Any] = dict.fromkeys(names)
     return replace(options, **changes) if names else options
+
+
+def is_usual(value: object) -> bool:
+    """Whether an option asks for what happens anyway."""
+    return value is True or value in ((), ToolChoice("auto"))
 
 
 def _has_tools_of_its_own(own: Mapping[str, Any] | None, codec: Codec) -> bool:

@@ -1,18 +1,11 @@
 """`metis convert`: a request of one provider as a request of another, with its losses."""
 
-import logging
-from collections.abc import Mapping
 from typing import IO
 
 import click
 import msgspec
-from msgspec.structs import replace
 
-from metis import adapters
-from metis.canonical import MetisError
-from metis.cli.documents import name_of
-from metis.projection import Loss
-from metis.wire.call import RequestContext
+from metis.cli.requests import RequestFile, Target, find_adapter
 
 
 def print_conversion(  # noqa: PLR0913 - one parameter an option
@@ -22,22 +15,17 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
 
     With `strict` any loss is a failure, and nothing is printed but the losses.
     """
-    logging.getLogger("metis.adapters").setLevel(logging.ERROR)  # losses are printed, not logged
-    try:
-        request = adapters.get(from_name).from_wire_request(
-            source.read(), RequestContext(session_id="convert")
-        )
-        target = adapters.get(to_name)
-        chosen = model if model or from_name != to_name else request.options.model
-        wire = target.to_wire(
-            request.messages, request.tools, replace(request.options, model=chosen)
-        )
-    except MetisError as error:
-        click.echo(f"{name_of(source)}: {error}", err=True)
-        return 2
-    places = {message.id: number for number, message in enumerate(request.messages, 1)}
-    for loss in wire.losses:
-        line = msgspec.json.encode(loss).decode() if json else _line(loss, places)
+    target = Target(to_name, find_adapter(to_name, "--to"), model)
+    file = RequestFile(source, from_name)
+    wire = file.sent_to(target)
+    hint = file.hint()
+    if hint:
+        click.echo(_note(f"{file.name}: {hint}", json=json), err=True)
+    if json:
+        lines = (msgspec.json.encode(loss).decode() for loss in wire.losses)
+    else:
+        lines = file.loss_lines(wire.losses)
+    for line in lines:
         click.echo(line, err=True)
     if strict and wire.losses:
         return 1
@@ -45,7 +33,5 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
     return 0
 
 
-def _line(loss: Loss, places: Mapping[str, int]) -> str:
-    number = places.get(loss.message_id)
-    where = f"{loss.path}" if number is None else f"message {number} {loss.path}"
-    return f"{loss.change}: {loss.block_type} at {where}: {loss.reason}"
+def _note(text: str, *, json: bool) -> str:
+    return msgspec.json.encode({"note": text}).decode() if json else f"note: {text}"

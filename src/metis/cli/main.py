@@ -223,6 +223,37 @@ def migrate(store: str | None) -> None:
     sys.exit(print_migration(store))
 
 
+@cli.command()
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@INPUT
+@click.option("--from", "from_name", help="The provider whose request is read; guessed if absent.")
+@click.option("--json", is_flag=True, help="Print both bodies and their losses as one object.")
+def diff(source: IO[bytes], left: str, right: str, from_name: str | None, *, json: bool) -> None:
+    """Show what two targets would receive for the same request, side by side, with their losses.
+
+    A and B are providers, or providers with a model, such as openai:gpt-5.
+    """
+    from metis.cli.diff import print_difference
+
+    sys.exit(print_difference(source, left, right, from_name=from_name, json=json))
+
+
+@cli.command()
+@click.argument("sources", metavar="FILE|-...", type=click.File("rb"), nargs=-1, required=True)
+@click.option("--from", "from_name", help="The provider of recordings that do not name it.")
+@click.option("--to", "to_name", help="Also tell what would be lost there: openai, openai:gpt-5.")
+def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> None:
+    """Check recorded exchanges (JSONL): is everything read, kept, and written again as it was?
+
+    Prints each finding as file:line: what: where and why, then what holds. Exits with 1 if
+    something broke. docs/recordings.md describes the files.
+    """
+    from metis.cli.verify import print_verdicts
+
+    sys.exit(print_verdicts(sources, from_name=from_name, to_name=to_name))
+
+
 def main() -> None:
     """Run the command line."""
     cli(prog_name="metis")

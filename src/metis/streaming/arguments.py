@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from metis.canonical.blocks import InvalidInput
+from metis.canonical.tool_schema import describe
 
 _read_any = msgspec.json.Decoder().decode
 
@@ -34,7 +35,7 @@ def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
             return meant[0], None
         return {}, InvalidInput(raw=text, error=f"not JSON: {error}")
     if not isinstance(value, dict):
-        return {}, InvalidInput(raw=text, error=f"not an object but {type(value).__name__}")
+        return {}, InvalidInput(raw=text, error=f"not an object but {describe(value)}")
     return cast("dict[str, Any]", value), None
 
 

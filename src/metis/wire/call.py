@@ -33,6 +33,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The HTTP status of a response, so that error bodies become the right error."""
     created_at: datetime = msgspec.field(default_factory=_now)
     latency_ms: int = 0
+    path: str | None = None
+    """The path that a client called, where a protocol has several."""
     tools: tuple[str, ...] = ()
     """Our names of the tools that the model was told of: calls in an answer are read by them."""
 

@@ -58,6 +58,13 @@ class TurnWriter(Protocol):
         ...
 
 
+class Route(Struct, frozen=True):
+    """Where a request goes, and which of its protocol's own options have no place there."""
+
+    path: str
+    lost: tuple[str, ...] = ()
+
+
 def _nothing(_: Message) -> Iterable[str]:
     return ()
 
@@ -80,6 +87,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Other keys of a request that mean the same at every host of the protocol."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
     """The provider's own tools in a request, where they have a shape of their own."""
+    route: Callable[[TurnWriter, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
+    """Where a request goes, if the protocol has more than one place for it."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing
     """The paths of what a message says in this protocol only, kept in its spelling."""
     fit: Callable[[Target, AdapterOptions], Target] | None = None

@@ -5,6 +5,7 @@ from typing import Any, cast
 import msgspec
 
 from metis.canonical.errors import DecodeError
+from metis.canonical.tool_schema import describe
 
 Wire = dict[str, Any]
 """A JSON object of a protocol."""
@@ -27,15 +28,21 @@ def read_object(body: bytes, what: str) -> Wire:
 def object_at(value: Any, path: str) -> Wire:
     """The object that has to stand at a path."""
     if not isinstance(value, dict):
-        raise DecodeError(f"expected an object, got {type(value).__name__}", path=path)
+        raise DecodeError(f"expected an object, got {describe(value)}", path=path)
     return cast("Wire", value)
 
 
 def list_at(value: Any, path: str) -> list[Any]:
     """The list that has to stand at a path."""
     if not isinstance(value, list):
-        raise DecodeError(f"expected an array, got {type(value).__name__}", path=path)
+        raise DecodeError(f"expected an array, got {describe(value)}", path=path)
     return cast("list[Any]", value)
+
+
+def unknown_role(role: Any, path: str) -> DecodeError:
+    """The error for a message whose role is none that a protocol knows, or no role at all."""
+    fault = f"unknown role {role!r}" if isinstance(role, str) else f"the role is {describe(role)}"
+    return DecodeError("a message has a role" if role is None else fault, path=f"{path}.role")
 
 
 def maybe_object(value: Any) -> Wire:

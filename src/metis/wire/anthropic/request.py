@@ -33,7 +33,7 @@ from metis.wire.anthropic.cache import hints_of
 from metis.wire.anthropic.options import decode_options, decode_tools
 from metis.wire.anthropic.parts import Part, TextPart, ToolResultPart, ToolUsePart
 from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, object_at, read_object
+from metis.wire.shape import Wire, list_at, object_at, read_object, unknown_role
 from metis.wire.spelling import spelled
 from metis.wire.tool_ids import CallIds
 
@@ -230,7 +230,7 @@ class _Draft:
         """Take one message of the wire in plain JSON."""
         role = _ROLES.get(str(wire.get("role")))
         if role is None:
-            raise DecodeError(f"unknown role {wire.get('role')!r}", path=f"{path}.role")
+            raise unknown_role(wire.get("role"), path)
         content = wire.get("content")
         plain = isinstance(content, str)
         blocks = [{"type": "text", "text": content}] if plain else list_at(content, path)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
+from metis.wire.functions import spell_functions
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
@@ -16,41 +17,6 @@ _CHOICES: Mapping[str, ToolMode] = {
 }
 _LENGTHS = ("max_completion_tokens", "max_tokens")
 """The two names of one limit; hosts know the second, OpenAI's newer models the first (T182)."""
-
-
-def decode_tools(wire: Any) -> tuple[ToolDefinition, ...]:
-    """The tools that the client runs itself; all others stay with the options."""
-    found = (_decode_tool(tool) for tool in maybe_list(wire))
-    return tuple(tool for tool in found if tool is not None)
-
-
-def _decode_tool(wire: Any) -> ToolDefinition | None:
-    function = maybe_object(maybe_object(wire).get("function"))
-    name, schema = function.get("name"), function.get("parameters")
-    if not isinstance(name, str) or not isinstance(schema, dict | None):
-        return None
-    description = function.get("description")
-    return ToolDefinition(
-        name=name,
-        description=description if isinstance(description, str) else "",
-        input_schema=cast("Wire", schema or {"type": "object", "properties": {}}),
-        side_effects=SideEffects.EXECUTE,
-    )
-
-
-def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """The definitions of the client's own tools."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.input_schema,
-            },
-        }
-        for tool in tools
-    ]
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
@@ -69,19 +35,11 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if options.max_output_tokens != remembered.get("max_output_tokens"):
         key = next((key for key in _LENGTHS if key in native), _LENGTHS[0])
         _set(native, key, options.max_output_tokens)
-    _set_tools(native, tools)
+    spell_functions(native, tools)
     if not native.get("tools"):
         # Without tools the flag is an error (T114); a spelled request had its reasons.
         _drop_unless_spelled(native, "parallel_tool_calls", options)
     return native
-
-
-def _set_tools(native: Wire, tools: Sequence[ToolDefinition]) -> None:
-    spelled = maybe_list(native.get("tools"))
-    if decode_tools(spelled) == tuple(tools):
-        return
-    foreign = [tool for tool in spelled if _decode_tool(tool) is None]
-    _set(native, "tools", [*foreign, *encode_tools(tools)] or None)
 
 
 def _drop_unless_spelled(native: Wire, key: str, options: AdapterOptions) -> None:

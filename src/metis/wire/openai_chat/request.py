@@ -18,6 +18,7 @@ from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.failed_result import mark_failed
+from metis.wire.functions import decode_functions
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import WireId
 from metis.wire.openai_chat.common import (
@@ -31,7 +32,7 @@ from metis.wire.openai_chat.common import (
     read_tool,
     read_user,
 )
-from metis.wire.openai_chat.options import decode_options, decode_tools
+from metis.wire.openai_chat.options import decode_options
 from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
 from metis.wire.spelling import spelled
@@ -70,7 +71,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         messages = decode_messages(maybe_list(found), context)
     else:
         messages, wire = quick
-    return CanonicalRequest(messages, decode_tools(wire.get("tools")), decode_options(wire))
+    return CanonicalRequest(messages, decode_functions(wire.get("tools")), decode_options(wire))
 
 
 def _decode_common(body: bytes, context: RequestContext) -> tuple[tuple[Message, ...], Wire] | None:

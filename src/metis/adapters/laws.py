@@ -1,0 +1,199 @@
+"""The laws of an adapter, checked on a recording: nothing is lost on the way through."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.adapters.adapter import Adapter
+from metis.adapters.difference import differences
+from metis.adapters.recording import Recording
+from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.codec import decode, encode
+from metis.canonical.errors import MetisError, ProviderError
+from metis.canonical.message import Message, Role
+from metis.projection.loss import Loss
+from metis.streaming import (
+    Accumulator,
+    MessageComplete,
+    StreamError,
+    StreamEvent,
+)
+from metis.wire.call import CanonicalRequest, RequestContext
+
+_SMALL = 1 << 16
+_STEP = 13
+_MOST_DIFFERENCES = 3
+_read = msgspec.json.Decoder().decode
+
+
+class Law(StrEnum):
+    """What has to hold for a recorded exchange."""
+
+    PARSE = "parse"
+    """Everything in it is read, and a refusal becomes a typed error."""
+    REQUEST = "request round trip"
+    """The request comes out as the same JSON after it was stored."""
+    RESPONSE = "response round trip"
+    """The response comes out as the same JSON after it was stored."""
+    STREAM = "stream"
+    """Cut anywhere, a stream gives the same events, whose sum is the answer."""
+    ECHO = "echo"
+    """An answer and what a client sent back of it are the same message."""
+
+
+class Verdict(Struct, frozen=True):
+    """How a law fared; without faults it holds."""
+
+    law: Law
+    faults: tuple[str, ...] = ()
+
+
+class Findings(Struct, kw_only=True):
+    """What was found out about one recording."""
+
+    verdicts: list[Verdict] = []
+    changes: list[Loss] = []
+    """What the adapter itself would repair before it sends the request again."""
+    remarks: list[str] = []
+    request: CanonicalRequest | None = None
+    answer: Message | None = None
+
+
+def check(
+    recording: Recording, adapter: Adapter, answers: Mapping[str, Message] | None = None
+) -> Findings:
+    """Check every law that a recording has something to say about.
+
+    `answers` are the answers of earlier recordings by their ids, for the law of the echo.
+    """
+    findings = Findings()
+    context = RequestContext(session_id="verify", status=recording.status)
+    faults: list[str] = []
+    if recording.request is not None:
+        try:
+            findings.request = adapter.from_wire_request(recording.request, context)
+            _check_request(recording.request, findings.request, adapter, findings)
+        except MetisError as error:
+            faults.append(f"the request: {error}")
+    try:
+        _check_answer(recording, adapter, context, findings)
+    except MetisError as error:
+        faults.append(f"the response: {error}")
+    if findings.request is not None and recording.echo == "verbatim":
+        earlier = (answers or {}).get(recording.echo_of or "")
+        if earlier is not None:
+            findings.verdicts.append(_check_echo(earlier, findings.request))
+    findings.verdicts.insert(0, Verdict(Law.PARSE, tuple(faults)))
+    return findings
+
+
+def _check_request(
+    body: dict[str, Any], request: CanonicalRequest, adapter: Adapter, findings: Findings
+) -> None:
+    stored = [decode(encode(message)) for message in request.messages]
+    wire = adapter.to_wire(stored, request.tools, request.options)
+    findings.changes = wire.losses
+    # What was repaired is told as a change; only what changed in silence breaks the law.
+    faults = () if wire.losses else _few(differences(body, _read(wire.body)))
+    findings.verdicts.append(Verdict(Law.REQUEST, faults))
+
+
+def _check_answer(
+    recording: Recording, adapter: Adapter, context: RequestContext, findings: Findings
+) -> None:
+    body, stream = recording.body, recording.stream
+    if body is not None:
+        try:
+            findings.answer = adapter.from_wire_response(body, context)
+        except ProviderError as error:
+            findings.remarks.append(f"answered with an error: {error}")
+            return
+        stored = decode(encode(findings.answer))
+        again = _read(adapter.to_wire_response(stored, context))
+        faults = _few(differences(_read(body), again))
+        findings.verdicts.append(Verdict(Law.RESPONSE, faults))
+    elif stream is not None:
+        _check_stream(stream, adapter, context, findings)
+
+
+def _check_stream(
+    stream: bytes, adapter: Adapter, context: RequestContext, findings: Findings
+) -> None:
+    whole = _events(adapter, context, [stream])
+    size = 1 if len(stream) <= _SMALL else _STEP
+    cut = _events(adapter, context, [stream[n : n + size] for n in range(0, len(stream), size)])
+    faults: list[str] = []
+    if _bare(whole) != _bare(cut):
+        faults.append(f"pieces of {size} bytes give other events than the whole")
+    end = whole[-1] if whole else None
+    if isinstance(end, StreamError):
+        findings.remarks.append(f"the stream ended with an error: {end.text}")
+    elif isinstance(end, MessageComplete):
+        findings.answer = end.message
+        if _gist(_sum(whole)) != _gist(end.message.content):
+            faults.append("the events do not add up to the answer")
+        plain = adapter.from_wire_response(adapter.to_wire_response(end.message, context), context)
+        if plain.content_digest() != end.message.content_digest():
+            faults.append("the answer is another one as a plain response")
+    else:
+        faults.append("the stream has no end")
+    findings.verdicts.append(Verdict(Law.STREAM, tuple(faults)))
+
+
+def _events(
+    adapter: Adapter, context: RequestContext, chunks: Sequence[bytes]
+) -> list[StreamEvent]:
+    decoder = adapter.stream_decoder(context)
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return [*events, *decoder.finish()]
+
+
+def _bare(events: Sequence[StreamEvent]) -> list[tuple[str, list[object]]]:
+    """Events without the ids that are new in each reading."""
+    ids: dict[object, int] = {}
+    bare: list[tuple[str, list[object]]] = []
+    for event in events:
+        values: list[object] = []
+        for name in event.__struct_fields__[1:]:
+            value: object = getattr(event, name)
+            if name == "tool_use_id":
+                value = ids.setdefault(value, len(ids))
+            elif isinstance(value, Message):
+                value = (value.content_digest(), value.metadata.stop_reason, value.metadata.usage)
+            values.append(value)
+        bare.append((event.type, values))
+    return bare
+
+
+def _sum(events: Sequence[StreamEvent]) -> tuple[ContentBlock, ...]:
+    accumulator = Accumulator()
+    for event in events:
+        accumulator.add(event)
+    return accumulator.content
+
+
+def _gist(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str, object]]]:
+    """What is said, thought and called, whatever it is cut into."""
+    return (
+        "".join(block.text for block in content if isinstance(block, TextBlock)),
+        "".join(block.text for block in content if isinstance(block, ThinkingBlock)),
+        [(block.name, block.input) for block in content if isinstance(block, ToolUseBlock)],
+    )
+
+
+def _check_echo(answer: Message, request: CanonicalRequest) -> Verdict:
+    wanted = answer.content_digest()
+    sent = (message for message in request.messages if message.role == Role.ASSISTANT)
+    if any(message.content_digest() == wanted for message in sent):
+        return Verdict(Law.ECHO)
+    return Verdict(Law.ECHO, ("the answer that was sent back is another message",))
+
+
+def _few(found: Iterator[str]) -> tuple[str, ...]:
+    """The first of some faults; one broken part often breaks many."""
+    few = tuple(islice(found, _MOST_DIFFERENCES))
+    return (*few, "and more") if next(found, None) is not None else few

@@ -1,0 +1,1 @@
+"""Ollama's own protocol, `/api/chat` and `/api/generate`: requests, responses, streams, errors."""

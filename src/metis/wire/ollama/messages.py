@@ -1,0 +1,273 @@
+"""Messages of a chat, to and from ours: one of the wire is one of ours.
+
+Those of the usual form are known to be exact without comparing. Any other is written again after
+it was read, and if that gives something else, it is remembered as it came.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from metis.canonical.blocks import (
+    ContentBlock,
+    OpaqueBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.digest import content_digest
+from metis.canonical.errors import DecodeError
+from metis.canonical.ids import new_ulids
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata
+from metis.canonical.value import made
+from metis.wire.call import RequestContext
+from metis.wire.ollama.assistant import (
+    Spelling,
+    decode_assistant,
+    encode_assistant,
+)
+from metis.wire.ollama.calls import CallIds, decode_odd_call
+from metis.wire.ollama.images import decode_artifact, decode_image
+from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
+from metis.wire.shape import (
+    Wire,
+    list_at,
+    maybe_list,
+    maybe_object,
+    maybe_text,
+    object_at,
+    unknown_role,
+)
+from metis.wire.spelling import spelled, spelling_of
+
+_make_message = made(Message)
+_make_metadata = made(MessageMetadata)
+_make_text = made(TextBlock)
+_make_result = made(ToolResultBlock)
+_ROLES = {
+    "system": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "tool": Role.TOOL,
+}
+
+Content = tuple[ContentBlock, ...]
+Decoded = tuple[Content, Spelling]
+
+
+class _Reader:
+    """Reads the messages of one request, in order."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._issuer = context.provider or PROTOCOL
+        self._ids = CallIds(context.session_id)
+        self._plain = _make_metadata(origin=self._issuer)
+        self._before: Role | None = None
+
+    def read(self, one: str, wire: ChatMessage | Any, path: str) -> Message:
+        """Our message for one of the wire."""
+        typed = wire if isinstance(wire, ChatMessage) else None
+        role = _role_of(object_at(wire, path), path) if typed is None else _ROLES[typed.role]
+        if role is Role.ASSISTANT and self._before not in (Role.ASSISTANT, Role.TOOL):
+            self._ids.forget()
+        self._before = role
+        if typed is not None and role is not Role.TOOL:
+            usual = self._usual(typed, role)
+            if usual is not None:
+                return self._message(one, role, usual, self._plain)
+        return self._careful(one, role, wire, path)
+
+    def _usual(self, wire: ChatMessage, role: Role) -> Content | None:
+        """The blocks of a message of text, or of the user's pictures; None for all others."""
+        if (
+            wire.thinking is not UNSET
+            or wire.tool_calls is not UNSET
+            or wire.tool_name is not UNSET
+            or wire.tool_call_id is not UNSET
+        ):
+            return None
+        text: Content = (_make_text(wire.content),) if wire.content else ()
+        if wire.images is UNSET:
+            return text
+        images = tuple(decode_image(data) for data in wire.images)
+        is_exact = role is Role.USER and not any(data[:5] == "data:" for data in wire.images)
+        return (*text, *images) if is_exact else None
+
+    def _careful(self, one: str, role: Role, wire: ChatMessage | Any, path: str) -> Message:
+        if isinstance(wire, ChatMessage) and is_answer(wire):
+            content, spelling = decode_assistant(wire, self._ids, self._issuer)
+        elif isinstance(wire, ChatMessage) and _is_result(wire):
+            content, spelling = self._result(wire)
+        else:
+            content, spelling = self._odd(role, _plain(wire), path)
+        raw = spelled(PROTOCOL, spelling) if spelling else None
+        if role is Role.TOOL:
+            results = (b.tool_use_id for b in content if isinstance(b, ToolResultBlock))
+            metadata = _make_metadata(
+                origin=self._issuer, parent_tool_use_id=next(results, None), provider_raw=raw
+            )
+        elif raw is not None:
+            metadata = _make_metadata(origin=self._issuer, provider_raw=raw)
+        else:
+            metadata = self._plain
+        return self._message(one, role, content, metadata)
+
+    def _result(self, wire: ChatMessage) -> Decoded:
+        theirs = "" if wire.tool_call_id is UNSET else wire.tool_call_id
+        name = "" if wire.tool_name is UNSET else wire.tool_name
+        inner: Content = (_make_text(wire.content),) if wire.content else ()
+        return self._answer(theirs, name, inner)
+
+    def _answer(self, theirs: str, name: str, inner: Content) -> Decoded:
+        call, is_next = self._ids.of_result(theirs, name)
+        spelling: Spelling = {}
+        if call.theirs != theirs or call.name != name:
+            spelling = {"result": result_keys(theirs, name), "is_spelled": True}
+        if not is_next:
+            spelling["is_placed"] = True
+        return (_make_result(call.ours, inner),), spelling
+
+    def _odd(self, role: Role, wire: Wire, path: str) -> Decoded:
+        """Any other message, remembered as it came."""
+        content, spelling = self._blocks(role, wire, path)
+        whole = {"wire": wire, "digest": content_digest(role, content)}
+        return content, {**spelling, "ids": _wire_ids(content, wire), "whole": whole}
+
+    def _blocks(self, role: Role, wire: Wire, path: str) -> Decoded:
+        text, images = _text_at(wire, f"{path}.content"), _images_at(wire, f"{path}.images")
+        said: Content = (TextBlock(text),) if text else ()
+        if role is Role.ASSISTANT:
+            return decode_said(wire, said, images, self._ids, self._issuer), {}
+        if role is Role.SYSTEM:
+            return (*said, *_opaque_images(images)), {}
+        shown: Content = tuple(decode_image(data) for data in images)
+        if role is Role.USER:
+            return (*said, *shown), {}
+        theirs = maybe_text(wire.get("tool_call_id")) or ""
+        name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
+        return self._answer(theirs, name, (*said, *shown))
+
+    def _message(
+        self, one: str, role: Role, content: Content, metadata: MessageMetadata
+    ) -> Message:
+        return _make_message(
+            id=one,
+            session_id=self._context.session_id,
+            role=role,
+            content=content,
+            created_at=self._context.created_at,
+            metadata=metadata,
+        )
+
+
+def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
+    """Our messages for those of the wire, typed or as plain JSON."""
+    reader = _Reader(context)
+    ids = new_ulids(len(wire))
+    return tuple(
+        reader.read(one, message, f"$.messages[{place}]")
+        for place, (one, message) in enumerate(zip(ids, wire, strict=True))
+    )
+
+
+def _plain(wire: ChatMessage | Any) -> Wire:
+    return msgspec.to_builtins(wire) if isinstance(wire, ChatMessage) else wire
+
+
+def is_answer(wire: ChatMessage) -> bool:
+    """Whether a message has the usual form of an answer."""
+    return (
+        wire.role == "assistant"
+        and wire.images is UNSET
+        and wire.tool_name is UNSET
+        and wire.tool_call_id is UNSET
+    )
+
+
+def _is_result(wire: ChatMessage) -> bool:
+    return (
+        wire.role == "tool"
+        and wire.images is UNSET
+        and wire.thinking is UNSET
+        and wire.tool_calls is UNSET
+    )
+
+
+def _role_of(wire: Wire, path: str) -> Role:
+    role = _ROLES.get(str(wire.get("role")))
+    if role is None:
+        raise unknown_role(wire.get("role"), path)
+    return role
+
+
+def _text_at(wire: Wire, path: str) -> str:
+    text = wire.get("content")
+    if not isinstance(text, str | None):
+        raise DecodeError("the content of a message is a string", path=path)
+    return text or ""
+
+
+def _images_at(wire: Wire, path: str) -> list[str]:
+    images = wire.get("images")
+    found = [] if images is None else list_at(images, path)
+    if not all(isinstance(data, str) for data in found):
+        raise DecodeError("an image is a string of base64", path=path)
+    return found
+
+
+def _opaque_images(images: list[str]) -> Content:
+    return (OpaqueBlock(PROTOCOL, Raw(write_json(images)), "images"),) if images else ()
+
+
+def decode_said(wire: Wire, said: Content, images: list[str], ids: CallIds, issuer: str) -> Content:
+    """The blocks of any assistant message."""
+    thought = maybe_text(wire.get("thinking"))
+    blocks: list[ContentBlock] = [ThinkingBlock(thought, issuer=issuer)] if thought else []
+    blocks += said
+    blocks += (decode_artifact(data) for data in images)
+    blocks += (decode_odd_call(call, ids) for call in maybe_list(wire.get("tool_calls")))
+    return tuple(blocks)
+
+
+def decode_odd_answer(wire: Wire, ids: CallIds, issuer: str) -> Decoded:
+    """The blocks of an answer of an unusual form, remembered as it came."""
+    text = _text_at(wire, "$.message.content")
+    images = _images_at(wire, "$.message.images")
+    content = decode_said(wire, (TextBlock(text),) if text else (), images, ids, issuer)
+    whole = {"wire": wire, "digest": content_digest(Role.ASSISTANT, content)}
+    return content, {"ids": _wire_ids(content, wire), "whole": whole}
+
+
+def _wire_ids(content: Content, wire: Wire) -> dict[str, str]:
+    """The server's ids of the calls in an odd message."""
+    calls = maybe_list(wire.get("tool_calls"))
+    blocks = content[len(content) - len(calls) :] if len(content) >= len(calls) else ()
+    return {
+        block.id: theirs
+        for block, call in zip(blocks, calls, strict=False)
+        if isinstance(block, ToolUseBlock) and (theirs := maybe_text(maybe_object(call).get("id")))
+    }
+
+
+def result_keys(theirs: str, name: str) -> Wire:
+    """How a result names the call that it answers: by id, by tool, by both, or not at all."""
+    keys: Wire = {"tool_call_id": theirs} if theirs else {}
+    return {**keys, "tool_name": name} if name else keys
+
+
+def encode_answer(message: Message, ids: Mapping[str, str] | None = None) -> ChatMessage | Wire:
+    """An assistant message by itself; `ids` are those to give to calls that have none here."""
+    spelling = spelling_of(message, PROTOCOL)
+    known: Mapping[str, str] = {**(ids or {}), **(spelling.get("ids") or {})}
+    return whole(message) or encode_assistant(message.content, spelling, known)
+
+
+def whole(message: Message) -> Wire | None:
+    """A message as it came, if it still says the same."""
+    whole: Mapping[str, Any] = spelling_of(message, PROTOCOL).get("whole") or {}
+    return whole["wire"] if whole and whole["digest"] == message.content_digest() else None

@@ -1,0 +1,215 @@
+"""Turns of Ollama: what the messages of a conversation become in a request.
+
+Turns are kept as bytes, so that the next request writes what is new. A request that came as a
+prompt goes back as one while it is one question; once it has been answered, it is a chat.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from metis.canonical.blocks import (
+    ContentBlock,
+    ImageBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.message import Message, Role
+from metis.canonical.tools import ToolDefinition
+from metis.wire.call import AdapterOptions
+from metis.wire.codec import Route, TurnWriter
+from metis.wire.ollama.assistant import encode_assistant, joined_text
+from metis.wire.ollama.messages import result_keys, whole
+from metis.wire.ollama.options import encode_options
+from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
+from metis.wire.shape import Wire
+from metis.wire.spelling import spelling_of
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+_PROMPT_KEYS = ("prompt", "system", "images")
+_PROMPT_OPTIONS = ("context", "height", "raw", "steps", "suffix", "template", "width")
+"""Options that a chat has no place for."""
+_MOST_OF_A_PROMPT = 2
+_ERROR = "Error: "
+
+
+def encode_request(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
+) -> bytes:
+    """The request body for messages that were projected for this protocol."""
+    turns = Turns()
+    turns.add(messages)
+    return turns.body(tools, options)
+
+
+def route(turns: TurnWriter, tools: Sequence[ToolDefinition], options: AdapterOptions) -> Route:
+    """Where a request goes; the options of a prompt are lost when it becomes a chat."""
+    native = options.native.get(PROTOCOL, {})
+    if "prompt" not in native:
+        return Route(CHAT)
+    if isinstance(turns, Turns) and turns.is_prompt(tools, options):
+        return Route(GENERATE)
+    return Route(CHAT, tuple(key for key in _PROMPT_OPTIONS if native.get(key)))
+
+
+def is_prompt(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
+) -> bool:
+    """Whether a request came as a prompt and can still be one."""
+    if "prompt" not in options.native.get(PROTOCOL, {}) or tools:
+        return False
+    match [(message.role, message.content) for message in messages]:
+        case [(Role.SYSTEM, (TextBlock(),)), (Role.USER, asked)] | [(Role.USER, asked)]:
+            return _is_text_and_images(asked)
+        case _:
+            return False
+
+
+def _is_text_and_images(content: Sequence[ContentBlock]) -> bool:
+    texts = content[: bool(content) and isinstance(content[0], TextBlock)]
+    return all(isinstance(block, ImageBlock) for block in content[len(texts) :])
+
+
+class Turns:
+    """The turns of a conversation, written once each."""
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+        self._first: list[Message] = []
+        self._known: dict[str, str] = {}
+        self._calls: dict[str, tuple[int, str]] = {}
+
+    def copy(self) -> "Turns":
+        """The same turns, to which others can be added."""
+        other = Turns()
+        other._written, other._first = [*self._written], [*self._first]
+        other._known, other._calls = self._known, self._calls
+        return other
+
+    def is_prompt(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
+        """Whether a request came as a prompt and can still be one."""
+        return is_prompt(self._first, tools, options)
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """The request body with these turns."""
+        body = encode_options(options, tools)
+        if self.is_prompt(tools, options):
+            return write_json(_encode_prompt(body, self._first))
+        if "prompt" in options.native.get(PROTOCOL, {}):
+            for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
+                body.pop(key, None)
+        body["messages"] = Raw(b"[%b]" % b",".join(self._written))
+        return write_json(body)
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Add messages that were projected for this protocol."""
+        if len(self._first) <= _MOST_OF_A_PROMPT:
+            self._first += messages[: _MOST_OF_A_PROMPT + 1]
+        turns = self._encode(messages)
+        if turns:
+            self._written.append(write_json(turns)[1:-1])
+
+    def _encode(self, messages: Sequence[Message]) -> list[ChatMessage | Wire]:
+        turns: list[ChatMessage | Wire] = []
+        results: list[Message] = []
+        for message in messages:
+            if message.role is Role.TOOL:
+                results.append(message)
+                continue
+            if results:
+                turns += self._encode_results(results)
+                results = []
+            turns.append(self._encode_message(message))
+        turns += self._encode_results(results)
+        return turns
+
+    def _encode_message(self, message: Message) -> ChatMessage | Wire:
+        """One message that is no result."""
+        if message.role is not Role.ASSISTANT:
+            return encode_asked(message)
+        for block in message.content:
+            if type(block) is ToolUseBlock:
+                self._calls[block.id] = len(self._calls), block.name
+        if message.metadata.provider_raw is None:
+            return encode_assistant(message.content, {}, self._known)
+        spelling = spelling_of(message, PROTOCOL)
+        self._known.update(spelling.get("ids") or {})
+        return whole(message) or encode_assistant(message.content, spelling, self._known)
+
+    def _encode_results(self, messages: list[Message]) -> list[ChatMessage | Wire]:
+        """The results of a turn: where only the order tells them apart, in that of the calls."""
+        if len(messages) > 1 and not any(map(_is_placed, messages)):
+            messages = sorted(messages, key=self._place)
+        return [whole(message) or self._encode_result(message) for message in messages]
+
+    def _place(self, message: Message) -> int:
+        ours = (b.tool_use_id for b in message.content if isinstance(b, ToolResultBlock))
+        return self._calls.get(next(ours, ""), (-1, ""))[0]
+
+    def _encode_result(self, message: Message) -> ChatMessage:
+        result = next((b for b in message.content if isinstance(b, ToolResultBlock)), None)
+        if result is None:
+            return ChatMessage(role="tool", content=joined_text(message.content))
+        ours = result.tool_use_id
+        spelling = spelling_of(message, PROTOCOL)
+        if spelling.get("is_spelled"):
+            keys: Mapping[str, str] = spelling.get("result") or {}
+        else:
+            _, name = self._calls.get(ours, (0, ""))
+            keys = result_keys(self._known.get(ours, ""), name)
+        text = joined_text(result.content)
+        return ChatMessage(
+            role="tool",
+            content=_marked(text) if result.is_error else text,
+            images=_images(result.content) or UNSET,
+            tool_call_id=keys.get("tool_call_id", UNSET),
+            tool_name=keys.get("tool_name", UNSET),
+        )
+
+
+def _is_placed(message: Message) -> bool:
+    """Whether a client put a result where it stands, because it is told apart otherwise."""
+    return bool(spelling_of(message, PROTOCOL).get("is_placed"))
+
+
+def encode_asked(message: Message) -> ChatMessage | Wire:
+    """A message of the user or of the system."""
+    content = message.content
+    role = "user" if message.role is Role.USER else "system"
+    if message.metadata.provider_raw is None:
+        if len(content) == 1 and type(content[0]) is TextBlock:
+            return ChatMessage(role=role, content=content[0].text)
+    elif (odd := whole(message)) is not None:
+        return odd
+    return ChatMessage(role=role, content=joined_text(content), images=_images(content) or UNSET)
+
+
+def _images(content: Sequence[ContentBlock]) -> list[str]:
+    return [
+        block.source.data
+        for block in content
+        if isinstance(block, ImageBlock) and block.source.kind == "base64"
+    ]
+
+
+def _marked(text: str) -> str:
+    """The result of a failed call, which the protocol has no flag for (T26)."""
+    return text if text.startswith(_ERROR) else f"{_ERROR}{text}".strip()
+
+
+def _encode_prompt(body: Wire, messages: Sequence[Message]) -> Wire:
+    *leading, asked = messages
+    said: Wire = msgspec.to_builtins(encode_asked(asked))
+    _say(body, "prompt", said.get("content") or "")
+    _say(body, "images", said.get("images") or [])
+    _say(body, "system", "".join(joined_text(message.content) for message in leading))
+    return body
+
+
+def _say(body: Wire, key: str, value: Any) -> None:
+    """Set a key, unless what is spelled there says the same: nothing can be said in many ways."""
+    if (body.get(key) or type(value)()) != value:
+        body[key] = value

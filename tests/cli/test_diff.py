@@ -1,0 +1,131 @@
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.test_convert import ASKED
+from metis import adapters
+from metis.cli.columns import cells, fold
+from metis.cli.main import cli
+
+ONE_A_PROTOCOL = ("anthropic", "gemini", "ollama", "openai", "openai-responses")
+PAIRS = [
+    *itertools.product(ONE_A_PROTOCOL, repeat=2),
+    *((name, name) for name in adapters.names() if name not in ONE_A_PROTOCOL),
+]
+
+
+def run(*arguments: str, body: object = ASKED, **settings: Any) -> Result:
+    given = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return CliRunner(env={"COLUMNS": None}).invoke(
+        cli, ["diff", *arguments, "-"], input=given, **settings
+    )
+
+
+@pytest.mark.row("T212")
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_any_two_targets_stand_side_by_side(left: str, right: str) -> None:
+    done = run(left, right)
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert all(cells(line) <= 80 for line in lines)
+    assert lines[0].startswith(f"{left} · ")
+    assert f"   {right} ·" in lines[0]
+    if left == right:
+        start = next(index for index, line in enumerate(lines, 1) if line.startswith("─"))
+        assert {line[38:41] for line in lines[start : lines.index("")]} == {"   "}
+
+
+def test_what_differs_is_marked_and_losses_are_named() -> None:
+    lines = run("anthropic", "openai:gpt-4o").stdout.splitlines()
+    assert lines[:2] == [
+        f"{'anthropic · claude-sonnet-4-6':<38}   openai · gpt-4o",
+        f"{'POST /v1/messages':<38}   POST /v1/chat/completions",
+    ]
+    assert '  "max_tokens": 100,'.ljust(38) + ' |   "max_completion_tokens": 100,' in lines
+    assert '      "content": "go",'.ljust(38) + '         "content": "go",' in lines
+    assert '  "system": "be brief",'.ljust(38) + " <" in lines
+    assert "anthropic loses nothing" in lines
+    assert "openai:gpt-4o loses or changes 2:" in lines
+    losses = lines[lines.index("openai:gpt-4o loses or changes 2:") + 1 :]
+    assert (
+        losses[0] == "  dropped: thinking at message 3 $.content[0]: the target takes no thoughts"
+    )
+
+
+def test_json_holds_both_bodies_and_their_losses() -> None:
+    done = run("openai:gpt-4o", "ollama", "--json")
+    one, other = json.loads(done.stdout)["targets"]
+    assert (one["target"], one["adapter"], one["model"]) == ("openai:gpt-4o", "openai", "gpt-4o")
+    assert (other["method"], other["path"]) == ("POST", "/api/chat")
+    assert other["body"]["messages"][2]["tool_calls"] == [
+        {"function": {"name": "f", "arguments": {"a": 1}}}
+    ]
+    assert [loss["block_type"] for loss in one["losses"]] == ["thinking", "option"]
+
+
+def test_a_wide_terminal_is_used_and_coloured() -> None:
+    runner = CliRunner(env={"COLUMNS": "120"})
+    body = json.dumps(ASKED).encode()
+    done = runner.invoke(cli, ["diff", "anthropic", "openai", "-"], input=body, color=True)
+    assert "\x1b[" in done.stdout
+    assert "─" * 58 + "─┼─" + "─" * 58 in done.stdout
+
+
+def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
+    words = "\u202e漢字" + "x" * 5000
+    body = {**ASKED, "messages": [{"role": "user", "content": words}]}
+    done = run("anthropic", "openai", body=body)
+    assert "(5,003 characters)" in " ".join(done.stdout.split())
+    assert "\u202e" not in done.stdout
+    assert all(cells(line) <= 80 for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "said"),
+    [
+        (("nobody", "openai"), ASKED, "Invalid value for 'A': no adapter is named 'nobody'"),
+        (("openai", "nobody:x"), ASKED, "Invalid value for 'B': no adapter is named 'nobody'"),
+        (
+            ("openai", "ollama", "--from", "nobody"),
+            ASKED,
+            "Invalid value for '--from': no adapter is named 'nobody'",
+        ),
+        (("openai", "ollama"), b"", "-: the file is empty"),
+        (("openai", "ollama"), {"messages": []}, "-: whose request this is cannot be told"),
+        (("openai", "ollama", "--from", "openai"), b"[", "-: $: not JSON"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(
+    arguments: tuple[str, ...], body: object, said: str
+) -> None:
+    done = run(*arguments, body=body)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "asked.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ASKED).encode())
+    done = CliRunner().invoke(cli, ["diff", "openai", "ollama", str(path), "--json"])
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("short", ["short"]),
+        ("  one two three", ["  one two", "    three"]),
+        ("  nowheretobreak", ["  nowheret", "    obreak"]),
+        ("漢字漢字漢字", ["漢字漢字漢", "  字"]),
+        ("e\u0301" * 10, ["e\u0301" * 10]),
+        ("a\tb", ["a\\u0009b"]),
+    ],
+)
+def test_lines_fold_at_blanks_and_by_the_width_of_letters(line: str, rows: list[str]) -> None:
+    assert fold(line, 10) == rows

@@ -1,0 +1,32 @@
+"""What is to be asked of a request of Ollama beyond its types."""
+
+from collections.abc import Iterator
+from typing import Any
+
+TURNS = "messages"
+
+
+def faults(body: dict[str, Any]) -> Iterator[str]:
+    """Calls without results, results without calls; where there is no id, name and order tell."""
+    waiting: list[dict[str, Any]] = []
+    for turn in body["messages"]:
+        if turn["role"] == "tool":
+            place = _answered(turn, waiting)
+            if place is None:
+                yield f"a result of {turn.get('tool_name')}, which is not waited for"
+            else:
+                waiting.pop(place)
+            continue
+        if waiting:
+            yield f"calls {waiting} have no results"
+        waiting = list(turn.get("tool_calls") or ())
+    if waiting:
+        yield f"calls {waiting} have no results"
+
+
+def _answered(turn: dict[str, Any], waiting: list[dict[str, Any]]) -> int | None:
+    theirs, name = turn.get("tool_call_id"), turn.get("tool_name")
+    for place, call in enumerate(waiting):
+        if call.get("id") == theirs if theirs else call["function"]["name"] == (name or "?"):
+            return place
+    return 0 if waiting and not theirs and not name else None
