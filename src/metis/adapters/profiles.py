@@ -33,6 +33,7 @@ _RESPONSES = Profile(
     result_blocks=frozenset({"text", "image", "document"}),
     takes_thinking=True,
     keeps_answers=True,
+    pairs_thoughts=True,
     takes_artifacts=True,
     takes_foreign_citations=False,
     developer_role=True,
