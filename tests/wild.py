@@ -80,10 +80,10 @@ _DOCUMENTS = st.builds(
 ) | st.builds(DocumentBlock, _media("text"), st.just("text/plain"), st.none() | st.just("a.txt"))
 _SOUNDS = st.builds(
     AudioBlock,
-    _media("base64", "url", "file_ref"),
+    _media("base64", "url", "file_id", "file_ref"),
     st.sampled_from(["audio/wav", "audio/mpeg", "audio/ogg"]),
 )
-_FILMS = st.builds(VideoBlock, _media("base64", "url", "file_ref"), st.just("video/mp4"))
+_FILMS = st.builds(VideoBlock, _media("base64", "url", "file_id", "file_ref"), st.just("video/mp4"))
 _ARTIFACTS = st.builds(ArtifactBlock, _media("base64", "url", "file_id"), st.just("image/png"))
 _THOUGHTS = st.builds(
     ThinkingBlock, words, st.none() | st.just("c2ln"), issuer=st.none() | ISSUERS
@@ -125,7 +125,7 @@ def _turn(
             result = ToolResultBlock(answers, tuple(content), draw(st.booleans()))
             return [result], MessageMetadata(parent_tool_use_id=answers)
         case Role.DEVELOPER:
-            return draw(st.lists(_TEXTS | _FOREIGN, max_size=2)), MessageMetadata()
+            return draw(st.lists(_TEXTS | _IMAGES | _FOREIGN, max_size=2)), MessageMetadata()
         case _:
             return draw(st.lists(_GIVEN, max_size=3)), MessageMetadata()
 

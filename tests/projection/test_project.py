@@ -233,6 +233,7 @@ def test_citations_that_the_target_does_not_know_are_told() -> None:
         (DocumentBlock(MediaSource("file_id", "f", "other"), "application/pdf"), "lies at other"),
         (DocumentBlock(MediaSource("file_ref", "a.pdf"), "application/pdf"), "not read"),
         (AudioBlock(MediaSource("base64", "AA=="), "audio/ogg"), "audio/ogg is not taken"),
+        (AudioBlock(MediaSource("file_id", "f", "rich"), "audio/wav"), "audio is not taken by id"),
         (VideoBlock(MediaSource("base64", "AA=="), "video/mp4"), "takes no video"),
     ],
 )
@@ -247,6 +248,42 @@ def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -
     assert reason in projection.losses[0].reason
     own = DocumentBlock(MediaSource("file_id", "f", "rich"), "application/pdf")
     assert project([user(own)], target).losses == []
+
+
+@pytest.mark.row("T62", "T68")
+def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone() -> None:
+    target = replace(RICH, pairs_thoughts=True)
+    thought = replace(thinking("hm"), signature="s", issuer="rich")
+    sealed = RedactedThinkingBlock("x", issuer="rich")
+    loose = assistant(thought, text("so"), thought, sealed)
+    projection = project([user("go"), loose, user("?"), assistant(thought), user("?")], target)
+    assert [each.content for each in projection.messages if each.role == Role.ASSISTANT] == [
+        (thought, text("so"))
+    ]
+    assert told(projection) == [
+        ("dropped", "redacted_thinking", "$.content[3]"),
+        ("dropped", "thinking", "$.content[2]"),
+        ("dropped", "thinking", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+    assert project([user("go"), loose], replace(target, remembers=True)).losses == []
+    assert project([user("go"), loose], RICH).losses == []
+
+
+@pytest.mark.row("T40")
+def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
+    thought = replace(thinking("hm"), signature="s", issuer=None)
+    answer = assistant(thought, text("so"))
+    assert answer.metadata.provider == "anthropic"
+    projection = project([user("go"), answer], RICH)
+    assert told(projection) == [("dropped", "thinking", "$.content[0]")]
+    assert projection.losses[0].reason == "it was sealed by anthropic"
+    own = replace(RICH, issuers=frozenset({"anthropic"}))
+    assert project([user("go"), answer], own).losses == []
+    empty = assistant(RedactedThinkingBlock("", issuer="rich"), text("so"))
+    assert told(project([user("go"), empty], RICH)) == [
+        ("dropped", "redacted_thinking", "$.content[0]")
+    ]
 
 
 @pytest.mark.row("M-064")

@@ -172,6 +172,14 @@ def test_a_damaged_stream(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("place", [b'{"id', b'{"id":"x","choices":[{"delta":{"content":"a'])
+def test_bytes_that_are_no_text(name: str, place: bytes) -> None:
+    """Such bytes may stand in a value, or in a key that nobody asks for."""
+    started = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":"a"}}]}'
+    read_stream(adapters.get(name), framed([started, started, place + b'\xff":1}']), None, 4096)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @given(exchange=st.sampled_from(STREAMS), data=st.data(), size=sizes)
 def test_a_spoiled_stream(name: str, exchange: Exchange, data: st.DataObject, size: int) -> None:
     events = [event for event in exchange.stream or () if isinstance(event, dict)]

@@ -91,6 +91,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
     """Whether every answer has to come back with that key, be it empty (T49, T50)."""
+    pairs_thoughts: bool = False
+    """Whether a thought is refused without what it led to."""
     keeps_answers: bool = False
     """Whether the provider keeps its answers, so that the ids in them say something to it."""
     takes_artifacts: Literal["none", "own", "any"] = "none"
@@ -171,6 +173,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             takes_thinking=self.takes_thinking and capabilities.supports_thinking,
             needs_signatures=self.needs_signatures,
             knows_ids=self.keeps_answers,
+            pairs_thoughts=self.pairs_thoughts,
             takes_artifacts=self.takes_artifacts,
             takes_foreign_citations=self.takes_foreign_citations,
             developer_role=self.developer_role,

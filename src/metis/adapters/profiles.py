@@ -77,6 +77,7 @@ _RESPONSES = Profile(
     result_blocks=frozenset({"text", "image", "document"}),
     takes_thinking=True,
     keeps_answers=True,
+    pairs_thoughts=True,
     takes_artifacts="own",
     takes_foreign_citations=False,
     developer_role=True,

@@ -29,7 +29,8 @@ from metis.projection.ledger import Ledger
 from metis.projection.media import Media, media_refusal, settled_image
 from metis.projection.target import Target
 
-_SILENT = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock, UnknownBlock)
+_THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
+_SILENT = (*_THOUGHTS, OpaqueBlock, UnknownBlock)
 
 
 def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Message, list[Media]]:
@@ -54,7 +55,23 @@ def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Messag
         changed = changed or sent is not block
         if sent is not None:
             kept.append((index, sent))
+    if ledger.target.pairs_thoughts and role is Role.ASSISTANT:
+        changed = _drop_loose_thoughts(kept, message, ledger) or changed
     return (with_blocks(message, kept) if changed else message), later
+
+
+def _drop_loose_thoughts(kept: list[Placed], message: Message, ledger: Ledger) -> bool:
+    """Drop the thoughts at the end of an answer, which led to nothing (T62).
+
+    An answer that the target keeps is named by its id and not sent again.
+    """
+    count = len(kept)
+    while kept and isinstance(kept[-1][1], _THOUGHTS) and not ledger.target.remembers:
+        index, block = kept.pop()
+        path, reason = f"$.content[{index}]", "a thought is not taken without what it led to"
+        fail_if_critical(block, message, path, reason)
+        ledger.dropped(message, block.type, path, reason)
+    return len(kept) < count
 
 
 def holds_foreign_seals(message: Message, target: Target) -> bool:
@@ -75,7 +92,7 @@ def _project(
         return _project_citations(block, message, path, ledger)
     if isinstance(block, ImageBlock):
         block = _settled(block, message, path, ledger)
-    reason = _misplaced(block, role) or _refusal(block, role, target)
+    reason = _misplaced(block, role) or _refusal(block, role, message, target)
     if isinstance(block, ThinkingBlock) and _is_unsealed(block, message, target):
         reason = "the answer broke off before it was sealed"
     if isinstance(block, DocumentBlock) and _is_better_told(block, reason, target):
@@ -184,11 +201,13 @@ def _misplaced(block: ContentBlock, role: Role) -> str | None:
     return None if roles is None or role in roles else f"a {role} message holds no {block.type}"
 
 
-def _refusal(block: ContentBlock, role: Role, target: Target) -> str | None:  # noqa: PLR0911 - one line a kind
+def _refusal(  # noqa: PLR0911 - one line a kind
+    block: ContentBlock, role: Role, message: Message, target: Target
+) -> str | None:
     """Why a target cannot carry a block; None if it can."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
-            return _thinking_refusal(block, target)
+            return _thinking_refusal(block, message, target)
         case OpaqueBlock():
             return None if block.issuer in target.issuers else f"only {block.issuer} understands it"
         case UnknownBlock():
@@ -225,17 +244,21 @@ def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool
     return target.knows_ids and not block.signature and not is_whole
 
 
-def _thinking_refusal(block: ThinkingBlock | RedactedThinkingBlock, target: Target) -> str | None:
+def _thinking_refusal(
+    block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
+) -> str | None:
     if not target.takes_thinking:
         return "the target takes no thoughts"
-    if block.issuer is not None and block.issuer not in target.issuers:
-        return f"it was sealed by {block.issuer}"
+    # A thought that does not say whose it is was sealed by whoever gave the answer (T40).
+    issuer = block.issuer or message.metadata.provider
+    if issuer is not None and issuer not in target.issuers:
+        return f"it was sealed by {issuer}"
     if not target.needs_signatures:
         return None if block.issuer is not None else "nobody knows whose it is"
+    if isinstance(block, RedactedThinkingBlock):
+        return None if block.data else "nothing is sealed in it"
     is_known = target.knows_ids and block.id is not None
-    if isinstance(block, ThinkingBlock) and not block.signature and not is_known:
-        return "it has no signature"
-    return None
+    return None if block.signature or is_known else "it has no signature"
 
 
 def _is_better_told(block: DocumentBlock, reason: str | None, target: Target) -> bool:

@@ -36,13 +36,14 @@ def _open(messages: list[Message], ledger: Ledger) -> None:
     if first is None or first.role == Role.USER or is_native(first, ledger.target):
         return
     ledger.synthesised(messages[0], "text", "$", "the target wants a user to begin")
+    at = len(messages) if place is None else place
     opening = replace(
-        first,
+        messages[max(0, at - 1)],  # what stands before it is there from the beginning (T176)
         role=Role.USER,
         content=(TextBlock(OPENING),),
         metadata=MessageMetadata(origin="projection"),
     )
-    messages.insert(len(messages) if place is None else place, opening)
+    messages.insert(at, opening)
 
 
 _INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)

@@ -65,8 +65,9 @@ def media_refusal(block: Media, target: Target) -> str | None:
     if source.kind == "file_ref":
         return "the file was not read before sending"
     if isinstance(source, MediaSource) and source.kind == "file_id":
-        at_home = source.issuer in target.issuers
-        return None if at_home else f"the file lies at {source.issuer or 'another provider'}"
+        if source.issuer not in target.issuers:
+            return f"the file lies at {source.issuer or 'another provider'}"
+        return None if block.type in target.file_blocks else f"{block.type} is not taken by id"
     if source.kind == "url":
         return _address_refusal(block, target)
     return _content_refusal(block, target)

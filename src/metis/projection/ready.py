@@ -34,6 +34,7 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
     seen: set[str] = set()
     is_leading = before is None
     may_be_blank = target.takes_blank_text
+    pairs_thoughts = target.pairs_thoughts
     for message in messages:
         role, content = message.role, message.content
         if message.metadata.hints:
@@ -54,6 +55,8 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
                     return None
             elif not _is_fine(block, role, target, waiting, seen):
                 return None
+        if pairs_thoughts and type(content[-1]) is ThinkingBlock:
+            return None
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
     return seen if _is_framed(messages, target, is_start=before is None) else None

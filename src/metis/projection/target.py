@@ -29,6 +29,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The kinds of documents it takes inline; None if it takes any."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
+    file_blocks: frozenset[str] = frozenset({"document"})
+    """The tags whose media may lie at the target already, and be given by id."""
     takes_text_documents: bool = True
     """Whether a document may be plain text; else it is sent as text, with its name."""
     takes_document_context: bool = True
@@ -48,6 +50,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a thought without a signature is refused."""
     knows_ids: bool = False
     """Whether the id of a thought will do for its signature, because it keeps its answers."""
+    pairs_thoughts: bool = False
+    """Whether a thought is refused without what it led to."""
     takes_artifacts: Literal["none", "own", "any"] = "none"
     """Whose artifacts may stand in an answer: nobody's, its own, or any whose bytes are at hand."""
     takes_foreign_citations: bool = True

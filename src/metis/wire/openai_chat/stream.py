@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from metis.canonical.blocks import RedactedThinkingBlock
 from metis.canonical.errors import NetworkError, ProviderError, ServerError
 from metis.canonical.ids import new_ulid
@@ -76,7 +74,7 @@ class StreamDecoder:
                 continue
             try:
                 delta = read_plain(data).choices[0].delta
-            except msgspec.DecodeError:
+            except (ValueError, RecursionError):
                 self._take_frame(name, data, events)
                 continue
             order = self._order

@@ -4,7 +4,7 @@ Events name blocks by their index, which never decreases: so of several items th
 the first is told of as it grows. The others wait, and what had come of them is told in one piece.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metis.canonical.blocks import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
@@ -87,6 +87,11 @@ class Growing:
             wire["input" if self.kind == CUSTOM else "arguments"] = "".join(self.arguments)
         return wire
 
+    def forget_pieces(self) -> None:
+        """Let go of what came piece by piece: the whole item has it all, and is held once."""
+        self.texts, self.summary = {}, {}
+        self.arguments, self.clear = [], []
+
     def _part(self, index: int) -> Wire:
         part = dict(self.parts.get(index, {}))
         text = "".join(self.texts.get(index, ()))
@@ -150,6 +155,7 @@ class Teller:
         while self.front is not None and id(self.front) in self._ready:
             done = self.front
             self._tell_rest(done, self._ready.pop(id(done)), events)
+            done.forget_pieces()
             self.front = None
             if self._waiting:
                 self._lead(self._waiting.pop(0), events)
@@ -206,9 +212,9 @@ class Teller:
         self, item: Growing, index: int, text: str, events: list[StreamEvent]
     ) -> None:
         pieces = item.texts.get(index)
-        told = "".join(pieces or ())
-        if pieces is None or (text.startswith(told) and len(text) > len(told)):
-            events.append(TextDelta(self._id, item.base + index, text[len(told) :]))
+        told = _told(pieces or (), text)
+        if pieces is None or 0 <= told < len(text):
+            events.append(TextDelta(self._id, item.base + index, text[told:]))
 
     def _rest_of_thought(
         self, item: Growing, block: ThinkingBlock, events: list[StreamEvent]
@@ -216,6 +222,16 @@ class Teller:
         rest = block.text[item.thought :]
         if rest or block.signature or not item.thought:
             events.append(ThinkingDelta(self._id, item.base, rest, block.signature))
+
+
+def _told(pieces: Sequence[str], text: str) -> int:
+    """How much of a text was told in pieces, without making one of them; -1 if it says other."""
+    place = 0
+    for piece in pieces:
+        if not text.startswith(piece, place):
+            return -1
+        place += len(piece)
+    return place
 
 
 def delta_of(wire: Mapping[str, Any]) -> str:
