@@ -17,9 +17,7 @@ WAITING: dict[str, str] = {
     "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
-    "M-079": "events",
     "M-118": "tools",
-    "M-119": "routing",
     "M-120": "events",
     "M-121": "tools",
     "M-122": "store",
@@ -28,7 +26,6 @@ WAITING: dict[str, str] = {
     "M-145": "events",
     "M-162": "wire",
     "M-166": "adapters",
-    "M-177": "routing",
     "M-281": "store",
 }
 
