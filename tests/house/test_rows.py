@@ -13,9 +13,7 @@ WAITING: dict[str, str] = {
     "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
-    "M-079": "events",
     "M-118": "tools",
-    "M-119": "routing",
     "M-120": "events",
     "M-121": "tools",
     "M-143": "adapters",
@@ -23,7 +21,6 @@ WAITING: dict[str, str] = {
     "M-145": "events",
     "M-162": "wire",
     "M-166": "adapters",
-    "M-177": "routing",
 }
 
 
