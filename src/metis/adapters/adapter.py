@@ -72,20 +72,29 @@ class Adapter:
             CriticalLossError: a block that is marked critical cannot be carried.
             WrongProviderError: the model is one of another provider.
         """
+        request = self.preview(messages, tools, options)
+        for loss in request.losses:
+            log.warning("%s", loss, extra=_fields(loss))
+        return request
+
+    def preview(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
+    ) -> WireRequest:
+        """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools)
         turns, losses = self._turns(messages, model, self._target(model, taken))
         body = turns.body(sent, taken)
         session = messages[0].session_id if messages else ""
-        losses = [*losses, *(self._option_loss(session, each) for each in asked.lost)]
-        for loss in losses:
-            log.warning("%s", loss, extra=_fields(loss))
         return WireRequest(
             path=self.profile.path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
-            losses=losses,
+            losses=[*losses, *(self._option_loss(session, each) for each in asked.lost)],
         )
 
     def _fitted(self, model: Model, options: AdapterOptions) -> Model:

@@ -31,7 +31,6 @@
     │   ├── ContextOverflowError    more input than the model takes
     │   ├── InvalidRequestError     a request that the provider does not accept
     │   └── OtherProviderError      anything else
-<<<<<<< HEAD
     ├── StoreError                  a store that cannot do what was asked; says what to do
     │   ├── StoreUnavailableError   it cannot be opened or reached
     │   ├── StoreFullError          no room is left
@@ -44,14 +43,6 @@
     │   ├── UnknownSessionError     no session of that id
     │   ├── UnknownMessageError     no message of that id in the session
     │   └── DuplicateSessionError   a session of that id is there already
-    └── CatalogError                what is known of models
-        ├── CatalogDataError        a table that cannot be read; holds every problem
-        ├── UnknownModelError       a model that is in no table
-        ├── WrongProviderError      a model of another provider than the adapter's
-        ├── UnpricedModelError      a model without a price
-        ├── AmbiguousModelError     a short name that fits several models
-        └── UnknownPricingError     a pricing version that is in no table
-=======
     ├── CatalogError                what is known of models
     │   ├── CatalogDataError        a table that cannot be read; holds every problem
     │   ├── UnknownModelError       a model that is in no table
@@ -63,10 +54,14 @@
     │   ├── RoutingPolicyError      a rules file that cannot be used; holds every problem
     │   ├── RefusedChoiceError      the model that the user asked for cannot take the turn
     │   └── NoModelError            no model can take the turn; holds what was tried
-    └── EventError                  something about what happened that cannot be told
-        ├── InvalidEventError       an event that the catalogue does not allow
-        └── BusOverflowError        more events than a subscriber has taken
->>>>>>> w-routing
+    ├── EventError                  something about what happened that cannot be told
+    │   ├── InvalidEventError       an event that the catalogue does not allow
+    │   └── BusOverflowError        more events than a subscriber has taken
+    └── SessionError                a session that cannot do what was asked
+        ├── SwapRefusedError        the history does not fit the model; nothing was changed
+        ├── BudgetExceededError     the money is spent; nothing was sent
+        ├── TurnLimitError          a turn that would not come to its end
+        └── SessionEndedError       the session was ended
 
 The text of an error is for people; its fields are for programs.
 """
@@ -75,6 +70,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from metis.canonical.problem import Problem
 
 
@@ -471,3 +468,38 @@ class BusOverflowError(EventError):
         self.subscriber = subscriber
         self.capacity = capacity
         super().__init__(f"subscriber {subscriber!r} has {capacity} events waiting already")
+
+
+class SessionError(MetisError):
+    """A session that cannot do what was asked."""
+
+
+class SwapRefusedError(SessionError):
+    """The history does not fit the model that was asked for; nothing was changed."""
+
+    def __init__(self, model: str, *, capability: str, why: str, active: str | None) -> None:
+        self.model = model
+        self.capability = capability
+        self.why = why
+        self.active = active
+        super().__init__(f"Cannot swap to {model}: {why}. Active model unchanged.")
+
+
+class BudgetExceededError(SessionError):
+    """A budget is spent, or the next call would overdraw it; nothing was sent."""
+
+    def __init__(self, scope: str, *, limit_usd: "Decimal", spent_usd: "Decimal") -> None:
+        self.scope = scope
+        self.limit_usd = limit_usd
+        self.spent_usd = spent_usd
+        super().__init__(
+            f"the budget of this {scope} is {limit_usd} USD, and {spent_usd} USD are spent"
+        )
+
+
+class TurnLimitError(SessionError):
+    """A turn was ended because the model went on and on."""
+
+
+class SessionEndedError(SessionError):
+    """A session that was ended takes no more turns."""
