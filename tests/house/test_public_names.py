@@ -5,10 +5,12 @@ from types import ModuleType
 import pytest
 
 import metis
-from metis import canonical, catalog
+from metis import canonical, catalog, events, routing
 
 
-@pytest.mark.parametrize("module", [metis, canonical, catalog], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [metis, canonical, catalog, events, routing], ids=lambda module: module.__name__
+)
 def test_public_names_are_sorted_and_there(module: ModuleType) -> None:
     names: list[str] = module.__all__
     assert names == sorted(names, key=_isort_key)
