@@ -8,11 +8,9 @@ from house.rows import SHARED, claims, known_rows, titles
 WAITING: dict[str, str] = {
     "M-005": "adapters",
     "M-024": "session",
-    "M-062": "events",
     "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
-    "M-120": "events",
     "M-143": "adapters",
     "M-145": "events",
     "M-162": "wire",

@@ -282,7 +282,6 @@ def test_names_of_models_go_through_the_catalogue() -> None:
         router(known=twice).decide(facts(override="x-1"))
 
 
-@pytest.mark.row("M-218")
 def test_a_swap_can_be_checked_before_it_is_made() -> None:
     choose = router(known=models({"one": "images"}))
     failure = choose.check("one", facts(has_images=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from heapq import nsmallest
 from math import fsum
 
 from msgspec import Struct
@@ -60,7 +61,7 @@ def match_pattern(
     neighbours: Iterable[Neighbour], settings: PatternSettings
 ) -> PatternMatch | None:
     """Score the models of the nearest neighbours; None if there are no neighbours."""
-    nearest = sorted(neighbours, key=_nearest_first)[:NEIGHBOUR_COUNT]
+    nearest = nsmallest(NEIGHBOUR_COUNT, neighbours, key=_nearest_first)
     by_model: dict[str, list[Neighbour]] = {}
     for neighbour in nearest:
         if neighbour.sample_size > 0:

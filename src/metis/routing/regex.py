@@ -92,6 +92,17 @@ def _characters(text: str) -> Iterable[str]:
     return (*text[:-1], _LAST_NEWLINE) if text.endswith("\n") else text
 
 
+class _Place:
+    """Where one can stand in a pattern, and where each character leads to from there."""
+
+    __slots__ = ("before", "onward", "standing")
+
+    def __init__(self, standing: frozenset[int], before: str) -> None:
+        self.standing = standing
+        self.before = before
+        self.onward: dict[str, _Place | None] = {}
+
+
 class Regex:
     """A compiled pattern; `search` tells whether it occurs anywhere in a text."""
 
@@ -101,24 +112,35 @@ class Regex:
         self._start = parsed.compile()
         self._steps = parsed.steps
         self._asks_places = any(step.place is not None for step in self._steps)
-        self._known: dict[tuple[frozenset[int], str, str], frozenset[int] | None] = {}
+        self._places: dict[tuple[frozenset[int], str], _Place] = {}
+        self._first = self._place(frozenset((self._start,)), "")
 
     def search(self, text: str) -> bool:
         """Whether the pattern occurs in the first `MAX_TEXT` characters."""
-        known, asks_before = self._known, self._asks_places
-        standing, before = frozenset((self._start,)), ""
+        place = self._first
         for character in _characters(text[:MAX_TEXT]):
-            key = (standing, before, character)
-            if key in known:
-                following = known[key]
-            else:
-                if len(known) >= _MAX_KNOWN:
-                    known.clear()
-                following = known[key] = self._advance(standing, Around(before, character))
+            onward = place.onward
+            following = onward[character] if character in onward else self._learn(place, character)
             if following is None:
                 return True
-            standing, before = following, character if asks_before else ""
-        return self._reaches_end(self._reach(standing, Around(before, "")))
+            place = following
+        return self._reaches_end(self._reach(place.standing, Around(place.before, "")))
+
+    def _learn(self, place: "_Place", character: str) -> "_Place | None":
+        """Where a character leads to from a place, remembered for the next time."""
+        standing = self._advance(place.standing, Around(place.before, character))
+        following = None if standing is None else self._place(standing, character)
+        place.onward[character] = following
+        return following
+
+    def _place(self, standing: frozenset[int], before: str) -> "_Place":
+        key = (standing, before if self._asks_places else "")
+        if key not in self._places:
+            if len(self._places) >= _MAX_KNOWN:  # forget all but the first
+                self._places.clear()
+                self._first.onward.clear()
+            self._places[key] = _Place(*key)
+        return self._places[key]
 
     def _advance(self, standing: frozenset[int], around: Around) -> frozenset[int] | None:
         """Where one can stand after the next character; None if the end is reached before it."""
