@@ -57,6 +57,7 @@ class Say(Struct, frozen=True, kw_only=True):
     events: int | None = None
     raw_arguments: str | None = None
     hang: bool = False
+    pause_s: float = 0.0
 
 
 def say(*content: ContentBlock | str, **fields: Any) -> Say:
@@ -87,7 +88,8 @@ class Fake:
         step = self.script.pop(0) if self.script else say("ok")
         step = step if isinstance(step, Say) else step(asked)
         if step.status != 200:
-            error = {"type": "invalid_request_error", "message": step.error, "code": None}
+            kind = "invalid_request_error" if step.status < 500 else "api_error"
+            error = {"type": kind, "message": step.error, "code": None}
             return web.json_response({"type": "error", "error": error}, status=step.status)
         message = _message(step, adapter)
         if not asked.options.stream:
@@ -103,8 +105,8 @@ class Fake:
         encoder = adapter.stream_encoder(context)
         for number, event in enumerate(_events(message, step)):
             if number == step.events:
-                if step.hang:
-                    await asyncio.sleep(60)
+                while step.hang and request.transport and not request.transport.is_closing():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.005)
                 if request.transport is not None:
                     await asyncio.sleep(0.01)
                     request.transport.close()
@@ -112,6 +114,7 @@ class Fake:
             data = encoder.encode(event)
             if data:
                 await response.write(data)
+                await asyncio.sleep(step.pause_s)
         await response.write(encoder.finish())
         return response
 

@@ -1,7 +1,8 @@
 """Sessions: the loop that routes, asks, streams, stores, runs tools and prices."""
 
+from metis.events import Budget
 from metis.session.conversation import SessionCost
-from metis.session.library import Metis, Options
+from metis.session.library import Metis, Options, open_metis
 from metis.session.notices import (
     CallFailed,
     Lost,
@@ -15,8 +16,8 @@ from metis.session.notices import (
 )
 from metis.session.session import Session
 from metis.session.setup import Toolbox, TurnRef
-from metis.session.spending import Budget
 from metis.session.swap import Preview
+from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
 
 __all__ = [
     "Budget",
@@ -25,10 +26,13 @@ __all__ = [
     "Metis",
     "Options",
     "Preview",
+    "Reply",
     "Routed",
     "Session",
     "SessionCost",
     "Stored",
+    "SyncMetis",
+    "SyncSession",
     "ToolStarted",
     "Toolbox",
     "TurnEnded",
@@ -36,4 +40,7 @@ __all__ = [
     "TurnRef",
     "TurnStarted",
     "Warned",
+    "ask",
+    "open_metis",
+    "open_sync",
 ]

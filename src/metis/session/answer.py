@@ -1,5 +1,6 @@
 """Answers: what a model gave, with everything that we know about it beside its words."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -48,10 +49,13 @@ def settle(
     reason = message.metadata.stop_reason
     if status is not MessageStatus.COMPLETE:
         reason = StopReason(status.value)
-    usage = message.metadata.usage or _estimated(message, asked)
+    usage = message.metadata.usage
+    if usage is None or status is not MessageStatus.COMPLETE:
+        usage = _estimated(message, asked, usage)
     usage = replace(usage, latency_ms=max(0, round((ended_s - asked.started_s) * 1000)))
     metadata = replace(
         message.metadata,
+        origin=None,
         model=asked.served.id,
         provider=asked.served.adapter.name,
         routing=asked.record,
@@ -65,6 +69,17 @@ def settle(
 def calls_of(message: Message) -> list[ToolUseBlock]:
     """The calls in an answer."""
     return [block for block in message.content if isinstance(block, ToolUseBlock)]
+
+
+def open_calls(messages: Sequence[Message]) -> list[ToolUseBlock]:
+    """The calls of the newest answer that have no result yet."""
+    answered: set[str | None] = set()
+    for message in reversed(messages):
+        if message.role is Role.TOOL:
+            answered.add(message.metadata.parent_tool_use_id)
+        else:
+            return [call for call in calls_of(message) if call.id not in answered]
+    return []
 
 
 def may_run(message: Message) -> bool:
@@ -96,12 +111,20 @@ def _whole(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
     )
 
 
-def _estimated(message: Message, asked: Asked) -> Usage:
-    """The usage of a provider that told none."""
+def _estimated(message: Message, asked: Asked, told: Usage | None) -> Usage:
+    """The usage of an answer whose provider did not come to tell it, or not all of it."""
     adapter = asked.served.adapter
+    output = adapter.estimate_input_tokens([message], model=asked.served.id)
+    if told is not None:
+        return replace(
+            told,
+            input_tokens=told.input_tokens if told.prompt_tokens else asked.input_tokens,
+            output_tokens=max(told.output_tokens, output),
+            estimated=True,
+        )
     return Usage(
         input_tokens=asked.input_tokens,
-        output_tokens=adapter.estimate_input_tokens([message], model=asked.served.id),
+        output_tokens=output,
         cost_usd=Decimal(0),
         pricing_version=UNPRICED,
         latency_ms=0,

@@ -3,14 +3,24 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from decimal import Decimal
 
 from msgspec.structs import replace
 
-from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.errors import BudgetExceededError, NetworkError, ProviderError
 from metis.canonical.message import Message
-from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord, Usage
-from metis.session.answer import ABORTED, NOT_RUN, Asked, calls_of, failed_result, may_run, settle
+from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
+from metis.events import Spent, judge
+from metis.session.answer import (
+    ABORTED,
+    NOT_RUN,
+    Asked,
+    calls_of,
+    failed_result,
+    may_run,
+    open_calls,
+    settle,
+)
 from metis.session.conversation import Conversation
 from metis.session.facts import estimate
 from metis.session.models import Served
@@ -19,7 +29,7 @@ from metis.session.setup import Setup
 from metis.session.told import Told
 from metis.streaming import MessageComplete, StreamError
 from metis.transport.failures import error_of
-from metis.wire.call import UNPRICED, RequestContext, WireRequest
+from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamReader
 
 
@@ -52,8 +62,8 @@ class Calling:
         Raises:
             ProviderError: there is no answer, or it broke off; what came of it is stored.
         """
+        await self._check_budget()
         tokens = self.tokens(served)
-        await self._check_budget(served, tokens)
         self.count += 1
         request = self._request(served)
         context = self._context(served)
@@ -81,6 +91,13 @@ class Calling:
             self._tell(Stored(turn_id=self._turn_id, message=message))
         return stored[0]
 
+    async def close(self, status: MessageStatus) -> None:
+        """Leave a whole conversation behind: what has come is kept, every call has a result."""
+        await self.keep_partial(status)
+        unanswered = open_calls(self._conversation.messages)
+        if unanswered:
+            await self.keep(self._aborted(unanswered, ABORTED))
+
     async def keep_partial(self, status: MessageStatus, message: Message | None = None) -> None:
         """Store what has come of an answer that will not be finished, with aborted results."""
         asked, reader = self._asked, self._reader
@@ -93,12 +110,17 @@ class Calling:
                 await self._keep_usage(partial)
             return
         words = ABORTED if status is MessageStatus.CANCELLED else NOT_RUN
-        await self.keep([partial, *self.results(partial, words, OutcomeStatus.ABORTED)])
+        await self.keep([partial, *self._aborted(calls_of(partial), words)])
 
-    def results(self, answer: Message, text: str, status: OutcomeStatus) -> list[Message]:
-        """A result for each call of an answer that is not run."""
+    def results(
+        self, calls: Sequence[ToolUseBlock], text: str, status: OutcomeStatus
+    ) -> list[Message]:
+        """A result for each of some calls that are not run."""
         at, session_id = self._setup.now(), self._conversation.id
-        return [failed_result(call, session_id, text, status, at) for call in calls_of(answer)]
+        return [failed_result(call, session_id, text, status, at) for call in calls]
+
+    def _aborted(self, calls: Sequence[ToolUseBlock], text: str) -> list[Message]:
+        return self.results(calls, text, OutcomeStatus.ABORTED)
 
     async def _stream(
         self, served: Served, request: WireRequest, context: RequestContext
@@ -130,7 +152,7 @@ class Calling:
             return None
         kept = [answer]
         if not may_run(answer):
-            kept += self.results(answer, NOT_RUN, OutcomeStatus.ERROR)
+            kept += self.results(calls_of(answer), NOT_RUN, OutcomeStatus.ERROR)
         return await self.keep(kept)
 
     async def _keep_usage(self, answer: Message) -> None:
@@ -160,23 +182,22 @@ class Calling:
             tools=tuple(tool.name for tool in self._setup.tools),
         )
 
-    async def _check_budget(self, served: Served, tokens: int) -> None:
+    async def _check_budget(self) -> None:
         """Warn of a budget that is nearly spent; a spent one ends the turn before the call."""
-        setup, budget = self._setup, self._setup.budget
-        if budget.session_usd is None and budget.day_usd is None:
-            return
-        today = Decimal(0) if budget.day_usd is None else await setup.spending.today_usd()
-        prompt = Usage(
-            input_tokens=tokens,
-            output_tokens=0,
-            cost_usd=Decimal(0),
-            pricing_version=UNPRICED,
-            latency_ms=0,
-        )
-        next_usd = setup.models.price(prompt, served, setup.now()).cost_usd
-        for text in budget.check(self._conversation.cost().total_usd, today, next_usd):
-            if self._told.is_new(text):
-                self._tell(Warned(turn_id=self._turn_id, code="budget", text=text))
+        budget, session_usd = self._setup.budget, self._conversation.cost().total_usd
+        if budget.day_usd is None and budget.month_usd is None:
+            spent = Spent(session_usd=session_usd)
+        else:
+            spent = await self._setup.spending.spent(session_usd)
+        verdict = judge(budget, spent, warned=self._told.warned)
+        for each in verdict.exceeded:
+            raise BudgetExceededError(
+                each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
+            )
+        for each in verdict.warnings:
+            self._told.warned[each.scope] = each.level
+            text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
+            self._tell(Warned(turn_id=self._turn_id, code="budget", text=text))
 
     def _begin(self, reader: StreamReader) -> None:
         self._reader = reader

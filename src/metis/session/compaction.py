@@ -83,7 +83,8 @@ class Compaction:
                 break
             start -= 1
         last = max((n for n, each in enumerate(messages) if each.role is Role.USER), default=0)
-        start = min(start, last)
+        # If all of it seems to fit, the provider counts otherwise: then only the last turn stays.
+        start = min(start, last) or last
         while 0 < start < len(messages) and messages[start].role is Role.TOOL:
             start -= 1
         return start

@@ -9,19 +9,24 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metis import adapters
 from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import StoreClosedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
+from metis.events import Budget
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
 from metis.session.models import Models
 from metis.session.session import Session
-from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup, Toolbox
-from metis.session.spending import Budget, Spending
+from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
+from metis.session.spending import Spending
+from metis.session.toolkit import Toolkit
+from metis.sim import Simulator
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
+from metis.tools import Confirmation, Dispatcher, Registry, Workspace
 from metis.transport import Keys, Limits, Retry, Transport
 from metis.wire.call import AdapterOptions
 
@@ -40,7 +45,13 @@ class Options(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     options: AdapterOptions = AdapterOptions()
     workspace: str | Path | None = None
-    toolbox: Toolbox | None = None
+    """The folder in which tools work, and whose rules file and instructions hold."""
+    tools: Registry | None = None
+    """What models may call; None is no tool at all."""
+    confirmation: Confirmation | None = None
+    """Who is asked before a call that changes something; nobody lets none of them run."""
+    simulate: bool = False
+    """Whether a simulator on this machine answers in the place of every provider."""
     compact_at: float | None = COMPACT_AT
     compact_with: str | None = None
     max_calls: int = MAX_CALLS
@@ -62,11 +73,15 @@ class Metis:
         self._transport: Transport | None = None
         self._setup: Setup | None = None
         self._sessions: dict[str, Session] = {}
+        self._simulator: Simulator | None = None
+        self._workspace: Workspace | None = None
 
     async def __aenter__(self) -> Self:
         options = self.options
         keys = Keys(options.keys)
-        models = Models(base_urls=options.base_urls, keys=keys)
+        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        if options.workspace is not None:
+            self._workspace = Workspace(options.workspace)
         availability = Availability(clock=_now)
         self._store = store = open_store(self._url)
         self._transport = Transport(keys=keys, limits=options.limits, retry=options.retry)
@@ -83,13 +98,13 @@ class Metis:
             availability=availability,
             spending=Spending(store, now=_now),
             budget=options.budget,
-            toolbox=options.toolbox,
             options=options.options,
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
                 for name, others in options.fallbacks.items()
             },
             workspace_path=str(options.workspace or ""),
+            has_rules=options.workspace is not None,
             compact_at=options.compact_at,
             compact_with=options.compact_with,
             max_calls=options.max_calls,
@@ -113,7 +128,11 @@ class Metis:
             await self._transport.close()
         if self._store is not None:
             await self._store.close()
-        self._transport = self._store = self._setup = None
+        if self._simulator is not None:
+            await self._simulator.stop()
+        if self._workspace is not None:
+            self._workspace.close()
+        self._transport = self._store = self._setup = self._simulator = self._workspace = None
 
     @property
     def store(self) -> Store:
@@ -150,10 +169,23 @@ class Metis:
     def _hold(self, conversation: Conversation) -> Session:
         setup = self._opened()
         # Adapters remember what they sent; a session has its own, so that none forgets another.
-        own = replace(setup, models=setup.models.apart())
+        own = replace(setup, models=setup.models.apart(), toolbox=self._toolkit())
         session = Session(own, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session
+
+    def _toolkit(self) -> Toolkit | None:
+        options = self.options
+        if options.tools is None:
+            return None
+        return Toolkit(Dispatcher(options.tools, options.confirmation), self._workspace)
+
+    async def _simulated(self) -> dict[str, str]:
+        if not self.options.simulate:
+            return {}
+        self._simulator = Simulator()
+        await self._simulator.start()
+        return dict.fromkeys(adapters.names(), self._simulator.base_url)
 
     def _opened(self) -> Setup:
         if self._setup is None:
@@ -177,3 +209,13 @@ def _instructions(session_id: str, text: str) -> Message:
         content=(TextBlock(text),),
         created_at=_now(),
     )
+
+
+def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  # noqa: B008 - an immutable value
+    """Sessions in a store: `async with metis.open() as m: s = await m.session(model="sonnet")`.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`; `metis.db` under `$METIS_HOME` if none is given.
+        options: addresses, keys, tools, budgets and the rest.
+    """
+    return Metis(url, options)

@@ -9,9 +9,10 @@ from msgspec import Struct
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.events import Budget
 from metis.routing import Availability, Router
 from metis.session.models import Models
-from metis.session.spending import Budget, Spending
+from metis.session.spending import Spending
 from metis.store import Store
 from metis.transport import Transport
 from metis.wire.call import AdapterOptions
@@ -68,6 +69,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     fallbacks: Mapping[str, Sequence[str]] = {}
     """Which models step in, by the id of the one that is down; `*` stands for any."""
     workspace_path: str = ""
+    has_rules: bool = False
+    """Whether there may be rules that ask what was spent."""
     compact_at: float | None = COMPACT_AT
     """None never sums up by itself."""
     compact_with: str | None = None

@@ -1,10 +1,12 @@
 """Told: what a session remembers of what it has told, so that nothing is told twice."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from msgspec.structs import replace
 
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
+from metis.events.house import BudgetScope
 from metis.projection.loss import Loss
 from metis.session.repair import Repairs
 
@@ -17,7 +19,8 @@ class Told:
         self.swapped_from: str | None = None
         """The model before the last swap, until a turn has told of it."""
         self._losses: set[tuple[str, str, str, str]] = set()
-        self._warnings: set[str] = set()
+        self.warned: dict[BudgetScope, Decimal] = {}
+        """The part of each budget that was warned of last."""
 
     def new_losses(self, model: str, losses: Sequence[Loss]) -> tuple[Loss, ...]:
         """Those losses that were not told of this model yet."""
@@ -28,12 +31,6 @@ class Told:
                 self._losses.add(key)
                 new.append(loss)
         return tuple(new)
-
-    def is_new(self, warning: str) -> bool:
-        """Whether a warning was not given yet."""
-        is_new = warning not in self._warnings
-        self._warnings.add(warning)
-        return is_new
 
     def with_swap(self, record: RoutingDecisionRecord) -> RoutingDecisionRecord:
         """The record of a turn; the first after a swap names it."""

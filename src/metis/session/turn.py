@@ -92,11 +92,11 @@ class Turn:
                     break
             self._end()
         except asyncio.CancelledError:
-            await finished(self._calling.keep_partial(MessageStatus.CANCELLED))
+            await finished(self._calling.close(MessageStatus.CANCELLED))
             self._end(StopReason.CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001 - whoever listens gets it
-            await finished(self._calling.keep_partial(MessageStatus.ERROR))
+            await finished(self._calling.close(MessageStatus.ERROR))
             self.events.put_nowait(error)
         finally:
             self.events.put_nowait(None)
@@ -121,7 +121,7 @@ class Turn:
             override=self._override,
             sticky=conversation.pinned,
             workspace_path=setup.workspace_path,
-            cost_today_usd=await setup.spending.today_usd(),
+            cost_today_usd=await self._today_usd(),
         )
         decision = setup.router.decide(facts)
         served = setup.models.served(decision.require())
@@ -157,10 +157,11 @@ class Turn:
     async def _run_tools(self, answer: Message) -> bool:
         """Run the calls of an answer, and store a result for each; whether to ask again."""
         toolbox = self._setup.toolbox
+        calls = calls_of(answer)
         if not may_run(answer):
             return False
         if toolbox is None:
-            await self._calling.keep(self._calling.results(answer, _NO_TOOLS, OutcomeStatus.ERROR))
+            await self._calling.keep(self._calling.results(calls, _NO_TOOLS, OutcomeStatus.ERROR))
             return True
         answers: dict[str | None, Message] = {}
 
@@ -170,12 +171,11 @@ class Turn:
         def answered(message: Message) -> None:
             answers[message.metadata.parent_tool_use_id] = message
 
-        calls = calls_of(answer)
         turn = TurnRef(session_id=self._conversation.id, turn_id=self.id)
         try:
             await toolbox.run(calls, turn, started, answered)
         finally:
-            aborted = self._calling.results(answer, ABORTED, OutcomeStatus.ABORTED)
+            aborted = self._calling.results(calls, ABORTED, OutcomeStatus.ABORTED)
             await self._calling.keep(
                 [answers.get(call.id, rest) for call, rest in zip(calls, aborted, strict=True)]
             )
@@ -222,6 +222,10 @@ class Turn:
     def _check_count(self) -> None:
         if self._calling.count >= self._setup.max_calls:
             raise TurnLimitError(f"the model was asked {self._calling.count} times in one turn")
+
+    async def _today_usd(self) -> Decimal:
+        has_rules = self._setup.has_rules
+        return (await self._setup.spending.spent()).day_usd if has_rules else Decimal(0)
 
     def _tell(self, event: TurnEvent) -> None:
         self.events.put_nowait(event)

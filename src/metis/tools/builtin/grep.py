@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-import metis
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.tools.arguments import boolean, integer, read, schema, string, workspace_of
 from metis.tools.process import Command, Ended, Output, run
@@ -97,7 +96,7 @@ class Grep:
             "ignore_case": asked.ignore_case,
             "limit": asked.limit,
         }
-        root = Path(metis.__file__).parent.parent
+        root = Path(__file__).parents[3]
         program = (sys.executable, "-I", "-S", "-c", _PROGRAM)
         command = Command(
             argv=(*program, msgspec.json.encode(question).decode(), str(root)),
