@@ -9,7 +9,7 @@ from metis.version import SPEC_VERSION, __version__
 
 TYPE_CHECKING = False  # as in typing, which would cost more to import than all of this
 if TYPE_CHECKING:
-    from metis import adapters, canonical, catalog, store
+    from metis import adapters, canonical, catalog, session, store
     from metis.canonical import (
         ArtifactBlock,
         AudioBlock,
@@ -49,8 +49,17 @@ if TYPE_CHECKING:
         validate_session,
     )
     from metis.catalog import cost, price, reprice
+    from metis.session import Metis, Options, Reply, Session, ask, open_sync
+    from metis.session import open_metis as open  # noqa: A004 - the word for it, `metis.open`
 
-_HOME: dict[str, str] = dict.fromkeys(("cost", "price", "reprice"), "metis.catalog")
+_HOME: dict[str, str] = {
+    **dict.fromkeys(("cost", "price", "reprice"), "metis.catalog"),
+    **dict.fromkeys(
+        ("Metis", "Options", "Reply", "Session", "ask", "open", "open_sync"), "metis.session"
+    ),
+}
+_CALLED = {"open": "open_metis"}
+"""What a name is called at home, where it is another."""
 
 __all__ = [
     "SPEC_VERSION",
@@ -65,13 +74,17 @@ __all__ = [
     "Message",
     "MessageMetadata",
     "MessageStatus",
+    "Metis",
     "MetisError",
     "OpaqueBlock",
+    "Options",
     "Problem",
     "RedactedThinkingBlock",
+    "Reply",
     "Role",
     "RoutingDecisionRecord",
     "RoutingMode",
+    "Session",
     "SideEffects",
     "StopReason",
     "TextBlock",
@@ -85,6 +98,7 @@ __all__ = [
     "VideoBlock",
     "__version__",
     "adapters",
+    "ask",
     "canonical",
     "catalog",
     "cost",
@@ -93,8 +107,11 @@ __all__ = [
     "new_session_id",
     "new_tool_use_id",
     "new_ulid",
+    "open",
+    "open_sync",
     "price",
     "reprice",
+    "session",
     "store",
     "validate",
     "validate_session",
@@ -104,9 +121,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'metis' has no attribute {name!r}")
-    if name in ("adapters", "canonical", "catalog", "store"):
+    if name in ("adapters", "canonical", "catalog", "session", "store"):
         return import_module(f"metis.{name}")
-    value = getattr(import_module(_HOME.get(name, "metis.canonical")), name)
+    value = getattr(import_module(_HOME.get(name, "metis.canonical")), _CALLED.get(name, name))
     globals()[name] = value
     return value
 

@@ -5,11 +5,13 @@ from types import ModuleType
 import pytest
 
 import metis
-from metis import canonical, catalog, store
+from metis import canonical, catalog, events, routing, session, store
 
 
 @pytest.mark.parametrize(
-    "module", [metis, canonical, catalog, store], ids=lambda module: module.__name__
+    "module",
+    [metis, canonical, catalog, events, routing, session, store],
+    ids=lambda module: module.__name__,
 )
 def test_public_names_are_sorted_and_there(module: ModuleType) -> None:
     names: list[str] = module.__all__

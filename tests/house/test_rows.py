@@ -8,22 +8,13 @@ from house.rows import SHARED, claims, known_rows, titles
 WAITING: dict[str, str] = {
     "M-005": "adapters",
     "M-024": "session",
-    "M-051": "tools",
-    "M-062": "events",
     "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
-    "M-079": "events",
-    "M-118": "tools",
-    "M-119": "routing",
-    "M-120": "events",
-    "M-121": "tools",
     "M-143": "adapters",
-    "M-144": "tools",
     "M-145": "events",
     "M-162": "wire",
     "M-166": "adapters",
-    "M-177": "routing",
 }
 
 

@@ -72,6 +72,18 @@ class Adapter:
             CriticalLossError: a block that is marked critical cannot be carried.
             WrongProviderError: the model is one of another provider.
         """
+        request = self.preview(messages, tools, options)
+        for loss in request.losses:
+            log.warning("%s", loss, extra=_fields(loss))
+        return request
+
+    def preview(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
+    ) -> WireRequest:
+        """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools)
@@ -79,14 +91,12 @@ class Adapter:
         body = turns.body(sent, taken)
         path, unplaced = self._route(turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
-        losses = [*losses, *(self._option_loss(session, each) for each in (*asked.lost, *unplaced))]
-        for loss in losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
         return WireRequest(
             path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
-            losses=losses,
+            losses=[*losses, *lost],
         )
 
     def _route(

@@ -254,6 +254,16 @@ def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str |
     sys.exit(print_verdicts(sources, from_name=from_name, to_name=to_name))
 
 
+@cli.command()
+@click.option("--port", default=8765, show_default=True, help="Where to listen; 0 is a free port.")
+@click.option("--lenient", is_flag=True, help="Answer requests that the real API would refuse.")
+def sim(port: int, *, lenient: bool) -> None:
+    """Serve a simulated provider on loopback, for programs without a key or a network."""
+    from metis.cli.sim import serve
+
+    serve(port=port, is_strict=not lenient)
+
+
 def main() -> None:
     """Run the command line."""
     cli(prog_name="metis")

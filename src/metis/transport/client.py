@@ -25,6 +25,7 @@ from metis.transport.failures import error_of
 from metis.transport.keys import Keys
 from metis.transport.retry import Retry, asked_delay
 from metis.wire.call import RequestContext, WireRequest
+from metis.wire.codec import StreamReader
 
 log = logging.getLogger("metis.transport")
 
@@ -48,6 +49,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 Failed = Callable[[ProviderError, int, float | None], Awaitable[None]]
 """Told of each failed attempt: the error, the number of the attempt, the wait before the next."""
+
+Begun = Callable[[StreamReader], None]
+"""Given the decoder of each attempt, which knows at any moment what has come so far."""
 
 
 class Transport:
@@ -116,6 +120,7 @@ class Transport:
         request: WireRequest,
         context: RequestContext,
         failed: Failed | None = None,
+        begun: Begun | None = None,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of a streamed answer.
 
@@ -126,7 +131,11 @@ class Transport:
         while True:
             key = self.keys.next(adapter.profile)
             try:
-                async with aclosing(self._attempt(adapter, request, context, key)) as events:
+                decoder = adapter.stream_decoder(context)
+                if begun is not None:
+                    begun(decoder)
+                attempted = self._attempt(adapter, request, context, key, decoder)
+                async with aclosing(attempted) as events:
                     async for event in events:
                         yield event
             except ProviderError as error:
@@ -136,11 +145,16 @@ class Transport:
             attempt += 1
 
     async def _attempt(
-        self, adapter: Adapter, request: WireRequest, context: RequestContext, key: str | None
+        self,
+        adapter: Adapter,
+        request: WireRequest,
+        context: RequestContext,
+        key: str | None,
+        decoder: StreamReader,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one attempt; raises only while nothing visible was given."""
         held: list[StreamEvent] | None = []
-        async with aclosing(self._events(adapter, request, context, key)) as events:
+        async with aclosing(self._events(adapter, request, context, key, decoder)) as events:
             async for event in events:
                 if held is None:
                     yield event
@@ -156,10 +170,14 @@ class Transport:
             yield early
 
     async def _events(
-        self, adapter: Adapter, request: WireRequest, context: RequestContext, key: str | None
+        self,
+        adapter: Adapter,
+        request: WireRequest,
+        context: RequestContext,
+        key: str | None,
+        decoder: StreamReader,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one answer; what breaks off after it began ends in a StreamError."""
-        decoder = adapter.stream_decoder(context)
         has_begun = False
         try:
             async with self._post(adapter, request, key) as response:

@@ -1,0 +1,241 @@
+"""Analytics: what events tell about money, caches, routes and reliability; pure and exact."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from math import ceil
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from metis.canonical.errors import MetisError
+from metis.canonical.metadata import ChainPolicy, Usage
+from metis.catalog.cost import cost
+from metis.catalog.prices import EXACT, PriceTable
+from metis.events.event import Event
+from metis.events.work import LlmCallCompleted, LlmCallFailed, RouteDecided
+
+Grouping = Literal["model", "provider", "session", "day", "hour", "user", "team", "none"]
+
+
+class CostLine(Struct, frozen=True, kw_only=True):
+    """What a group of calls took and cost."""
+
+    call_count: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+
+class CacheEffect(Struct, frozen=True, kw_only=True):
+    """How much of the input came from a cache."""
+
+    uncached_tokens: int
+    cached_tokens: int
+    written_tokens: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The part that came from a cache, or None if there was no input."""
+        total = self.uncached_tokens + self.cached_tokens + self.written_tokens
+        return self.cached_tokens / total if total else None
+
+
+class RoutingReport(Struct, frozen=True, kw_only=True):
+    """Which slot decided how often; every slot is listed."""
+
+    by_slot: Mapping[str, int]
+    by_model: Mapping[str, int]
+    rejected: Mapping[str, int]
+    """How often each reason was given against a candidate."""
+    hard_failures: int
+
+
+class Reliability(Struct, frozen=True, kw_only=True):
+    """How often and how fast a group of calls came to a good end."""
+
+    completed_count: int
+    failed_count: int
+    errors: Mapping[str, int]
+    p50_latency_ms: int | None
+    p95_latency_ms: int | None
+
+
+class Repriced(Struct, frozen=True, kw_only=True):
+    """What calls cost and what they would cost under another table."""
+
+    pricing_version: str
+    old_cost_usd: Decimal
+    new_cost_usd: Decimal
+    unpriced: Mapping[str, int]
+    """Calls of models that the table does not know; they are in neither sum."""
+
+
+class _Call(NamedTuple):
+    event: Event
+    told: LlmCallCompleted
+
+
+def within(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
+    """The events from a time up to another one."""
+    return (event for event in events if start <= event.timestamp < end)
+
+
+def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLine]:
+    """Calls, tokens and cost by group; a call without a user or team is under `null`."""
+    group_of = _GROUPS[grouping]
+    lines: dict[str, CostLine] = {}
+    with localcontext(EXACT):
+        for call in _calls(events):
+            group = group_of(call)
+            lines[group] = _add(lines.get(group, CostLine()), call.told)
+    return dict(sorted(lines.items()))
+
+
+def _add(line: CostLine, call: LlmCallCompleted) -> CostLine:
+    return CostLine(
+        call_count=line.call_count + 1,
+        input_tokens=line.input_tokens + call.input_tokens,
+        cached_input_tokens=line.cached_input_tokens + call.cached_input_tokens,
+        cache_creation_input_tokens=line.cache_creation_input_tokens
+        + call.cache_creation_input_tokens,
+        output_tokens=line.output_tokens + call.output_tokens,
+        cost_usd=line.cost_usd + call.cost_usd,
+    )
+
+
+def cache_effect(events: Iterable[Event]) -> CacheEffect:
+    """How much of all input came from a cache."""
+    calls = [call.told for call in _calls(events)]
+    return CacheEffect(
+        uncached_tokens=sum(call.input_tokens for call in calls),
+        cached_tokens=sum(call.cached_input_tokens for call in calls),
+        written_tokens=sum(call.cache_creation_input_tokens for call in calls),
+    )
+
+
+def routing_report(events: Iterable[Event]) -> RoutingReport:
+    """Which slots, models and reasons came up in decisions."""
+    by_slot = {policy.value: 0 for policy in ChainPolicy}
+    by_model: dict[str, int] = {}
+    rejected: dict[str, int] = {}
+    hard_failures = 0
+    for event in events:
+        if not isinstance(event.payload, RouteDecided):
+            continue
+        decided = event.payload
+        if decided.chosen_model is None:
+            hard_failures += 1
+        else:
+            _count(by_slot, decided.chain[decided.winner_index].policy.value)
+            _count(by_model, decided.chosen_model)
+        for step in decided.chain:
+            if step.validation_failure is not None:
+                _count(rejected, step.validation_failure)
+    return RoutingReport(
+        by_slot=by_slot,
+        by_model=dict(sorted(by_model.items())),
+        rejected=dict(sorted(rejected.items())),
+        hard_failures=hard_failures,
+    )
+
+
+def reliability(
+    events: Iterable[Event], grouping: Literal["model", "provider"] = "model"
+) -> Mapping[str, Reliability]:
+    """Good and failed calls, error classes and latencies by model or provider."""
+    latencies: dict[str, list[int]] = {}
+    errors: dict[str, dict[str, int]] = {}
+    for event in events:
+        payload = event.payload
+        if isinstance(payload, LlmCallCompleted | LlmCallFailed):
+            group = getattr(payload, grouping)
+            took = latencies.setdefault(group, [])
+            failed = errors.setdefault(group, {})
+            if isinstance(payload, LlmCallCompleted):
+                took.append(payload.latency_ms)
+            else:
+                _count(failed, payload.error_class)
+    return {group: _reliability(latencies[group], errors[group]) for group in sorted(latencies)}
+
+
+def _reliability(latencies: Sequence[int], errors: Mapping[str, int]) -> Reliability:
+    return Reliability(
+        completed_count=len(latencies),
+        failed_count=sum(errors.values()),
+        errors=dict(sorted(errors.items())),
+        p50_latency_ms=percentile(latencies, 50),
+        p95_latency_ms=percentile(latencies, 95),
+    )
+
+
+def percentile(numbers: Sequence[int], percent: int) -> int | None:
+    """The smallest number that at least this part of all numbers does not exceed.
+
+    >>> percentile([30, 10, 20], 50), percentile([30, 10, 20], 95), percentile([], 50)
+    (20, 30, None)
+    """
+    if not numbers:
+        return None
+    return sorted(numbers)[max(0, ceil(len(numbers) * percent / 100) - 1)]
+
+
+def reprice_calls(events: Iterable[Event], table: PriceTable) -> Repriced:
+    """What the calls of the past would cost under a table; the events stay as they are."""
+    old = new = Decimal(0)
+    unpriced: dict[str, int] = {}
+    with localcontext(EXACT):
+        for call in _calls(events):
+            try:
+                amount = cost(_usage(call.told), call.told.model, table=table)
+            except MetisError:
+                _count(unpriced, call.told.model)
+                continue
+            old, new = old + call.told.cost_usd, new + amount
+    return Repriced(
+        pricing_version=table.pricing_version,
+        old_cost_usd=old,
+        new_cost_usd=Decimal(new),
+        unpriced=dict(sorted(unpriced.items())),
+    )
+
+
+def _usage(call: LlmCallCompleted) -> Usage:
+    return Usage(
+        input_tokens=call.input_tokens,
+        cached_input_tokens=call.cached_input_tokens,
+        cache_creation_input_tokens=call.cache_creation_input_tokens,
+        cache_creation_1h_input_tokens=call.cache_creation_1h_input_tokens,
+        output_tokens=call.output_tokens,
+        cost_usd=call.cost_usd,
+        pricing_version=call.pricing_version,
+        latency_ms=call.latency_ms,
+    )
+
+
+def _calls(events: Iterable[Event]) -> Iterator[_Call]:
+    for event in events:
+        if isinstance(event.payload, LlmCallCompleted):
+            yield _Call(event, event.payload)
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _utc(call: _Call, form: str) -> str:
+    return call.event.timestamp.astimezone(UTC).strftime(form)
+
+
+_GROUPS: Mapping[Grouping, Callable[[_Call], str]] = {
+    "model": lambda call: call.told.model,
+    "provider": lambda call: call.told.provider,
+    "session": lambda call: call.event.session_id,
+    "day": lambda call: _utc(call, "%Y-%m-%d"),
+    "hour": lambda call: _utc(call, "%Y-%m-%dT%H"),
+    "user": lambda call: call.told.user_id or "null",
+    "team": lambda call: call.told.team_id or "null",
+    "none": lambda _: "all",
+}

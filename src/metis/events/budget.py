@@ -1,0 +1,104 @@
+"""Budget: how much may be spent, and whether the next call may still be made."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+
+from msgspec import Struct
+
+from metis.canonical.errors import InvalidValueError
+from metis.catalog.prices import EXACT
+from metis.events.event import Event
+from metis.events.house import BudgetExceeded, BudgetScope, BudgetWarned
+from metis.events.work import LlmCallCompleted
+
+SCOPES: tuple[BudgetScope, ...] = ("session", "day", "month")
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """Limits in US dollars; None stands for no limit. Days and months are those of UTC."""
+
+    session_usd: Decimal | None = None
+    day_usd: Decimal | None = None
+    month_usd: Decimal | None = None
+    warn_at: tuple[Decimal, ...] = (Decimal("0.8"), Decimal("0.95"))
+    """The parts of a limit at which a warning is given."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits below zero and warnings outside of the limit."""
+        for scope in SCOPES:
+            limit = self.limit(scope)
+            if limit is not None and not (limit.is_finite() and limit >= 0):
+                raise InvalidValueError(f"{limit} is no limit", path=f"$.{scope}_usd")
+        for level in self.warn_at:
+            if not 0 < level < 1:
+                raise InvalidValueError(f"{level} is not between 0 and 1", path="$.warn_at")
+
+    def limit(self, scope: BudgetScope) -> Decimal | None:
+        """The limit of a scope."""
+        return {"session": self.session_usd, "day": self.day_usd, "month": self.month_usd}[scope]
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """What was spent up to now."""
+
+    session_usd: Decimal = Decimal(0)
+    day_usd: Decimal = Decimal(0)
+    month_usd: Decimal = Decimal(0)
+
+    def amount(self, scope: BudgetScope) -> Decimal:
+        """The amount of a scope."""
+        return {"session": self.session_usd, "day": self.day_usd, "month": self.month_usd}[scope]
+
+
+class BudgetVerdict(Struct, frozen=True, kw_only=True):
+    """Whether the next call may be made, and what there is to tell; ready to be emitted."""
+
+    exceeded: tuple[BudgetExceeded, ...] = ()
+    warnings: tuple[BudgetWarned, ...] = ()
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the next call may be made."""
+        return not self.exceeded
+
+
+def judge(
+    budget: Budget, spent: Spent, *, warned: Mapping[BudgetScope, Decimal] | None = None
+) -> BudgetVerdict:
+    """Hold what was spent against a budget, before a call.
+
+    A limit that is reached stops the call. Of the levels that are passed the highest is told, once:
+    `warned` holds the level that was told last for each scope.
+    """
+    exceeded: list[BudgetExceeded] = []
+    warnings: list[BudgetWarned] = []
+    for scope in SCOPES:
+        limit, amount = budget.limit(scope), spent.amount(scope)
+        if limit is None:
+            continue
+        if amount >= limit:
+            exceeded.append(BudgetExceeded(scope=scope, limit_usd=limit, spent_usd=amount))
+            continue
+        told = (warned or {}).get(scope, Decimal(0))
+        passed = [level for level in budget.warn_at if amount >= level * limit and level > told]
+        if passed:
+            warnings.append(
+                BudgetWarned(scope=scope, level=max(passed), limit_usd=limit, spent_usd=amount)
+            )
+    return BudgetVerdict(exceeded=tuple(exceeded), warnings=tuple(warnings))
+
+
+def spent_by(events: Iterable[Event], *, session_id: str, now: datetime) -> Spent:
+    """What the calls among the events cost: in a session, on this UTC day, in this month."""
+    today = now.astimezone(UTC).date()
+    session = day = month = Decimal(0)
+    with localcontext(EXACT):
+        for event in events:
+            if not isinstance(event.payload, LlmCallCompleted):
+                continue
+            amount, at = event.payload.cost_usd, event.timestamp.astimezone(UTC).date()
+            session += amount if event.session_id == session_id else 0
+            day += amount if at == today else 0
+            month += amount if (at.year, at.month) == (today.year, today.month) else 0
+    return Spent(session_usd=session, day_usd=day, month_usd=month)

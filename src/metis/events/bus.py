@@ -1,0 +1,263 @@
+"""Bus: events to everybody who listens, in order, without waiting for anybody.
+
+Each subscriber has a queue and a task of its own: one that is slow or raises keeps nobody waiting.
+A full queue is an error for who sends, and then nobody gets the event; nothing is dropped in
+silence. What a subscriber raises is logged and never becomes an event, so there is no recursion.
+A bus belongs to one event loop.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from msgspec import Struct
+
+from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
+from metis.canonical.ids import UlidSource
+from metis.events.event import SYSTEM_SESSION, Event, checked_kind
+from metis.events.kinds import CATALOGUE, Actor, Payload, Sensitivity
+
+log = logging.getLogger("metis.events")
+
+CAPACITY = 10_000
+"""How many events may wait for one subscriber."""
+CLOSING_S = 30.0
+"""How long a subscriber may take for what waits when the bus is closed."""
+
+Handler = Callable[[Event], Awaitable[None]]
+BatchHandler = Callable[[Sequence[Event]], Awaitable[None]]
+FastHandler = Callable[[Event], None]
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which events a subscriber wants; None stands for all."""
+
+    session_ids: AbstractSet[str] | None = None
+    types: AbstractSet[str] | None = None
+    actors: AbstractSet[Actor] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that no event can have."""
+        unknown = sorted((self.types or frozenset()) - CATALOGUE.keys())
+        if unknown:
+            raise InvalidEventError(f"no event type is called {unknown[0]!r}", path="$.types")
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event passes."""
+        return (
+            (self.session_ids is None or event.session_id in self.session_ids)
+            and (self.types is None or event.type in self.types)
+            and (self.actors is None or event.actor in self.actors)
+        )
+
+
+EVERYTHING = Filter()
+
+
+def slow(handler: F) -> F:
+    """Mark a function that takes long, so that the fast path refuses it."""
+    handler.__dict__["is_slow"] = True
+    return handler
+
+
+class Subscription:
+    """One listener; `close` ends it."""
+
+    def __init__(self, bus: "Bus", name: str, wanted: Filter, deliver: BatchHandler) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.queue: deque[Event] = deque()
+        self._bus = bus
+        self._deliver = deliver
+        self._has_more = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"bus:{name}")
+
+    def put(self, event: Event) -> None:
+        """Let an event wait for its turn."""
+        self.queue.append(event)
+        self._is_idle.clear()
+        self._has_more.set()
+
+    async def drain(self) -> None:
+        """Wait until everything that waits was delivered."""
+        await self._is_idle.wait()
+
+    async def close(self, *, within_s: float = CLOSING_S) -> None:
+        """Deliver what waits, then stop; what is not delivered in time is logged."""
+        self._bus.forget(self)
+        try:
+            await asyncio.wait_for(self.drain(), within_s)
+        except TimeoutError:
+            log.error("subscriber %s left %d events undelivered", self.name, len(self.queue))  # noqa: TRY400 - no trace needed
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_more.wait()
+            self._has_more.clear()
+            while self.queue:
+                batch = tuple(self.queue)
+                await self._deliver_safely(batch)
+                for _ in batch:  # until here they count as waiting
+                    self.queue.popleft()
+            self._is_idle.set()
+
+    async def _deliver_safely(self, batch: Sequence[Event]) -> None:
+        try:
+            await self._deliver(batch)
+        except asyncio.CancelledError as error:
+            if self._task.cancelling():
+                raise
+            _warn(self.name, error)  # it was the listener's own affair
+        except Exception as error:  # noqa: BLE001 - whatever a listener does stays with it
+            _warn(self.name, error)
+
+
+class Bus:
+    """Gives events an id and a time, and hands them to all who want them.
+
+    A `strict` bus raises on an invalid event; one that is not logs it and drops it.
+    """
+
+    def __init__(
+        self,
+        *,
+        ids: UlidSource | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        capacity: int = CAPACITY,
+        strict: bool = True,
+    ) -> None:
+        self._ids = ids or UlidSource()
+        self._clock = clock
+        self._capacity = capacity
+        self._strict = strict
+        self._subscriptions: list[Subscription] = []
+        self._fast: list[tuple[str, Filter, FastHandler]] = []
+        self._is_in_fast_path = False
+        self._is_closed = False
+
+    def emit(  # noqa: PLR0913 - facts of the envelope, all by name
+        self,
+        payload: Payload,
+        *,
+        session_id: str = SYSTEM_SESSION,
+        turn_id: str | None = None,
+        parent: Event | str | None = None,
+        actor: Actor = Actor.SYSTEM,
+        sensitivity: Sensitivity | None = None,
+    ) -> Event | None:
+        """Tell what happened; None if the event was invalid and the bus is not strict."""
+        try:
+            row = checked_kind(payload, sensitivity)
+        except InvalidEventError as error:
+            if self._strict:
+                raise
+            log.error("dropped an invalid event: %s", error)  # noqa: TRY400 - no trace needed
+            return None
+        self._refuse_misuse()
+        event = Event(
+            id=self._ids.mint(),
+            timestamp=self._clock(),
+            session_id=session_id,
+            turn_id=turn_id,
+            parent_event_id=parent.id if isinstance(parent, Event) else parent,
+            type=row.type,
+            actor=actor,
+            sensitivity=sensitivity or row.sensitivity,
+            payload=payload,
+        )
+        self._hand_out(event)
+        return event
+
+    def subscribe(
+        self, handler: Handler, *, name: str, wanted: Filter = EVERYTHING
+    ) -> Subscription:
+        """Call an async function with each event, one after the other."""
+
+        async def one_by_one(events: Sequence[Event]) -> None:
+            for event in events:
+                try:
+                    await handler(event)
+                except Exception as error:  # noqa: BLE001 - the next event is delivered all the same
+                    _warn(name, error)
+
+        return self.subscribe_batches(one_by_one, name=name, wanted=wanted)
+
+    def subscribe_batches(
+        self, handler: BatchHandler, *, name: str, wanted: Filter = EVERYTHING
+    ) -> Subscription:
+        """Call an async function with all events that wait, such as to write them at once."""
+        subscription = Subscription(self, name, wanted, handler)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def subscribe_fast(
+        self, handler: FastHandler, *, name: str, wanted: Filter = EVERYTHING
+    ) -> Callable[[], None]:
+        """Call a plain function inside `emit`; the result is called to end it.
+
+        It must return at once and must not emit.
+        """
+        if inspect.iscoroutinefunction(handler) or getattr(handler, "is_slow", False):
+            raise EventError(f"subscriber {name!r} is slow and cannot listen on the fast path")
+        entry = (name, wanted, handler)
+        self._fast.append(entry)
+        return lambda: self._fast.remove(entry)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Hand no more events to a subscription."""
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    async def drain(self) -> None:
+        """Wait until everything that waits was delivered."""
+        for subscription in tuple(self._subscriptions):
+            await subscription.drain()
+
+    async def close(self, *, within_s: float = CLOSING_S) -> None:
+        """Take no more events, deliver what waits, and stop."""
+        self._is_closed = True
+        closing = [each.close(within_s=within_s) for each in self._subscriptions]
+        await asyncio.gather(*closing)
+
+    def _refuse_misuse(self) -> None:
+        if self._is_closed:
+            raise EventError("the bus is closed")
+        if self._is_in_fast_path:
+            raise EventError("a subscriber on the fast path cannot emit")
+
+    def _hand_out(self, event: Event) -> None:
+        listeners = [each for each in self._subscriptions if each.wanted.wants(event)]
+        for listener in listeners:
+            if len(listener.queue) >= self._capacity:
+                error = BusOverflowError(listener.name, self._capacity)
+                log.error("%s", error)
+                raise error
+        for listener in listeners:
+            listener.put(event)
+        for name, wanted, handler in tuple(self._fast):
+            if wanted.wants(event):
+                self._call_fast(name, handler, event)
+
+    def _call_fast(self, name: str, handler: FastHandler, event: Event) -> None:
+        self._is_in_fast_path = True
+        try:
+            handler(event)
+        except Exception as error:  # noqa: BLE001 - whatever a listener does stays with it
+            _warn(name, error)
+        finally:
+            self._is_in_fast_path = False
+
+
+def _warn(name: str, error: BaseException) -> None:
+    """The kind of error only: its text could hold what was said."""
+    log.warning("subscriber %s raised %s", name, type(error).__name__)

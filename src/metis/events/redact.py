@@ -1,0 +1,118 @@
+"""Redaction: the same events with less in them, for eyes that must not see everything.
+
+`pseudonymize` replaces who and where by pseudonyms; `redact_private` blots out private words, too.
+Both give the same for the same salt, and change nothing when they are applied again. Ids, causes,
+times, actors and types stay. For `aggregate_only` no event is left, only sums.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis.events.event import SYSTEM_SESSION, Event
+from metis.events.kinds import Field, Sensitivity
+
+REDACTED = "[REDACTED]"
+"""What stands in the place of private words."""
+_PSEUDONYM = re.compile(r"ps:[a-z]+:[0-9a-f]{16}")
+S = TypeVar("S", bound=Struct)
+
+
+class Redaction(StrEnum):
+    """How much is left of events."""
+
+    PASSTHROUGH = "passthrough"
+    PSEUDONYMIZE = "pseudonymize"
+    REDACT_PRIVATE = "redact_private"
+    AGGREGATE_ONLY = "aggregate_only"
+
+
+class Total(Struct, frozen=True, kw_only=True):
+    """The events of one type on one UTC day: how many, and the sums of their numbers."""
+
+    day: str
+    type: str
+    count: int
+    sums: Mapping[str, Decimal]
+
+
+def pseudonym(text: str, tag: str, salt: str = "") -> str:
+    """What stands in the place of a name; the same name and salt always give the same."""
+    if _PSEUDONYM.fullmatch(text):
+        return text
+    digest = hmac.new(salt.encode(), f"{tag}:{text}".encode(), hashlib.sha256)
+    return f"ps:{tag}:{digest.hexdigest()[:16]}"
+
+
+def redact(events: Iterable[Event], mode: Redaction, *, salt: str = "") -> Iterator[Event]:
+    """The events with what the mode takes out of them; none at all for `aggregate_only`."""
+    if mode is Redaction.AGGREGATE_ONLY:
+        return iter(())
+    if mode is Redaction.PASSTHROUGH:
+        return iter(events)
+    return (_redact(event, salt, blots=mode is Redaction.REDACT_PRIVATE) for event in events)
+
+
+def _redact(event: Event, salt: str, *, blots: bool) -> Event:
+    session, turn = event.session_id, event.turn_id
+    return replace(
+        event,
+        session_id=session if session == SYSTEM_SESSION else pseudonym(session, "session", salt),
+        turn_id=None if turn is None else pseudonym(turn, "turn", salt),
+        payload=_redact_fields(event.payload, event.kind.fields, salt, blots=blots),
+    )
+
+
+def _redact_fields(value: S, fields: Mapping[str, Field], salt: str, *, blots: bool) -> S:
+    changed = {
+        name: _redact_value(getattr(value, name), field, salt, blots=blots)
+        for name, field in fields.items()
+        if field.sensitivity in (Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS)
+    }
+    return replace(value, **changed) if changed else value
+
+
+def _redact_value(value: Any, field: Field, salt: str, *, blots: bool) -> Any:
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return tuple(_redact_value(item, field, salt, blots=blots) for item in items)
+    if isinstance(value, Struct):
+        return _redact_fields(value, field.inner or {}, salt, blots=blots)
+    if not isinstance(value, str):
+        return value
+    if field.tag is not None:
+        return pseudonym(value, field.tag, salt)
+    return REDACTED if blots and field.sensitivity is Sensitivity.PRIVATE else value
+
+
+def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
+    """Counts and sums by day and type, in that order; nothing about any single event is left."""
+    counts: dict[tuple[str, str], int] = {}
+    sums: dict[tuple[str, str], dict[str, Decimal]] = {}
+    for event in events:
+        key = (event.timestamp.date().isoformat(), event.type)
+        counts[key] = counts.get(key, 0) + 1
+        totals = sums.setdefault(key, {})
+        for name, number in _numbers(event):
+            totals[name] = totals.get(name, Decimal(0)) + number
+    return tuple(
+        Total(day=day, type=name, count=count, sums=dict(sorted(sums[day, name].items())))
+        for (day, name), count in sorted(counts.items())
+    )
+
+
+def _numbers(event: Event) -> Iterator[tuple[str, Decimal]]:
+    for name, field in event.kind.fields.items():
+        value = getattr(event.payload, name)
+        if field.sensitivity is Sensitivity.AGGREGATABLE and not isinstance(value, bool):
+            if isinstance(value, int | Decimal):
+                yield name, Decimal(value)
+            elif isinstance(value, float):
+                yield name, Decimal(repr(value))

@@ -1,0 +1,123 @@
+"""Patterns: which model did well on turns like this one, and how sure that is."""
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from heapq import nsmallest
+from math import fsum
+
+from msgspec import Struct
+
+NEIGHBOUR_COUNT = 10
+"""How many of the nearest earlier turns are asked."""
+
+
+class Neighbour(Struct, frozen=True, kw_only=True):
+    """A group of earlier turns that one model took, and how like this turn they are."""
+
+    model: str
+    similarity: float
+    success: float
+    """The mean of their verdicts, between 0 and 1."""
+    sample_size: int
+    cost_usd: Decimal
+    """The mean cost of one of them."""
+
+
+class PatternSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much the cost counts, and how sure a pattern must be to be followed."""
+
+    cost_weight: float = 0.05
+    min_confidence: float = 0.05
+    min_sample_size: int = 5
+    fingerprint_version: int = 1
+    """How whoever keeps the neighbours finds them; version 2 compares embeddings, too."""
+    embedding_provider: str | None = None
+    embedding_alpha: float = 0.6
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """How well a model fits a turn."""
+
+    model: str
+    score: float
+    sample_size: int
+
+
+class PatternMatch(Struct, frozen=True, kw_only=True):
+    """What the neighbours say: the models from best to worst, and how clear the first place is."""
+
+    scores: tuple[Score, ...]
+    confidence: float
+    doubt: str | None = None
+    """Why the match is not to be followed, if it is not."""
+
+    @property
+    def best(self) -> Score:
+        """The first place."""
+        return self.scores[0]
+
+
+def match_pattern(
+    neighbours: Iterable[Neighbour], settings: PatternSettings
+) -> PatternMatch | None:
+    """Score the models of the nearest neighbours; None if there are no neighbours."""
+    nearest = nsmallest(NEIGHBOUR_COUNT, neighbours, key=_nearest_first)
+    by_model: dict[str, list[Neighbour]] = {}
+    for neighbour in nearest:
+        if neighbour.sample_size > 0:
+            by_model.setdefault(neighbour.model, []).append(neighbour)
+    if not by_model:
+        return None
+    costs = {model: _mean(group, "cost_usd") for model, group in by_model.items()}
+    scores = [
+        Score(
+            model=model,
+            score=(1 - settings.cost_weight) * _mean(group, "success")
+            + settings.cost_weight * _efficiency(costs[model], costs.values()),
+            sample_size=sum(neighbour.sample_size for neighbour in group),
+        )
+        for model, group in by_model.items()
+    ]
+    scores.sort(key=lambda score: (-score.score, score.model))
+    confidence = _confidence(scores)
+    return PatternMatch(
+        scores=tuple(scores),
+        confidence=confidence,
+        doubt=_doubt(scores[0], confidence, settings),
+    )
+
+
+def _nearest_first(neighbour: Neighbour) -> tuple[float, str, int, float, Decimal]:
+    """An order that does not depend on the order in which the neighbours were given."""
+    return (
+        -neighbour.similarity,
+        neighbour.model,
+        -neighbour.sample_size,
+        -neighbour.success,
+        neighbour.cost_usd,
+    )
+
+
+def _mean(group: Sequence[Neighbour], field: str) -> float:
+    weighed = (float(getattr(each, field)) * each.sample_size for each in group)
+    return fsum(weighed) / sum(each.sample_size for each in group)
+
+
+def _efficiency(cost: float, costs: Iterable[float]) -> float:
+    """1 for the cheapest model, 0 for the dearest; 0 for all if they cost the same."""
+    least, most = min(costs), max(costs)
+    return 0.0 if least == most else (most - cost) / (most - least)
+
+
+def _confidence(scores: Sequence[Score]) -> float:
+    top = scores[0].score
+    second = scores[1].score if len(scores) > 1 else 0.0
+    return max(0.0, min(1.0, (top - second) / top)) if top > 0 else 0.0
+
+
+def _doubt(best: Score, confidence: float, settings: PatternSettings) -> str | None:
+    if best.sample_size < settings.min_sample_size:
+        return f"{best.sample_size} samples, {settings.min_sample_size} are needed"
+    if confidence < settings.min_confidence:
+        return f"confidence {confidence:.3f}, {settings.min_confidence:.3f} is needed"
+    return None

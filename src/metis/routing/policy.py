@@ -1,0 +1,243 @@
+"""Policy: the rules of routing as they stand in a file, read whole or not at all.
+
+::
+
+    schema_version = 1
+    global_default = "sonnet"
+    tiers = { fast = "haiku", balanced = "sonnet", deep = "opus" }
+
+    [[rules]]
+    name = "night work is cheap"
+    when = { time_of_day_between = ["22:00", "06:00"], has_images = false }
+    use = "haiku"
+
+    [exclude]                       # models that get no turn whose tools can do this
+    execute = ["ollama:llama-3.3-70b"]
+
+    [workspaces."/home/me/shop"]    # stands before the global settings, for exactly this path
+    default = "opus"
+
+What a workspace sets (default, tiers, pattern) stands in the place of the global setting; its rules
+are asked before the global ones. Every model is named by id, alias or a suffix that fits one only.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.errors import AmbiguousModelError, RoutingPolicyError, UnknownModelError
+from metis.canonical.place import join
+from metis.canonical.problem import Problem
+from metis.canonical.tools import SideEffects
+from metis.catalog.models import Catalog
+from metis.routing.facts import Tier
+from metis.routing.pattern import PatternSettings
+from metis.routing.predicates import RULE, Condition, read_conditions
+
+SCHEMA_VERSION = 1
+"""The version of the rules file that this reader knows."""
+
+_SECTIONS = frozenset(
+    ("schema_version", "global_default", "tiers", "pattern", "rules", "exclude", "workspaces")
+)
+_WORKSPACE_SECTIONS = frozenset(("default", "tiers", "pattern", "rules"))
+_RULE_KEYS = frozenset(("name", "when", "use"))
+_VERSIONS = (1, 2)
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """A model for the turns of which all conditions hold."""
+
+    name: str
+    when: tuple[Condition, ...]
+    use: str
+
+
+class Scope(Struct, frozen=True, kw_only=True):
+    """What holds for one workspace, or for all of them."""
+
+    default: str | None = None
+    tiers: Mapping[Tier, str] | None = None
+    pattern: PatternSettings | None = None
+    rules: tuple[Rule, ...] = ()
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Everything that a rules file says; all models are canonical ids."""
+
+    common: Scope = Scope()
+    workspaces: Mapping[str, Scope] = {}
+    exclude: Mapping[SideEffects, frozenset[str]] = {}
+    version: str = "none"
+    """A hash of the file's content, so that a decision can be told from one under other rules."""
+
+    def rules(self, workspace_path: str) -> tuple[Rule, ...]:
+        """The rules for a workspace in the order in which they are asked."""
+        return (*self._workspace(workspace_path).rules, *self.common.rules)
+
+    def workspace_default(self, workspace_path: str) -> str | None:
+        """The model that a workspace has by default, if it sets one."""
+        return self._workspace(workspace_path).default
+
+    def tiers(self, workspace_path: str) -> Mapping[Tier, str]:
+        """The models for delegated tasks; empty if none are set."""
+        return self._workspace(workspace_path).tiers or self.common.tiers or {}
+
+    def pattern(self, workspace_path: str) -> PatternSettings:
+        """How patterns are judged in a workspace."""
+        own = self._workspace(workspace_path).pattern
+        return own or self.common.pattern or PatternSettings()
+
+    def _workspace(self, path: str) -> Scope:
+        return self.workspaces.get(path, _EMPTY)
+
+
+_EMPTY = Scope()
+
+
+def read_policy(text: bytes, catalog: Catalog, *, name: str = "the rules file") -> Policy:
+    """Read a rules file; if anything is wrong with it, the error lists every problem."""
+    try:
+        data = tomllib.loads(text.decode(), parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RoutingPolicyError(name, [Problem("$", RULE, f"no TOML: {error}")]) from None
+    reader = _Reader(catalog)
+    policy = reader.policy(data, hashlib.sha256(text).hexdigest()[:16])
+    if reader.problems:
+        raise RoutingPolicyError(name, reader.problems)
+    return policy
+
+
+class _Reader:
+    """Reads part by part, and notes each problem with its path."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.problems: list[Problem] = []
+
+    def policy(self, data: Mapping[str, Any], version: str) -> Policy:
+        self._refuse_unknown(data, _SECTIONS, "$")
+        given = data.get("schema_version")
+        if type(given) is not int or given != SCHEMA_VERSION:
+            self._note("$.schema_version", f"this must be {SCHEMA_VERSION}")
+        common = self._scope(data, "$", "global_default")
+        workspaces = {
+            path: self._workspace(content, join("$.workspaces", path))
+            for path, content in self._table(data, "workspaces", "$").items()
+        }
+        exclude = self._exclude(self._table(data, "exclude", "$"))
+        return Policy(common=common, workspaces=workspaces, exclude=exclude, version=version)
+
+    def _workspace(self, content: object, path: str) -> Scope:
+        if not isinstance(content, dict):
+            self._note(path, "a workspace is a table")
+            return _EMPTY
+        settings = cast("dict[str, Any]", content)
+        self._refuse_unknown(settings, _WORKSPACE_SECTIONS, path)
+        return self._scope(settings, path, "default")
+
+    def _scope(self, data: Mapping[str, Any], path: str, default_key: str) -> Scope:
+        default = data.get(default_key)
+        return Scope(
+            default=None if default is None else self._model(default, join(path, default_key)),
+            tiers=self._tiers(data["tiers"], join(path, "tiers")) if "tiers" in data else None,
+            pattern=self._pattern(data, path) if "pattern" in data else None,
+            rules=self._rules(data.get("rules", []), join(path, "rules")),
+        )
+
+    def _model(self, name: object, path: str) -> str:
+        if not isinstance(name, str):
+            self._note(path, "a model is named by a text")
+            return ""
+        try:
+            return self._catalog.resolve(name)
+        except UnknownModelError:
+            self.problems.append(Problem(path, "M-177", f"unknown model {name!r}"))
+        except AmbiguousModelError as error:
+            self.problems.append(Problem(path, "M-177", str(error)))
+        return ""
+
+    def _tiers(self, content: object, path: str) -> Mapping[Tier, str]:
+        names = set(cast("dict[str, Any]", content)) if isinstance(content, dict) else None
+        if names != {*Tier}:
+            self._note(path, f"a table of exactly {', '.join(Tier)}")
+            return {}
+        models = cast("dict[str, Any]", content)
+        return {tier: self._model(models[tier], join(path, tier)) for tier in Tier}
+
+    def _pattern(self, data: Mapping[str, Any], path: str) -> PatternSettings:
+        place = join(path, "pattern")
+        try:
+            settings = msgspec.convert(data["pattern"], PatternSettings, strict=False)
+        except msgspec.ValidationError as error:
+            self._note(place, str(error))
+            return PatternSettings()
+        for name in ("cost_weight", "min_confidence", "embedding_alpha"):
+            if not 0 <= getattr(settings, name) <= 1:
+                self._note(join(place, name), "a number from 0 to 1")
+        if settings.min_sample_size < 1:
+            self._note(join(place, "min_sample_size"), "a whole number above zero")
+        if settings.fingerprint_version not in _VERSIONS:
+            self._note(join(place, "fingerprint_version"), "this is 1 or 2")
+        if settings.fingerprint_version == _VERSIONS[-1] and not settings.embedding_provider:
+            self._note(join(place, "embedding_provider"), "version 2 needs one")
+        return settings
+
+    def _rules(self, content: object, path: str) -> tuple[Rule, ...]:
+        if not isinstance(content, list):
+            self._note(path, "rules are a list of tables")
+            return ()
+        items = enumerate(cast("list[object]", content))
+        rules = tuple(self._rule(item, index, join(path, index)) for index, item in items)
+        seen: set[str] = set()
+        for index, rule in enumerate(rules):
+            if rule.name in seen:
+                self._note(join(path, index), f"a second rule is called {rule.name!r}")
+            seen.add(rule.name)
+        return rules
+
+    def _rule(self, content: object, index: int, path: str) -> Rule:
+        fields = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+        self._refuse_unknown(fields, _RULE_KEYS, path)
+        name = fields.get("name", f"rule_{index}")
+        if not isinstance(name, str) or not name:
+            self._note(join(path, "name"), "a name is a text")
+            name = f"rule_{index}"
+        return Rule(
+            name=name,
+            when=read_conditions(fields.get("when"), join(path, "when"), self.problems),
+            use=self._model(fields.get("use"), join(path, "use")),
+        )
+
+    def _exclude(self, table: Mapping[str, Any]) -> Mapping[SideEffects, frozenset[str]]:
+        excluded: dict[SideEffects, frozenset[str]] = {}
+        self._refuse_unknown(table, frozenset(SideEffects), "$.exclude")
+        for effect in SideEffects:
+            names, path = table.get(effect, []), join("$.exclude", effect)
+            if not isinstance(names, list):
+                self._note(path, "a list of models")
+                continue
+            models = enumerate(cast("list[object]", names))
+            excluded[effect] = frozenset(self._model(name, join(path, n)) for n, name in models)
+        return excluded
+
+    def _table(self, data: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
+        content = data.get(name, {})
+        if isinstance(content, dict):
+            return cast("dict[str, Any]", content)
+        self._note(join(path, name), "this is a table")
+        return {}
+
+    def _refuse_unknown(
+        self, table: Mapping[str, object], known: frozenset[str], path: str
+    ) -> None:
+        for name in sorted(table.keys() - known):
+            self._note(join(path, name), f"no key is called {name!r}: {', '.join(sorted(known))}")
+
+    def _note(self, path: str, text: str) -> None:
+        self.problems.append(Problem(path, RULE, text))

@@ -1,0 +1,220 @@
+"""Predicates: what a rule can ask about a turn; a closed list, and each is a total function.
+
+A predicate is a row of `PREDICATES`: how its argument is read from the rules file, and the question
+that it asks. Several predicates in one table must all hold.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import time
+from decimal import Decimal
+from typing import Any, NamedTuple, cast
+
+from msgspec import Struct
+
+from metis.canonical.place import join
+from metis.canonical.problem import Problem
+from metis.routing.facts import TurnFacts
+from metis.routing.regex import Regex
+
+MAX_DEPTH = 20
+"""How deep conditions may be nested."""
+
+RULE = "routing"
+"""What problems of the rules file are filed under, where no row says more."""
+
+
+class Condition(NamedTuple):
+    """A predicate with its argument, ready to be asked."""
+
+    name: str
+    argument: Any
+
+    def holds(self, turn: TurnFacts) -> bool:
+        """Whether the turn is as the condition says."""
+        return PREDICATES[self.name].ask(self.argument, turn)
+
+
+class _Unreadable(ValueError):  # noqa: N818 - a signal inside this module
+    """An argument of the wrong kind."""
+
+
+class Predicate(Struct, frozen=True):
+    """How an argument is read, and what is asked with it."""
+
+    read: Callable[[Any], Any]
+    ask: Callable[[Any, TurnFacts], bool]
+
+
+def read_conditions(when: object, path: str, problems: list[Problem]) -> tuple[Condition, ...]:
+    """The conditions of a `when` table; whatever is wrong with them is added to the problems."""
+    return tuple(_read(when, path, problems, 0))
+
+
+def _read(when: object, path: str, problems: list[Problem], depth: int) -> Iterator[Condition]:
+    if not isinstance(when, dict) or not when:
+        problems.append(Problem(path, RULE, "a condition is a table with at least one predicate"))
+        return
+    if depth > MAX_DEPTH:
+        problems.append(Problem(path, RULE, f"nested deeper than {MAX_DEPTH} levels"))
+        return
+    for name, value in cast("dict[str, object]", when).items():
+        place = join(path, name)
+        if name in _GROUPS:
+            argument = _read_group(name, value, place, problems, depth)
+            yield Condition(name, argument)
+        elif name not in PREDICATES:
+            known = ", ".join(PREDICATES)
+            problems.append(Problem(place, RULE, f"no predicate is called {name!r}: {known}"))
+        else:
+            try:
+                yield Condition(name, PREDICATES[name].read(value))
+            except _Unreadable as error:
+                problems.append(Problem(place, RULE, str(error)))
+
+
+def _read_group(
+    name: str, value: object, path: str, problems: list[Problem], depth: int
+) -> tuple[tuple[Condition, ...], ...]:
+    if name == "not":
+        return (tuple(_read(value, path, problems, depth + 1)),)
+    if not isinstance(value, list) or not value:
+        problems.append(Problem(path, RULE, "a list of conditions, with at least one"))
+        return ()
+    parts = enumerate(cast("list[object]", value))
+    return tuple(tuple(_read(part, join(path, n), problems, depth + 1)) for n, part in parts)
+
+
+def all_hold(conditions: tuple[Condition, ...], turn: TurnFacts) -> bool:
+    """Whether every condition of a table holds."""
+    return all(condition.holds(turn) for condition in conditions)
+
+
+def _any_of(tables: tuple[tuple[Condition, ...], ...], turn: TurnFacts) -> bool:
+    return any(all_hold(table, turn) for table in tables)
+
+
+def _all_of(tables: tuple[tuple[Condition, ...], ...], turn: TurnFacts) -> bool:
+    return all(all_hold(table, turn) for table in tables)
+
+
+def _not(tables: tuple[tuple[Condition, ...], ...], turn: TurnFacts) -> bool:
+    return not _all_of(tables, turn)
+
+
+def _read_regex(value: object) -> Regex:
+    if not isinstance(value, str):
+        raise _Unreadable("a regular expression is a text")
+    try:
+        return Regex(value)
+    except ValueError as error:
+        raise _Unreadable(f"a regular expression that cannot be used: {error}") from None
+
+
+def _read_words(value: object) -> tuple[str, ...]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    words = tuple(item for item in items if isinstance(item, str) and item)
+    if not words or len(words) < len(items):
+        raise _Unreadable("a list of texts, with at least one and none of them empty")
+    return words
+
+
+def _read_folded(value: object) -> tuple[str, ...]:
+    return tuple(word.casefold() for word in _read_words(value))
+
+
+def _read_extensions(value: object) -> frozenset[str]:
+    return frozenset(f".{word.lower().lstrip('.')}" for word in _read_words(value))
+
+
+def _read_count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise _Unreadable("a whole number, not below zero")
+    return value
+
+
+def _read_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _Unreadable("true or false")
+    return value
+
+
+def _read_usd(value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise _Unreadable("an amount of US dollars, as a number")
+    amount = Decimal(value)
+    if not amount.is_finite() or amount < 0:
+        raise _Unreadable("an amount of US dollars, not below zero")
+    return amount
+
+
+def _read_hours(value: object) -> tuple[time, time]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    hours = [hour for item in items if (hour := _hour(item)) is not None]
+    if len(items) != 2 or len(hours) != 2:  # noqa: PLR2004 - from and to
+        raise _Unreadable('two times of the day, such as ["22:00", "06:00"]')
+    if hours[0] == hours[1]:
+        raise _Unreadable("the two times are the same")
+    return hours[0], hours[1]
+
+
+def _hour(value: object) -> time | None:
+    if isinstance(value, time):
+        return value
+    try:
+        return time.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _is_between(hours: tuple[time, time], turn: TurnFacts) -> bool:
+    """From the first time up to the second, over midnight if the second is the earlier one."""
+    start, end = hours
+    now = turn.now.time()
+    return start <= now < end if start < end else now >= start or now < end
+
+
+def _contains_any(words: tuple[str, ...], turn: TurnFacts) -> bool:
+    message = turn.message.casefold()
+    return any(word in message for word in words)
+
+
+def _budget_is_below(amount: Decimal, turn: TurnFacts) -> bool:
+    remaining = turn.team_budget_remaining_usd
+    return remaining is not None and remaining < amount
+
+
+_GROUPS = frozenset(("any_of", "all_of", "not"))
+
+PREDICATES: Mapping[str, Predicate] = {
+    "message_matches": Predicate(_read_regex, lambda regex, turn: regex.search(turn.message)),
+    "message_contains_any": Predicate(_read_folded, _contains_any),
+    "estimated_input_tokens_gt": Predicate(
+        _read_count, lambda count, turn: turn.estimated_input_tokens > count
+    ),
+    "estimated_input_tokens_lt": Predicate(
+        _read_count, lambda count, turn: turn.estimated_input_tokens < count
+    ),
+    "has_images": Predicate(_read_flag, lambda flag, turn: turn.has_images == flag),
+    "has_tool_calls_in_history": Predicate(
+        _read_flag, lambda flag, turn: turn.has_tool_calls_in_history == flag
+    ),
+    "skills_matching_message_includes": Predicate(
+        _read_words, lambda names, turn: not turn.skills_matching_message.isdisjoint(names)
+    ),
+    "file_extensions_in_context": Predicate(
+        _read_extensions,
+        lambda endings, turn: not turn.file_extensions_in_context.isdisjoint(endings),
+    ),
+    "workspace_path_matches": Predicate(
+        _read_regex, lambda regex, turn: regex.search(turn.workspace_path)
+    ),
+    "time_of_day_between": Predicate(_read_hours, _is_between),
+    "cost_today_exceeds_usd": Predicate(
+        _read_usd, lambda amount, turn: turn.cost_today_usd > amount
+    ),
+    "team_budget_remaining_lt": Predicate(_read_usd, _budget_is_below),
+    "any_of": Predicate(tuple, _any_of),
+    "all_of": Predicate(tuple, _all_of),
+    "not": Predicate(tuple, _not),
+}
+"""Every predicate there is."""

@@ -1,0 +1,46 @@
+"""Sessions: the loop that routes, asks, streams, stores, runs tools and prices."""
+
+from metis.events import Budget
+from metis.session.conversation import SessionCost
+from metis.session.library import Metis, Options, open_metis
+from metis.session.notices import (
+    CallFailed,
+    Lost,
+    Routed,
+    Stored,
+    ToolStarted,
+    TurnEnded,
+    TurnEvent,
+    TurnStarted,
+    Warned,
+)
+from metis.session.session import Session
+from metis.session.setup import Toolbox, TurnRef
+from metis.session.swap import Preview
+from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
+
+__all__ = [
+    "Budget",
+    "CallFailed",
+    "Lost",
+    "Metis",
+    "Options",
+    "Preview",
+    "Reply",
+    "Routed",
+    "Session",
+    "SessionCost",
+    "Stored",
+    "SyncMetis",
+    "SyncSession",
+    "ToolStarted",
+    "Toolbox",
+    "TurnEnded",
+    "TurnEvent",
+    "TurnRef",
+    "TurnStarted",
+    "Warned",
+    "ask",
+    "open_metis",
+    "open_sync",
+]

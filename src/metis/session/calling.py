@@ -1,0 +1,222 @@
+"""Calling: one question to a model and its answer, kept however it ends."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.errors import BudgetExceededError, NetworkError, ProviderError
+from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
+from metis.events import Spent, judge
+from metis.session.answer import (
+    ABORTED,
+    NOT_RUN,
+    Asked,
+    calls_of,
+    failed_result,
+    may_run,
+    open_calls,
+    settle,
+)
+from metis.session.conversation import Conversation
+from metis.session.facts import estimate
+from metis.session.models import Served
+from metis.session.notices import CallFailed, Lost, Stored, TurnEvent, Warned
+from metis.session.setup import Setup
+from metis.session.told import Told
+from metis.streaming import MessageComplete, StreamError
+from metis.transport.failures import error_of
+from metis.wire.call import RequestContext, WireRequest
+from metis.wire.codec import StreamReader
+
+
+class Calling:
+    """The calls of one turn."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        conversation: Conversation,
+        told: Told,
+        *,
+        turn_id: str,
+        tell: Callable[[TurnEvent], None],
+    ) -> None:
+        self.count = 0
+        """How often a model was asked."""
+        self._setup = setup
+        self._conversation = conversation
+        self._told = told
+        self._turn_id = turn_id
+        self._tell = tell
+        self._asked: Asked | None = None
+        self._reader: StreamReader | None = None
+        """The answer that is coming in; it must be stored, whatever happens."""
+
+    async def ask(self, served: Served, record: RoutingDecisionRecord) -> Message | None:
+        """Ask a model and store what it says; None if it says nothing.
+
+        Raises:
+            ProviderError: there is no answer, or it broke off; what came of it is stored.
+        """
+        await self._check_budget()
+        tokens = self.tokens(served)
+        self.count += 1
+        request = self._request(served)
+        context = self._context(served)
+        self._asked = Asked(
+            served=served,
+            record=record,
+            input_tokens=tokens,
+            started_at=context.created_at,
+            started_s=time.monotonic(),
+        )
+        end = await self._stream(served, request, context)
+        if isinstance(end, MessageComplete):
+            return await self._store_answer(end.message)
+        await self.keep_partial(MessageStatus.ERROR, None if end is None else end.message)
+        raise _broken(end, served)
+
+    def tokens(self, served: Served) -> int:
+        """About how many tokens the next question takes."""
+        return estimate(self._conversation.messages, self._setup.tools, served)
+
+    async def keep(self, messages: Sequence[Message]) -> Message:
+        """Store messages of the turn and tell each; gives the first."""
+        stored = await self._conversation.keep(*messages)
+        for message in stored:
+            self._tell(Stored(turn_id=self._turn_id, message=message))
+        return stored[0]
+
+    async def close(self, status: MessageStatus) -> None:
+        """Leave a whole conversation behind: what has come is kept, every call has a result."""
+        await self.keep_partial(status)
+        unanswered = open_calls(self._conversation.messages)
+        if unanswered:
+            await self.keep(self._aborted(unanswered, ABORTED))
+
+    async def keep_partial(self, status: MessageStatus, message: Message | None = None) -> None:
+        """Store what has come of an answer that will not be finished, with aborted results."""
+        asked, reader = self._asked, self._reader
+        self._asked = self._reader = None
+        if asked is None or reader is None:
+            return
+        partial = self._settled(message or reader.message, asked, status)
+        if not partial.content:
+            if message is not None and message.metadata.usage is not None:
+                await self._keep_usage(partial)
+            return
+        words = ABORTED if status is MessageStatus.CANCELLED else NOT_RUN
+        await self.keep([partial, *self._aborted(calls_of(partial), words)])
+
+    def results(
+        self, calls: Sequence[ToolUseBlock], text: str, status: OutcomeStatus
+    ) -> list[Message]:
+        """A result for each of some calls that are not run."""
+        at, session_id = self._setup.now(), self._conversation.id
+        return [failed_result(call, session_id, text, status, at) for call in calls]
+
+    def _aborted(self, calls: Sequence[ToolUseBlock], text: str) -> list[Message]:
+        return self.results(calls, text, OutcomeStatus.ABORTED)
+
+    async def _stream(
+        self, served: Served, request: WireRequest, context: RequestContext
+    ) -> MessageComplete | StreamError | None:
+        """Tell the answer as it comes, and give its end."""
+        end: MessageComplete | StreamError | None = None
+        stream = self._setup.transport.stream(
+            served.adapter, request, context, self._tell_failure, self._begin
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                if isinstance(event, MessageComplete | StreamError):
+                    end = event
+                self._tell(event)
+        return end
+
+    async def _store_answer(self, message: Message) -> Message | None:
+        asked = self._asked
+        if asked is None:
+            raise AssertionError("an answer without a question")
+        answer = self._settled(message, asked, MessageStatus.COMPLETE)
+        self._setup.availability.succeeded(asked.served.id)
+        self._asked = self._reader = None
+        if not answer.content:
+            # A blank turn would be refused by every provider from now on (T166).
+            await self._keep_usage(answer)
+            text = f"{asked.served.id} ended its turn without a word"
+            self._tell(Warned(turn_id=self._turn_id, code="empty_answer", text=text))
+            return None
+        kept = [answer]
+        if not may_run(answer):
+            kept += self.results(calls_of(answer), NOT_RUN, OutcomeStatus.ERROR)
+        return await self.keep(kept)
+
+    async def _keep_usage(self, answer: Message) -> None:
+        metadata = answer.metadata
+        if metadata.usage is not None:
+            await self._conversation.note_usage(metadata.model or "", metadata.usage)
+
+    def _settled(self, message: Message, asked: Asked, status: MessageStatus) -> Message:
+        models = self._setup.models
+        return settle(message, asked, models, ended_s=time.monotonic(), status=status)
+
+    def _request(self, served: Served) -> WireRequest:
+        options = replace(self._setup.options, model=served.id, stream=True)
+        messages = self._told.repairs.apply(self._conversation.messages, served)
+        request = served.adapter.to_wire(messages, self._setup.tools, options)
+        losses = self._told.new_losses(served.id, request.losses)
+        if losses:
+            self._tell(Lost(turn_id=self._turn_id, model=served.id, losses=losses))
+        return request
+
+    def _context(self, served: Served) -> RequestContext:
+        return RequestContext(
+            session_id=self._conversation.id,
+            model=served.id,
+            provider=served.adapter.name,
+            created_at=self._setup.now(),
+            tools=tuple(tool.name for tool in self._setup.tools),
+        )
+
+    async def _check_budget(self) -> None:
+        """Warn of a budget that is nearly spent; a spent one ends the turn before the call."""
+        budget, session_usd = self._setup.budget, self._conversation.cost().total_usd
+        if budget.day_usd is None and budget.month_usd is None:
+            spent = Spent(session_usd=session_usd)
+        else:
+            spent = await self._setup.spending.spent(session_usd)
+        verdict = judge(budget, spent, warned=self._told.warned)
+        for each in verdict.exceeded:
+            raise BudgetExceededError(
+                each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
+            )
+        for each in verdict.warnings:
+            self._told.warned[each.scope] = each.level
+            text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
+            self._tell(Warned(turn_id=self._turn_id, code="budget", text=text))
+
+    def _begin(self, reader: StreamReader) -> None:
+        self._reader = reader
+
+    async def _tell_failure(self, error: ProviderError, attempt: int, delay: float | None) -> None:
+        asked = self._asked
+        self._tell(
+            CallFailed(
+                turn_id=self._turn_id,
+                model="" if asked is None else asked.served.id,
+                error_class=type(error).__name__,
+                attempt=attempt,
+                next_in_s=delay,
+            )
+        )
+
+
+def _broken(end: StreamError | None, served: Served) -> ProviderError:
+    """Why there is no whole answer, once part of it was shown."""
+    if end is None:
+        return NetworkError("the answer did not end", provider=served.adapter.name)
+    return error_of(end, served.adapter.name)

@@ -1,0 +1,155 @@
+"""Conversation: the journal of one session in memory, always as far as the store has it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus, Usage
+from metis.session.finishing import finished
+from metis.store import Store
+from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry, SwapEntry
+from metis.store.threads import Threads
+from metis.wire.call import UNPRICED
+
+PINNED = "session.model"
+"""The kind of the entry that says that no model is set for the session any more."""
+
+UNSEEN = "session.usage"
+"""The kind of the entry for a call that cost something and left no message."""
+
+
+class SessionCost(Struct, frozen=True):
+    """What a session has cost, exactly."""
+
+    total_usd: Decimal
+    by_model: dict[str, Decimal]
+    unpriced_models: tuple[str, ...] = ()
+    """Models without a known price: their calls are not in the total."""
+
+
+class Conversation:
+    """What was said in a session, and what a model is shown of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        session_id: str,
+        entries: Iterable[AnyEntry] = (),
+        *,
+        pinned: str | None = None,
+    ) -> None:
+        self.id = session_id
+        self.store = store
+        self.pinned = pinned
+        """The model that the user set for the session."""
+        self._threads = Threads()
+        self._view: list[Message] | None = []
+        self._costs: dict[str, Decimal] = {}
+        self._unpriced: set[str] = set()
+        for entry in entries:
+            self._take(entry)
+
+    @property
+    def messages(self) -> list[Message]:
+        """What a model is shown now."""
+        if self._view is None:
+            self._view = self._threads.view().messages
+        return self._view
+
+    @property
+    def path(self) -> list[Message]:
+        """Every message that leads to the newest, summed up or not."""
+        return self._threads.path()
+
+    async def keep(self, *messages: Message) -> list[Message]:
+        """Store messages, all or none; they are durable when this returns, or raises a cancel."""
+        return await finished(self._keep(messages))
+
+    async def note(self, entry: AnyEntry) -> AnyEntry:
+        """Store an entry that is no message."""
+        return await finished(self._note(entry))
+
+    async def note_usage(self, model: str, usage: Usage) -> None:
+        """Store what a call cost that left no message."""
+        data = {"model": model, "usage": msgspec.to_builtins(usage)}
+        await self.note(
+            SidecarEntry(
+                id=new_ulid(),
+                session_id=self.id,
+                created_at=datetime.now(UTC),
+                kind=UNSEEN,
+                data=data,
+            )
+        )
+
+    def cost(self) -> SessionCost:
+        """What all calls of the session have cost."""
+        total = sum(self._costs.values(), Decimal(0))
+        return SessionCost(total, dict(self._costs), tuple(sorted(self._unpriced)))
+
+    async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
+        entries = await self.store.append_all(messages, renew_ids=True)
+        for entry in entries:
+            self._take(entry)
+        return [entry.message for entry in entries]
+
+    async def _note(self, entry: AnyEntry) -> AnyEntry:
+        noted = await self.store.record(entry)
+        self._take(noted)
+        return noted
+
+    def _take(self, entry: AnyEntry) -> None:
+        self._threads.add(entry)
+        match entry:
+            case MessageEntry():
+                self._take_message(entry.message)
+            case SwapEntry():
+                self.pinned = entry.to_model
+            case SidecarEntry() if entry.kind == PINNED:
+                self.pinned = None
+            case SidecarEntry() if entry.kind == UNSEEN:
+                self._spend(*usage_in(entry.data))
+            case CompactionEntry():
+                self._view = None
+                if entry.details and "usage" in entry.details:
+                    self._spend(*usage_in(entry.details))
+            case _:
+                self._view = None
+
+    def _take_message(self, message: Message) -> None:
+        metadata = message.metadata
+        if metadata.parents or metadata.status == MessageStatus.PARTIAL:
+            self._view = None
+        elif self._view is not None:
+            self._view.append(message)
+        if metadata.usage is not None:
+            self._spend(metadata.model or "", metadata.usage)
+
+    def _spend(self, model: str, usage: Usage) -> None:
+        if usage.pricing_version == UNPRICED:
+            self._unpriced.add(model)
+        self._costs[model] = self._costs.get(model, Decimal(0)) + usage.cost_usd
+
+
+def usage_in(data: Any) -> tuple[str, Usage]:
+    """The model and the usage that an entry tells of."""
+    return data["model"], msgspec.convert(data["usage"], Usage)
+
+
+def spent_in(entry: AnyEntry) -> Decimal:
+    """What an entry has cost."""
+    match entry:
+        case MessageEntry() if entry.message.metadata.usage is not None:
+            return entry.message.metadata.usage.cost_usd
+        case SidecarEntry() if entry.kind == UNSEEN:
+            return usage_in(entry.data)[1].cost_usd
+        case CompactionEntry() if entry.details and "usage" in entry.details:
+            return usage_in(entry.details)[1].cost_usd
+        case _:
+            return Decimal(0)

@@ -1,0 +1,221 @@
+"""The library: a store, a client and the sessions between them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metis import adapters
+from metis.canonical.blocks import TextBlock
+from metis.canonical.errors import StoreClosedError
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.events import Budget
+from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
+from metis.session.conversation import Conversation
+from metis.session.finishing import finished
+from metis.session.models import Models
+from metis.session.session import Session
+from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
+from metis.session.spending import Spending
+from metis.session.toolkit import Toolkit
+from metis.sim import Simulator
+from metis.store import SessionRecord, Store
+from metis.store import open as open_store
+from metis.tools import Confirmation, Dispatcher, Registry, Workspace
+from metis.transport import Keys, Limits, Retry, Transport
+from metis.wire.call import AdapterOptions
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How sessions are run; every field has a default that works."""
+
+    base_urls: Mapping[str, str] = {}
+    """Other addresses of providers, by the name of the adapter."""
+    keys: Mapping[str, str | Sequence[str]] = {}
+    """Keys by the name of the adapter; else they come from the environment."""
+    default_model: str | None = None
+    """Who answers if neither the user nor a rule says."""
+    fallbacks: Mapping[str, Sequence[str]] = {}
+    """Which models step in, by the one that is down; `*` stands for any."""
+    budget: Budget = Budget()
+    options: AdapterOptions = AdapterOptions()
+    workspace: str | Path | None = None
+    """The folder in which tools work, and whose rules file and instructions hold."""
+    tools: Registry | None = None
+    """What models may call; None is no tool at all."""
+    confirmation: Confirmation | None = None
+    """Who is asked before a call that changes something; nobody lets none of them run."""
+    simulate: bool = False
+    """Whether a simulator on this machine answers in the place of every provider."""
+    compact_at: float | None = COMPACT_AT
+    compact_with: str | None = None
+    max_calls: int = MAX_CALLS
+    limits: Limits = Limits()
+    retry: Retry = Retry()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Metis:
+    """Sessions in one store; made by `metis.open`, and used as a context manager."""
+
+    def __init__(self, url: str | None = None, options: Options = Options()) -> None:  # noqa: B008 - an immutable value
+        self.options = options
+        self._url = url
+        self._store: Store | None = None
+        self._transport: Transport | None = None
+        self._setup: Setup | None = None
+        self._sessions: dict[str, Session] = {}
+        self._simulator: Simulator | None = None
+        self._workspace: Workspace | None = None
+
+    async def __aenter__(self) -> Self:
+        options = self.options
+        keys = Keys(options.keys)
+        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        if options.workspace is not None:
+            self._workspace = Workspace(options.workspace)
+        availability = Availability(clock=_now)
+        self._store = store = open_store(self._url)
+        self._transport = Transport(keys=keys, limits=options.limits, retry=options.retry)
+        self._setup = Setup(
+            store=store,
+            transport=self._transport,
+            models=models,
+            router=Router(
+                models.catalog,
+                configured=models.configured(),
+                rules=self._rules(models),
+                outage=availability.outage,
+            ),
+            availability=availability,
+            spending=Spending(store, now=_now),
+            budget=options.budget,
+            options=options.options,
+            fallbacks={
+                name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
+                for name, others in options.fallbacks.items()
+            },
+            workspace_path=str(options.workspace or ""),
+            has_rules=options.workspace is not None,
+            compact_at=options.compact_at,
+            compact_with=options.compact_with,
+            max_calls=options.max_calls,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await finished(self.close())
+
+    async def close(self) -> None:
+        """Cancel what runs, and close the connections and the store."""
+        for session in self._sessions.values():
+            await session.cancel()
+        self._sessions.clear()
+        if self._transport is not None:
+            await self._transport.close()
+        if self._store is not None:
+            await self._store.close()
+        if self._simulator is not None:
+            await self._simulator.stop()
+        if self._workspace is not None:
+            self._workspace.close()
+        self._transport = self._store = self._setup = self._simulator = self._workspace = None
+
+    @property
+    def store(self) -> Store:
+        """The store behind the sessions."""
+        return self._opened().store
+
+    async def session(self, *, model: str | None = None, system: str | None = None) -> Session:
+        """A new session; `model` by id or alias is who answers, `system` what it is told first."""
+        setup = self._opened()
+        active = None if model is None else setup.models.resolve(model)
+        record = await setup.store.create_session(
+            workspace_path=setup.workspace_path, active_model=active
+        )
+        conversation = Conversation(setup.store, record.id, pinned=active)
+        if system:
+            await conversation.keep(_instructions(record.id, system))
+        return self._hold(conversation)
+
+    async def resume(self, session_id: str) -> Session:
+        """A session of the store, as it was left; the same object while it is open."""
+        if session_id in self._sessions:
+            return self._sessions[session_id]
+        setup = self._opened()
+        record = await setup.store.session(session_id)
+        entries = await setup.store.history(session_id)
+        if record.active_model is not None:
+            setup.models.resolve(record.active_model)
+        return self._hold(Conversation(setup.store, record.id, entries, pinned=record.active_model))
+
+    async def sessions(self, limit: int = 100) -> list[SessionRecord]:
+        """The sessions that changed last, newest first."""
+        return await self._opened().store.sessions(limit)
+
+    def _hold(self, conversation: Conversation) -> Session:
+        setup = self._opened()
+        # Adapters remember what they sent; a session has its own, so that none forgets another.
+        own = replace(setup, models=setup.models.apart(), toolbox=self._toolkit())
+        session = Session(own, conversation, reopen=self.resume)
+        self._sessions[session.id] = session
+        return session
+
+    def _toolkit(self) -> Toolkit | None:
+        options = self.options
+        if options.tools is None:
+            return None
+        return Toolkit(Dispatcher(options.tools, options.confirmation), self._workspace)
+
+    async def _simulated(self) -> dict[str, str]:
+        if not self.options.simulate:
+            return {}
+        self._simulator = Simulator()
+        await self._simulator.start()
+        return dict.fromkeys(adapters.names(), self._simulator.base_url)
+
+    def _opened(self) -> Setup:
+        if self._setup is None:
+            raise StoreClosedError("use `async with metis.open() as m`")
+        return self._setup
+
+    def _rules(self, models: Models) -> RulesFile | Policy:
+        default = self.options.default_model
+        fallback = Policy(common=Scope(default=default and models.resolve(default)))
+        if self.options.workspace is None:
+            return fallback
+        place = Path(self.options.workspace) / PLACE
+        return RulesFile(place, models.catalog, fallback=fallback)
+
+
+def _instructions(session_id: str, text: str) -> Message:
+    return Message(
+        id=new_ulid(),
+        session_id=session_id,
+        role=Role.SYSTEM,
+        content=(TextBlock(text),),
+        created_at=_now(),
+    )
+
+
+def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  # noqa: B008 - an immutable value
+    """Sessions in a store: `async with metis.open() as m: s = await m.session(model="sonnet")`.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`; `metis.db` under `$METIS_HOME` if none is given.
+        options: addresses, keys, tools, budgets and the rest.
+    """
+    return Metis(url, options)

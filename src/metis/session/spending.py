@@ -1,0 +1,55 @@
+"""Spending: what all sessions of a store spent today and this month."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+from metis.events import Spent
+from metis.session.conversation import spent_in
+from metis.store import Store
+
+_MOST_SESSIONS = 100_000
+_LATE = timedelta(seconds=5)
+"""Another writer's clock may be behind by that much."""
+
+
+class Spending:
+    """Adds up what the sessions of a store have cost; only what is new is read."""
+
+    def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        self._by_day: dict[date, Decimal] = {}
+        self._read_until: dict[str, int] = {}
+        self._looked_at: datetime | None = None
+
+    async def spent(self, session_usd: Decimal = Decimal(0)) -> Spent:
+        """What was spent up to now, by days of UTC; the session knows its own."""
+        now = self._now().astimezone(UTC)
+        await self._catch_up(now)
+        month = [
+            amount
+            for day, amount in self._by_day.items()
+            if (day.year, day.month) == (now.year, now.month)
+        ]
+        return Spent(
+            session_usd=session_usd,
+            day_usd=self._by_day.get(now.date(), Decimal(0)),
+            month_usd=sum(month, Decimal(0)),
+        )
+
+    async def _catch_up(self, now: datetime) -> None:
+        first = datetime(now.year, now.month, 1, tzinfo=UTC)
+        since = first if self._looked_at is None else self._looked_at - _LATE
+        for record in await self._store.sessions(_MOST_SESSIONS):
+            if record.updated_at < since:
+                break
+            await self._read(record.id)
+        self._looked_at = now
+
+    async def _read(self, session_id: str) -> None:
+        after = self._read_until.get(session_id, 0)
+        for entry in await self._store.history(session_id, after=after):
+            self._read_until[session_id] = entry.seq
+            day = entry.created_at.date()
+            self._by_day[day] = self._by_day.get(day, Decimal(0)) + spent_in(entry)

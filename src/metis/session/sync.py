@@ -1,0 +1,201 @@
+"""The synchronous twin, for scripts: the same sessions, on a loop in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from msgspec import Struct
+
+from metis.canonical.message import Message
+from metis.session.conversation import SessionCost
+from metis.session.facts import words_of
+from metis.session.library import Metis, Options
+from metis.session.notices import TurnEvent
+from metis.session.session import Disposition, Said, Session
+from metis.session.swap import Preview
+from metis.store import SessionRecord
+
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="metis-sync", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something; an interrupt from the keyboard cancels it and waits for its end."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop and the thread."""
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncSession:
+    """A session whose methods wait."""
+
+    def __init__(self, session: Session, loop: Loop) -> None:
+        self._session = session
+        self._loop = loop
+
+    @property
+    def id(self) -> str:
+        """The id of the session."""
+        return self._session.id
+
+    @property
+    def model(self) -> str | None:
+        """The model that the user set; None leaves the choice to the rules."""
+        return self._session.model
+
+    @property
+    def messages(self) -> list[Message]:
+        """What a model is shown of the conversation."""
+        return self._session.messages
+
+    def send(self, said: Said) -> Iterator[TurnEvent]:
+        """Say something, and get everything that happens until the model has answered."""
+        events: AsyncGenerator[TurnEvent] = self._session.send(said)
+        try:
+            while (event := self._loop.run(_next(events))) is not None:
+                yield event
+        finally:
+            self._loop.run(events.aclose())
+
+    def ask(self, said: Said) -> Message | None:
+        """Say something and wait for the last answer; None if the model said nothing."""
+        return self._loop.run(self._session.ask(said))
+
+    def preview_swap(self, model: str) -> Preview:
+        """Whether another model can go on, and exactly what it would not see as it is."""
+        return self._session.preview_swap(model)
+
+    def swap(self, model: str | None) -> Preview | None:
+        """Let another model answer from now on; None leaves the choice to the rules."""
+        return self._loop.run(self._session.swap(model))
+
+    def fork(self, *, at: str | None = None) -> "SyncSession":
+        """A new session that goes on from here, or from a message."""
+        return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
+
+    def cost(self) -> SessionCost:
+        """What the session has cost so far, exactly."""
+        return self._session.cost()
+
+    def end(self, disposition: Disposition = "completed") -> None:
+        """End the session."""
+        self._loop.run(self._session.end(disposition))
+
+
+class SyncMetis:
+    """Sessions in one store; made by `metis.open_sync`, and used as a context manager."""
+
+    def __init__(self, metis: Metis) -> None:
+        self._metis = metis
+        self._loop: Loop | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = Loop()
+        try:
+            self._loop.run(self._metis.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = self._opened()
+        try:
+            loop.run(self._metis.close())
+        finally:
+            loop.close()
+            self._loop = None
+
+    def session(self, *, model: str | None = None, system: str | None = None) -> SyncSession:
+        """A new session; `model` by id or alias is who answers, `system` what it is told first."""
+        made = self._opened().run(self._metis.session(model=model, system=system))
+        return SyncSession(made, self._opened())
+
+    def resume(self, session_id: str) -> SyncSession:
+        """A session of the store, as it was left."""
+        return SyncSession(self._opened().run(self._metis.resume(session_id)), self._opened())
+
+    def sessions(self, limit: int = 100) -> list[SessionRecord]:
+        """The sessions that changed last, newest first."""
+        return self._opened().run(self._metis.sessions(limit))
+
+    def _opened(self) -> Loop:
+        if self._loop is None:
+            raise RuntimeError("use `with metis.open_sync() as m`")
+        return self._loop
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What a model answered to one question; as a string it is its words."""
+
+    text: str
+    message: Message | None
+    cost_usd: Decimal
+    session_id: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def open_sync(url: str | None = None, options: Options = Options()) -> SyncMetis:  # noqa: B008 - an immutable value
+    """The same as `metis.open` for programs without async: `with metis.open_sync() as m: …`."""
+    return SyncMetis(Metis(url, options))
+
+
+def ask(
+    said: Said,
+    *,
+    model: str | None = None,
+    system: str | None = None,
+    url: str | None = None,
+    options: Options = Options(),  # noqa: B008 - an immutable value
+) -> Reply:
+    """Ask one question and wait for the answer; it is stored like any other.
+
+    Args:
+        said: words, or blocks.
+        model: who answers, by id or alias.
+        system: what the model is told first.
+        url: the store.
+        options: addresses, keys, tools, budgets and the rest.
+    """
+    with open_sync(url, options) as metis:
+        session = metis.session(model=model, system=system)
+        message = session.ask(said)
+        return Reply(
+            text="" if message is None else words_of(message.content),
+            message=message,
+            cost_usd=session.cost().total_usd,
+            session_id=session.id,
+        )
+
+
+async def _next(events: AsyncGenerator[TurnEvent]) -> TurnEvent | None:
+    return await anext(events, None)

@@ -1,0 +1,40 @@
+"""Told: what a session remembers of what it has told, so that nothing is told twice."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
+from metis.events.house import BudgetScope
+from metis.projection.loss import Loss
+from metis.session.repair import Repairs
+
+
+class Told:
+    """The losses, warnings and repairs of a session so far."""
+
+    def __init__(self) -> None:
+        self.repairs = Repairs()
+        self.swapped_from: str | None = None
+        """The model before the last swap, until a turn has told of it."""
+        self._losses: set[tuple[str, str, str, str]] = set()
+        self.warned: dict[BudgetScope, Decimal] = {}
+        """The part of each budget that was warned of last."""
+
+    def new_losses(self, model: str, losses: Sequence[Loss]) -> tuple[Loss, ...]:
+        """Those losses that were not told of this model yet."""
+        new: list[Loss] = []
+        for loss in losses:
+            key = (model, loss.message_id, loss.path, loss.reason)
+            if key not in self._losses:
+                self._losses.add(key)
+                new.append(loss)
+        return tuple(new)
+
+    def with_swap(self, record: RoutingDecisionRecord) -> RoutingDecisionRecord:
+        """The record of a turn; the first after a swap names it."""
+        before, self.swapped_from = self.swapped_from, None
+        if before is None or record.mode is not RoutingMode.MANUAL:
+            return record
+        return replace(record, reason=f"{record.reason}: user swap from {before}")

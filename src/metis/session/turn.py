@@ -1,0 +1,245 @@
+"""Turn: from the words of a user to the last answer, with every call of a tool between.
+
+A turn runs in a task of its own and is told to whoever listens. Cancelling the task at any moment
+leaves a whole conversation: what has come of an answer is kept, and every call has a result.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+    TurnLimitError,
+)
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import (
+    MessageStatus,
+    OutcomeStatus,
+    RoutingDecisionRecord,
+    RoutingMode,
+    StopReason,
+)
+from metis.session.answer import ABORTED, calls_of, may_run
+from metis.session.calling import Calling
+from metis.session.compaction import Compaction
+from metis.session.conversation import Conversation
+from metis.session.facts import facts_of, words_of
+from metis.session.finishing import finished
+from metis.session.models import Served
+from metis.session.notices import Routed, ToolStarted, TurnEnded, TurnEvent, TurnStarted, Warned
+from metis.session.setup import Setup, TurnRef
+from metis.session.told import Told
+
+_FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
+_NO_TOOLS = "There are no tools here."
+
+Chosen = tuple[Served, RoutingDecisionRecord]
+"""A model and why it was chosen."""
+
+
+class Turn:
+    """One turn of a session."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        conversation: Conversation,
+        content: Sequence[ContentBlock],
+        *,
+        override: str | None,
+        told: Told,
+    ) -> None:
+        self.id = new_ulid()
+        self.events: asyncio.Queue[TurnEvent | BaseException | None] = asyncio.Queue()
+        """What happens, in order; None is the last, after an error if there was one."""
+        self._setup = setup
+        self._conversation = conversation
+        self._content = tuple(content)
+        self._override = override
+        self._told = told
+        self._calling = Calling(
+            setup, conversation, told, turn_id=self.id, tell=self.events.put_nowait
+        )
+        self._compaction = Compaction(setup, conversation)
+        self._answer: Message | None = None
+        self._spent_before = Decimal(0)
+
+    async def run(self) -> None:
+        """Do the turn, from top to bottom; what happens is in `events`."""
+        self._spent_before = self._conversation.cost().total_usd
+        try:
+            await self._store_words()
+            chosen = await self._route()
+            while True:
+                answer, chosen = await self._ask(chosen)
+                if answer is None:
+                    break
+                self._answer = answer
+                if answer.metadata.stop_reason is StopReason.PAUSE and not calls_of(answer):
+                    continue  # the provider's own tools are at work: ask again (T158)
+                if not calls_of(answer) or not await self._run_tools(answer):
+                    break
+            self._end()
+        except asyncio.CancelledError:
+            await finished(self._calling.close(MessageStatus.CANCELLED))
+            self._end(StopReason.CANCELLED)
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever listens gets it
+            await finished(self._calling.close(MessageStatus.ERROR))
+            self.events.put_nowait(error)
+        finally:
+            self.events.put_nowait(None)
+
+    async def _store_words(self) -> None:
+        message = Message(
+            id=new_ulid(),
+            session_id=self._conversation.id,
+            role=Role.USER,
+            content=self._content,
+            created_at=self._setup.now(),
+        )
+        (stored,) = await self._conversation.keep(message)
+        self._tell(TurnStarted(turn_id=self.id, message=stored))
+
+    async def _route(self) -> Chosen:
+        """The model that owns the turn."""
+        setup, conversation = self._setup, self._conversation
+        facts = replace(
+            facts_of(conversation.messages, setup.tools, setup.now()),
+            message=words_of(self._content),
+            override=self._override,
+            sticky=conversation.pinned,
+            workspace_path=setup.workspace_path,
+            cost_today_usd=await self._today_usd(),
+        )
+        decision = setup.router.decide(facts)
+        served = setup.models.served(decision.require())
+        record = decision.record
+        if record is None:
+            raise AssertionError("a decision without a record")
+        record = self._told.with_swap(record)
+        self._tell(Routed(turn_id=self.id, record=record))
+        return served, record
+
+    async def _ask(self, chosen: Chosen) -> tuple[Message | None, Chosen]:
+        """One answer: from a shorter or repaired history, or by another model, if need be."""
+        tried = {chosen[0].id}
+        is_compacted = is_repaired = False
+        if self._compaction.is_due(self._calling.tokens(chosen[0]), chosen[0]):
+            is_compacted = await self._compact(chosen[0], "the window is nearly full")
+        while True:
+            self._check_count()
+            try:
+                return await self._calling.ask(*chosen), chosen
+            except ContextOverflowError:
+                if is_compacted or not await self._compact(chosen[0], "the window is full"):
+                    raise
+                is_compacted = True
+            except InvalidRequestError as error:
+                if is_repaired or not self._repair(chosen[0], error):
+                    raise
+                is_repaired = True
+            except _FALLS_BACK as error:
+                self._setup.availability.failed(chosen[0].id, error)
+                chosen = self._fall_back(chosen[0], error, tried)
+
+    async def _run_tools(self, answer: Message) -> bool:
+        """Run the calls of an answer, and store a result for each; whether to ask again."""
+        toolbox = self._setup.toolbox
+        calls = calls_of(answer)
+        if not may_run(answer):
+            return False
+        if toolbox is None:
+            await self._calling.keep(self._calling.results(calls, _NO_TOOLS, OutcomeStatus.ERROR))
+            return True
+        answers: dict[str | None, Message] = {}
+
+        def started(call: ToolUseBlock) -> None:
+            self._tell(ToolStarted(turn_id=self.id, call=call))
+
+        def answered(message: Message) -> None:
+            answers[message.metadata.parent_tool_use_id] = message
+
+        turn = TurnRef(session_id=self._conversation.id, turn_id=self.id)
+        try:
+            await toolbox.run(calls, turn, started, answered)
+        finally:
+            aborted = self._calling.results(calls, ABORTED, OutcomeStatus.ABORTED)
+            await self._calling.keep(
+                [answers.get(call.id, rest) for call, rest in zip(calls, aborted, strict=True)]
+            )
+        return True
+
+    # When something is in the way
+
+    async def _compact(self, served: Served, why: str) -> bool:
+        count = await self._compaction.run(served)
+        if count:
+            text = f"{why}: {count} messages were summed up"
+            self._tell(Warned(turn_id=self.id, code="compacted", text=text))
+        return count > 0
+
+    def _repair(self, served: Served, error: ProviderError) -> bool:
+        repair = self._told.repairs.add(served, error)
+        if repair is not None:
+            text = f"{served.adapter.name} did not take the history: {repair.text}"
+            self._tell(Warned(turn_id=self.id, code="repaired", text=text))
+        return repair is not None
+
+    def _fall_back(self, served: Served, error: ProviderError, tried: set[str]) -> Chosen:
+        """The next model that steps in for one that is down; the error if there is none."""
+        setup = self._setup
+        facts = facts_of(self._conversation.messages, setup.tools, setup.now())
+        named = (*setup.fallbacks.get(served.id, ()), *setup.fallbacks.get("*", ()))
+        for name in named:
+            model = setup.models.resolve(name)
+            if model in tried or setup.router.check(model, facts) is not None:
+                continue
+            tried.add(model)
+            record = RoutingDecisionRecord(
+                mode=RoutingMode.RULE,
+                chosen_model=model,
+                reason=f"steps in for {served.id}, which is down ({type(error).__name__})",
+                rule_name="fallback",
+                alternatives_considered=(served.id,),
+            )
+            self._tell(Warned(turn_id=self.id, code="fallback", text=record.reason))
+            self._tell(Routed(turn_id=self.id, record=record))
+            return setup.models.served(model), record
+        raise error
+
+    def _check_count(self) -> None:
+        if self._calling.count >= self._setup.max_calls:
+            raise TurnLimitError(f"the model was asked {self._calling.count} times in one turn")
+
+    async def _today_usd(self) -> Decimal:
+        has_rules = self._setup.has_rules
+        return (await self._setup.spending.spent()).day_usd if has_rules else Decimal(0)
+
+    def _tell(self, event: TurnEvent) -> None:
+        self.events.put_nowait(event)
+
+    def _end(self, reason: StopReason | None = None) -> None:
+        answer = self._answer
+        if reason is None:
+            reason = StopReason.END_TURN if answer is None else answer.metadata.stop_reason
+        spent = self._conversation.cost().total_usd - self._spent_before
+        self._tell(
+            TurnEnded(
+                turn_id=self.id,
+                stop_reason=reason or StopReason.UNKNOWN,
+                cost_usd=spent,
+                message=answer,
+            )
+        )

@@ -1,0 +1,99 @@
+"""Simulator: the service on a loopback port."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from metis.sim.brain import Brain
+from metis.sim.call import Settings
+from metis.sim.reply import Asked, Reply
+from metis.sim.script import Script
+from metis.sim.service import Service
+
+_HOST = "127.0.0.1"
+_MOST_BYTES = 100_000_000
+
+
+class Simulator:
+    """A provider of every protocol on this machine, for as long as the context is open.
+
+    It listens on loopback only, on a free port unless one is given.
+    """
+
+    def __init__(
+        self,
+        *,
+        script: Script | None = None,
+        brain: Brain | None = None,
+        settings: Settings = Settings(),  # noqa: B008 - an immutable value
+        port: int = 0,
+    ) -> None:
+        self.service = Service(script=script, brain=brain, settings=settings)
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def script(self) -> Script:
+        """The steps that are left."""
+        return self.service.script
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens."""
+        return f"http://{_HOST}:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, _HOST, self._port).start()
+        self._port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close every connection and the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        asked = Asked(
+            method=request.method,
+            path=request.path,
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=await request.read(),
+        )
+        reply = self.service.respond(asked)
+        if reply.is_stream or reply.is_cut or reply.pause_s:
+            return await _stream(request, reply)
+        return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
+
+
+async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
+    """Send the pieces one after the other; a reply that is cut leaves the client hanging."""
+    response = web.StreamResponse(status=reply.status, headers=dict(reply.headers))
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    for piece in reply.pieces:
+        await response.write(piece)
+        await asyncio.sleep(reply.pause_s)
+    if reply.is_cut and request.transport is not None:
+        request.transport.close()
+    else:
+        await response.write_eof()
+    return response

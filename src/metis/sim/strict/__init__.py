@@ -1,0 +1,18 @@
+"""Strict: what the real APIs refuse, one file a protocol."""
+
+from collections.abc import Callable, Mapping
+
+from metis.sim.strict import anthropic, gemini, ollama, openai_chat, openai_responses
+from metis.sim.strict.refusal import Case
+from metis.wire.shape import Wire
+
+CHECKS: Mapping[str, Callable[[Wire, Case], None]] = {
+    "anthropic": anthropic.check,
+    "openai_chat": openai_chat.check,
+    "openai_responses": openai_responses.check,
+    "gemini": gemini.check,
+    "ollama": ollama.check,
+}
+"""The check of each protocol: raises an InvalidRequestError in the provider's words."""
+
+__all__ = ["CHECKS", "Case"]

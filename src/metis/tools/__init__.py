@@ -1,0 +1,53 @@
+"""Tools: what a model may call, how calls are allowed and run, and how they are answered."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metis.tools.confirmation import Answer, Ask, Confirmation, Question, Rule, Verdict
+    from metis.tools.dispatch import Dispatcher, Watcher
+    from metis.tools.media import embed
+    from metis.tools.registry import Factory, Registry
+    from metis.tools.result import error_class
+    from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
+    from metis.tools.workspace import Workspace, WorkspaceError
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Confirmation",
+    "Dispatcher",
+    "ErrorClass",
+    "Factory",
+    "Question",
+    "Registry",
+    "Rule",
+    "Tool",
+    "ToolContext",
+    "ToolFailedError",
+    "ToolOutput",
+    "Verdict",
+    "Watcher",
+    "Workspace",
+    "WorkspaceError",
+    "embed",
+    "error_class",
+]
+
+_HOMES = {
+    "confirmation": ("Answer", "Ask", "Confirmation", "Question", "Rule", "Verdict"),
+    "dispatch": ("Dispatcher", "Watcher"),
+    "media": ("embed",),
+    "registry": ("Factory", "Registry"),
+    "result": ("error_class",),
+    "tool": ("ErrorClass", "Tool", "ToolContext", "ToolFailedError", "ToolOutput"),
+    "workspace": ("Workspace", "WorkspaceError"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    # Loaded when used: the search, a process of its own, is below this package and starts fast.
+    if name not in _HOME:
+        raise AttributeError(f"module 'metis.tools' has no attribute {name!r}")
+    return getattr(import_module(f"metis.tools.{_HOME[name]}"), name)

@@ -1,0 +1,169 @@
+"""Process groups: a command with everything that it starts, and its output within bounds.
+
+A command leads a group of its own. When it ends, or is made to, the whole group is killed before
+the system may give its number to others.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+GRACE_S = 5.0
+"""How long a group has to end by itself after SIGTERM, before SIGKILL."""
+
+_DRAIN_S = 1.0
+_PIECE = 65_536
+_NOTHING: Sequence[int] = ()
+
+
+class Output:
+    """The beginning and the end of what a command wrote; what lies between is only counted."""
+
+    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
+        self._head_bytes = head_bytes
+        self._tail_bytes = tail_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.size_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Take what was read next."""
+        self.size_bytes += len(data)
+        room = self._head_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Cut seldom, so that a chatty command does not move the same bytes again and again.
+        if len(self._tail) > 2 * self._tail_bytes + _PIECE:
+            del self._tail[: -self._tail_bytes]
+
+    def text(self) -> str:
+        """What was kept, with a word on what was not."""
+        tail = self._tail[-self._tail_bytes :]
+        left_out = self.size_bytes - len(self._head) - len(tail)
+        if not left_out:
+            return bytes(self._head + tail).decode("utf-8", "replace")
+        head, end = (bytes(part).decode("utf-8", "replace") for part in (self._head, tail))
+        return f"{head}\n[{left_out} bytes left out]\n{end}"
+
+
+class Ended(Struct, frozen=True):
+    """How a command ended: its exit code, or minus the number of the signal that killed it."""
+
+    code: int
+    is_stopped: bool = False
+    is_late: bool = False
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """What to run, and where."""
+
+    argv: Sequence[str]
+    cwd: Path | None = None
+    environment: Mapping[str, str]
+    descriptors: Sequence[int] = _NOTHING
+    """Open files that the command is handed."""
+
+
+async def run(
+    command: Command,
+    output: Output,
+    stop: asyncio.Event,
+    timeout_s: float,
+    grace_s: float = GRACE_S,
+) -> Ended:
+    """Run a command to its end, or end it when it is late or `stop` is set."""
+    group = _Group(command, output)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait(
+            {group.exited, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        is_late = not group.exited.done() and not stopped.done()
+        is_stopped = not group.exited.done() and stopped.done()
+        if not group.exited.done():
+            group.signal(signal.SIGTERM)
+            await asyncio.wait({group.exited}, timeout=grace_s)
+        group.signal(signal.SIGKILL)
+        await asyncio.wait({group.exited})
+        # Somebody who left the group may hold the pipe open for as long as he likes.
+        await asyncio.wait({group.drained}, timeout=_DRAIN_S)
+        return Ended(group.reap(), is_stopped, is_late)
+    finally:
+        stopped.cancel()
+        group.close()
+
+
+class _Group:
+    """A running command and its pipe."""
+
+    def __init__(self, command: Command, output: Output) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._output = output
+        self._process = subprocess.Popen(  # noqa: S603 - running commands is what this is for
+            command.argv,
+            cwd=command.cwd,
+            env=dict(command.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(command.descriptors),
+        )
+        self.exited = self._loop.create_future()
+        self.drained = self._loop.create_future()
+        if self._process.stdout is None:
+            raise OSError("no pipe")
+        self._pipe = self._process.stdout.fileno()
+        os.set_blocking(self._pipe, False)
+        self._loop.add_reader(self._pipe, self._read)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group; its leader is not reaped yet, so it is still ours."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+    def reap(self) -> int:
+        """The exit code; after this the number of the group may belong to others."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End what still runs, at once, and let go of the pipe."""
+        self.signal(signal.SIGKILL)
+        self.reap()
+        self._loop.remove_reader(self._pipe)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe, _PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._output.add(data)
+            return
+        self._loop.remove_reader(self._pipe)
+        if not self.drained.done():
+            self.drained.set_result(None)
+
+    def _watch(self) -> None:
+        """Wait in a thread for the exit without reaping it."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._set_exited)
+
+    def _set_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)

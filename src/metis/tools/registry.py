@@ -1,0 +1,78 @@
+"""Registry: the tools that there are, checked when they are registered."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from metis.canonical.errors import DuplicateToolError, ToolError, UnknownToolError
+from metis.canonical.problem import Problem
+from metis.canonical.tools import ToolDefinition, ToolSet
+from metis.tools.tool import Tool
+
+Factory = Callable[[], Tool]
+"""Makes a fresh tool for one call."""
+
+
+class Entry(Struct, frozen=True):
+    """A registered tool: its definition, and how to make one."""
+
+    definition: ToolDefinition
+    factory: Factory
+    checks: ToolSet
+
+    def problems(self, arguments: Mapping[str, Any]) -> list[Problem]:
+        """Every place where arguments do not match the schema."""
+        return self.checks.check_input(self.definition.name, arguments)
+
+
+class Registry:
+    """Tools by name."""
+
+    def __init__(self, *factories: Factory) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._tools: ToolSet | None = None
+        for factory in factories:
+            self.register(factory)
+
+    def register(self, factory: Factory) -> ToolDefinition:
+        """Add a tool; a bad schema, a name that is taken and undeclared effects are refused."""
+        definition = factory().definition
+        if not isinstance(definition, ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a factory may be untyped
+            raise ToolError(f"a tool needs a ToolDefinition, got {type(definition).__name__}")
+        if definition.name in self._entries:
+            raise DuplicateToolError(definition.name)
+        self._entries[definition.name] = Entry(definition, factory, ToolSet([definition]))
+        self._tools = None
+        return definition
+
+    def remove(self, name: str) -> None:
+        """Take a tool away."""
+        if self._entries.pop(name, None) is None:
+            raise UnknownToolError(name)
+        self._tools = None
+
+    @property
+    def tools(self) -> ToolSet:
+        """All definitions, as a request carries them."""
+        if self._tools is None:
+            self._tools = ToolSet(entry.definition for entry in self._entries.values())
+        return self._tools
+
+    def get(self, name: str) -> Entry | None:
+        """The tool of that name, if there is one."""
+        return self._entries.get(name)
+
+    def near(self, name: str) -> list[str]:
+        """Names that somebody who wrote this one may have meant."""
+        return difflib.get_close_matches(name, self._entries, n=3)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

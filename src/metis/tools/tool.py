@@ -1,0 +1,89 @@
+"""Tool: what can be called, what it is told, and what it gives back."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+from msgspec import UNSET, Struct
+
+from metis.canonical.blocks import ContentBlock, TextBlock
+from metis.canonical.errors import ToolError
+from metis.canonical.tools import ToolDefinition
+from metis.tools.workspace import Workspace
+
+log = logging.getLogger("metis.tools")
+
+
+class ErrorClass(StrEnum):
+    """Why a call has an error result: the closed list."""
+
+    NOT_FOUND = "not_found"
+    VALIDATION_ERROR = "validation_error"
+    PERMISSION_DENIED = "permission_denied"
+    USER_DENIED = "user_denied"
+    TIMEOUT = "timeout"
+    EXECUTION_ERROR = "execution_error"
+    CANCELLED = "cancelled"
+    CONFIRMATION_TIMEOUT = "confirmation_timeout"
+
+
+class ToolFailedError(ToolError):
+    """A call that failed; the text is for the model, and becomes an error result."""
+
+    def __init__(self, text: str, kind: ErrorClass = ErrorClass.EXECUTION_ERROR) -> None:
+        self.text = text
+        self.kind = kind
+        super().__init__(text)
+
+
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """What a tool knows about the call; `cancel` is set when the turn is to end."""
+
+    session_id: str
+    turn_id: str
+    cancel: asyncio.Event
+    workspace: Workspace | None = None
+    tool_use_id: str = ""
+    """The call; empty in the context of a whole turn."""
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger] = log
+
+
+class ToolOutput(Struct, frozen=True, kw_only=True):
+    """What a call gave: blocks for the model, and facts for everybody else."""
+
+    content: tuple[ContentBlock, ...]
+    success: bool = True
+    value: Any = UNSET
+    """The result as a structured value."""
+    ui: Any = UNSET
+    """What a screen needs to show the result; models never see it."""
+    files_modified: tuple[str, ...] = ()
+    command: str | None = None
+    """The command that was run."""
+
+
+class Tool(Protocol):
+    """Something that a model may call; a fresh one is made for each call."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model is told about the tool."""
+        ...
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Run the call; the arguments match the schema."""
+        ...
+
+    def cancel(self) -> bool:
+        """Asked when the call has to end: true if `execute` soon ends by itself.
+
+        After false the task that runs `execute` is cancelled.
+        """
+        ...
+
+
+def said(text: str, **facts: Any) -> ToolOutput:
+    """An output of one text."""
+    return ToolOutput(content=(TextBlock(text),), **facts)

@@ -1,0 +1,254 @@
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from build import assistant, thinking, user
+from happenings import completed, decided, recording_bus, run_turn
+from metis import adapters
+from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
+from metis.canonical.ids import UlidSource
+from metis.events import Actor, Bus, Event, Filter, cause_faults, causes, slow, unfinished
+from metis.events.work import RouteDecided, TurnStarted
+from metis.wire.call import AdapterOptions
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+TURN = TurnStarted(user_message_hash="h", estimated_input_tokens=1)
+
+
+@pytest.mark.anyio
+async def test_everybody_gets_every_event_in_order() -> None:
+    bus, told = recording_bus()
+    first, second = list[Event](), list[Event]()
+
+    async def one(event: Event) -> None:
+        await asyncio.sleep(0)
+        first.append(event)
+
+    async def many(events: Sequence[Event]) -> None:
+        second.extend(events)
+
+    bus.subscribe(one, name="one")
+    bus.subscribe_batches(many, name="many")
+    run_turn(bus)
+    await bus.drain()
+    assert first == second == told
+    await bus.close()
+    with pytest.raises(EventError, match="closed"):
+        bus.emit(TURN)
+
+
+@pytest.mark.anyio
+async def test_a_filter_lets_through_what_is_wanted() -> None:
+    bus, told = recording_bus()
+    heard: dict[str, list[Event]] = {"session": [], "type": [], "actor": []}
+    filters = {
+        "session": Filter(session_ids={"sess_2"}),
+        "type": Filter(types={"route.decided"}),
+        "actor": Filter(actors={Actor.USER}),
+    }
+    for name, wanted in filters.items():
+        bus.subscribe_fast(heard[name].append, name=name, wanted=wanted)
+    run_turn(bus)
+    run_turn(bus, "sess_2")
+    assert heard["session"] == [event for event in told if event.session_id == "sess_2"]
+    assert heard["type"] == [event for event in told if isinstance(event.payload, RouteDecided)]
+    assert heard["actor"] == [event for event in told if event.actor is Actor.USER]
+    with pytest.raises(InvalidEventError, match=r"route\.undecided"):
+        Filter(types={"route.undecided"})
+
+
+@pytest.mark.anyio
+async def test_a_listener_that_is_slow_or_raises_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, told = recording_bus()
+    gate = asyncio.Event()
+    heard, stuck = list[Event](), list[Event]()
+
+    async def waits(event: Event) -> None:
+        await gate.wait()
+        stuck.append(event)
+
+    async def raises(event: Event) -> None:
+        raise ValueError("secret words")
+
+    async def gives_up(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    async def listens(event: Event) -> None:
+        heard.append(event)
+
+    def raises_at_once(event: Event) -> None:
+        raise ValueError("secret words")
+
+    bus.subscribe(waits, name="waits")
+    bus.subscribe(raises, name="raises")
+    bus.subscribe(gives_up, name="gives up")
+    last = bus.subscribe(listens, name="listens")
+    bus.subscribe_fast(raises_at_once, name="fast")
+    run_turn(bus)
+    await last.drain()
+    assert heard == told
+    assert stuck == []
+    gate.set()
+    await bus.drain()
+    assert stuck == told, "the slow one gets everything in the end"
+    run_turn(bus)
+    await bus.drain()
+    assert heard == told, "a listener stays after an error"
+    assert "subscriber raises raised ValueError" in caplog.text
+    assert "secret words" not in caplog.text
+    await bus.close()
+
+
+@pytest.mark.anyio
+async def test_a_full_queue_is_an_error_for_who_sends(caplog: pytest.LogCaptureFixture) -> None:
+    bus, told = recording_bus(capacity=3)
+    gate = asyncio.Event()
+
+    async def waits(event: Event) -> None:
+        await gate.wait()
+
+    bus.subscribe(waits, name="stuck")
+    for _ in range(3):
+        bus.emit(TURN)
+    with caplog.at_level(logging.ERROR), pytest.raises(BusOverflowError) as caught:
+        bus.emit(TURN)
+    assert (caught.value.subscriber, caught.value.capacity) == ("stuck", 3)
+    assert "stuck" in caplog.text
+    assert len(told) == 3, "nobody gets an event that not all can get"
+    gate.set()
+    await bus.drain()
+    bus.emit(TURN)
+    await bus.close()
+
+
+@pytest.mark.anyio
+async def test_a_listener_that_never_ends_does_not_hold_up_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, _ = recording_bus()
+
+    async def never(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    bus.subscribe(never, name="never")
+    bus.emit(TURN)
+    await bus.close(within_s=0.01)
+    assert "never left 1 events undelivered" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_closed_subscription_hears_no_more() -> None:
+    bus, told = recording_bus()
+    heard: list[Event] = []
+
+    async def listens(event: Event) -> None:
+        heard.append(event)
+
+    subscription = bus.subscribe(listens, name="listens")
+    end = bus.subscribe_fast(heard.append, name="fast")
+    bus.emit(TURN)
+    await subscription.close()
+    await subscription.close()
+    end()
+    bus.emit(TURN)
+    assert len(told) == 2
+    assert heard == [told[0], told[0]]
+
+
+@slow
+def sluggish(event: Event) -> None: ...
+
+
+async def asynchronous(event: Event) -> None: ...
+
+
+def test_slow_listeners_are_refused_on_the_fast_path() -> None:
+    bus, _ = recording_bus()
+    for handler in (sluggish, asynchronous):
+        with pytest.raises(EventError, match="slow"):
+            bus.subscribe_fast(handler, name="x")  # pyright: ignore[reportArgumentType] - the mistake is the test
+
+
+def test_listeners_that_tell_what_they_hear_do_not_go_round_in_circles(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, told = recording_bus()
+
+    def echoes(event: Event) -> None:
+        bus.emit(event.payload)
+
+    bus.subscribe_fast(echoes, name="echo")
+    bus.emit(TURN)
+    assert len(told) == 1
+    assert "subscriber echo raised EventError" in caplog.text
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=30))
+def test_ids_increase_whatever_the_clock_does(times: list[int]) -> None:
+    ticks = iter(times)
+    bus = Bus(ids=UlidSource(now_ms=lambda: next(ticks)))
+    events = [bus.emit(TURN) for _ in times]
+    ids = [event.id for event in events if event is not None]
+    assert ids == sorted(set(ids))
+
+
+@given(st.integers(1, 3), st.integers(0, 9))
+def test_every_cause_is_there_and_cuts_are_noticed(turns: int, cut: int) -> None:
+    bus, told = recording_bus()
+    for number in range(turns):
+        run_turn(bus, turn_id=f"turn_{number}")
+    assert cause_faults(told) == ()
+    assert unfinished(told) == ()
+    ids = {event.id for event in told}
+    assert all(event.parent_event_id in {*ids, None} for event in told)
+    left = told[: len(told) - cut]
+    assert bool(unfinished(left)) == (0 < cut < 9)
+
+
+def test_the_chain_of_causes_leads_back_to_the_turn() -> None:
+    bus, told = recording_bus()
+    run_turn(bus)
+    assert [event.type for event in causes(told, told[-2].id)] == [
+        *("llm.call_completed", "llm.call_started", "tool.completed", "tool.called"),
+        *("llm.call_completed", "llm.call_started", "turn.started"),
+    ]
+    assert [event.type for event in causes(told, told[-1].id)] == ["turn.completed", "turn.started"]
+    assert causes(told, "nobody") == ()
+    assert len([event for event in told if isinstance(event.payload, RouteDecided)]) == 1
+
+
+def test_wrong_causes_are_found() -> None:
+    bus, told = recording_bus()
+    turn = bus.emit(TURN)
+    bus.emit(completed(), parent=turn)
+    bus.emit(decided())
+    bus.emit(decided(), parent="01J00000000000000000000000")
+    texts = [fault.text for fault in cause_faults(told)]
+    assert texts == [
+        "turn.started cannot be the cause of llm.call_completed",
+        "route.decided has no cause",
+        "the cause 01J00000000000000000000000 is not there",
+    ]
+
+
+@pytest.mark.row("M-002", "M-062", "M-223", "M-306")
+def test_a_dropped_block_is_a_line_in_the_log_and_no_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, told = recording_bus()
+    answer = assistant(thinking("hm", signature="c2ln", issuer="anthropic"), "yes")
+    adapters.get("openai").to_wire([user("so?"), answer, user("sure?")], [], AdapterOptions())
+    lines = [line for line in caplog.records if line.levelno == logging.WARNING]
+    assert [getattr(line, "block_type", None) for line in lines] == ["thinking"]
+    assert told == []

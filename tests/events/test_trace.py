@@ -1,0 +1,192 @@
+import asyncio
+import csv
+import io
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from happenings import START, every_event, recording_bus, run_turn
+from metis.canonical.errors import EventError, InvalidEventError
+from metis.canonical.ids import UlidSource
+from metis.events import (
+    CATALOGUE,
+    Event,
+    EventQuery,
+    MemoryTrace,
+    TraceStore,
+    report_gaps,
+    sweep_trace,
+)
+from metis.events.export import COLUMNS, csv_lines, jsonl, read_jsonl
+from metis.events.house import BusGapDetected, TraceSwept
+from metis.events.sqlite_trace import SqliteTrace
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TraceStore]:
+    if request.param == "memory":
+        yield MemoryTrace()
+        return
+    with closing(SqliteTrace(tmp_path / "trace.db")) as trace:
+        yield trace
+
+
+async def test_what_is_replayed_is_what_was_live(store: TraceStore) -> None:
+    bus, told = recording_bus()
+    bus.subscribe_batches(store.append, name="trace")
+    run_turn(bus)
+    run_turn(bus, "sess_2", "turn_2")
+    await bus.close()
+    live = [event for event in told if event.session_id == "sess_1"]
+    assert await store.select(EventQuery(session_id="sess_1")) == live
+    cursor = live[3].id
+    assert await store.select(EventQuery(session_id="sess_1", after=cursor)) == live[4:]
+    assert await store.select(EventQuery()) == told
+
+
+async def test_every_type_comes_back_as_it_was(store: TraceStore) -> None:
+    events = every_event()
+    await store.append(events)
+    await store.append(events[:3])
+    assert await store.select(EventQuery()) == events
+
+
+async def test_each_part_of_a_query_narrows_it(store: TraceStore) -> None:
+    bus, told = recording_bus()
+    run_turn(bus)
+    run_turn(bus, "sess_2", "turn_2")
+    await store.append(told)
+
+    async def found(query: EventQuery, wanted: Callable[[Event], bool]) -> None:
+        assert await store.select(query) == [event for event in told if wanted(event)]
+
+    middle = told[7].timestamp
+    await found(EventQuery(turn_id="turn_2"), lambda event: event.turn_id == "turn_2")
+    await found(EventQuery(types={"tool.called"}), lambda event: event.type == "tool.called")
+    await found(EventQuery(types=frozenset()), lambda _: False)
+    await found(EventQuery(since=middle), lambda event: event.timestamp >= middle)
+    await found(EventQuery(until=middle), lambda event: event.timestamp < middle)
+    assert await store.select(EventQuery(limit=2)) == told[:2]
+
+
+async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStore) -> None:
+    events = every_event()
+    await store.append(events)
+    cutoff = START + timedelta(seconds=20)
+    old = [event for event in events if event.timestamp < cutoff]
+    audit = [event for event in old if event.kind.is_audit]
+    dry = await store.sweep(before=cutoff)
+    assert dry.is_dry_run
+    assert dry.deleted_count == len(old) - len(audit)
+    assert dry.spared_count == len(audit) > 0
+    assert await store.select(EventQuery()) == events
+    bus, told = recording_bus()
+    done = await sweep_trace(store, before=cutoff, dry_run=False, bus=bus)
+    assert done.deleted == dry.deleted
+    assert isinstance(told[0].payload, TraceSwept)
+    assert told[0].payload.deleted_count == done.deleted_count
+    left = await store.select(EventQuery())
+    assert left == [event for event in events if event in audit or event.timestamp >= cutoff]
+    assert (await store.sweep(before=cutoff, dry_run=False)).deleted_count == 0
+
+
+def test_the_audit_is_what_somebody_may_have_to_answer_for() -> None:
+    assert {name for name, row in CATALOGUE.items() if row.is_audit} == {
+        *("routing.policy_invalid", "memory.eviction", "tool.confirmation_resolved"),
+        *("trace.swept", "bus.gap_detected", "budget.warned", "budget.exceeded"),
+        *("gateway.key_issued", "gateway.key_revoked", "gateway.key_rotated"),
+        *("gateway.auth_failed", "gateway.quota_exceeded"),
+    }
+
+
+async def test_what_a_crash_left_open_is_told_once(store: TraceStore) -> None:
+    bus, told = recording_bus()
+    run_turn(bus)
+    await store.append(told[:5])
+    later, heard = recording_bus(ids=UlidSource(after=told[-1].id))
+    gaps = await report_gaps(store, later)
+    assert [event.type for event in gaps] == ["turn.started", "tool.called"]
+    assert [type(event.payload) for event in heard] == [BusGapDetected] * 2
+    assert heard[0].parent_event_id == told[0].id
+    await store.append(heard)
+    assert await report_gaps(store, later) == ()
+
+
+def test_exports_are_the_same_bytes_every_time() -> None:
+    events = every_event()
+    lines = list(jsonl(events))
+    assert lines == list(jsonl(reversed(events)))
+    assert list(read_jsonl([*lines, b"\n"])) == events
+    table = b"".join(csv_lines(events))
+    assert table == b"".join(csv_lines(reversed(events)))
+    rows = list(csv.reader(io.StringIO(table.decode(), newline="")))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row[0] for row in rows[1:]] == [event.id for event in events]
+    assert {len(row) for row in rows} == {len(COLUMNS)}
+    with pytest.raises(InvalidEventError):
+        list(read_jsonl([b"{}"]))
+
+
+def test_a_cell_is_never_a_formula() -> None:
+    bus, told = recording_bus()
+    bus.emit(every_event()[0].payload, session_id="=1+1")
+    assert b",'=1+1," in b"".join(csv_lines(told))
+
+
+async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.db"
+    with closing(SqliteTrace(path)) as trace:
+        await trace.append(every_event())
+        with closing(sqlite3.connect(path)) as reader:
+            assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert reader.execute("PRAGMA user_version").fetchone() == (1,)
+            columns = [row[1] for row in reader.execute("PRAGMA table_info(events)")]
+            assert columns == [
+                *("id", "timestamp_us", "session_id", "turn_id", "parent_event_id"),
+                *("type", "actor", "sensitivity", "payload_json"),
+            ]
+            (stamp,) = reader.execute("SELECT MIN(timestamp_us) FROM events").fetchone()
+            assert stamp == int(START.timestamp()) * 1_000_000 + START.microsecond
+    with closing(SqliteTrace(path)) as again:
+        assert await again.select(EventQuery()) == every_event()
+
+
+async def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
+    odd, newer = tmp_path / "odd.db", tmp_path / "newer.db"
+    odd.write_bytes(b"this is not a database, not at all" * 40)
+    with closing(sqlite3.connect(newer)) as writer:
+        writer.execute("PRAGMA user_version = 9")
+    for path in (odd, newer):
+        with pytest.raises(EventError, match=path.name):
+            SqliteTrace(path)
+
+
+async def test_unknown_types_in_a_file_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "trace.db"
+    with closing(SqliteTrace(path)) as trace:
+        await trace.append(every_event())
+        with closing(sqlite3.connect(path)) as writer, writer:
+            writer.execute("UPDATE events SET type = 'future.done' WHERE type = 'trace.swept'")
+        assert len(await trace.select(EventQuery())) == len(CATALOGUE) - 1
+
+
+async def test_many_appends_at_once_lose_nothing(tmp_path: Path) -> None:
+    bus, told = recording_bus()
+    for number in range(20):
+        run_turn(bus, turn_id=f"turn_{number}")
+    with closing(SqliteTrace(tmp_path / "trace.db")) as trace:
+        await asyncio.gather(*(trace.append(told[n : n + 9]) for n in range(0, len(told), 9)))
+        assert await trace.select(EventQuery()) == told
+    assert threading.active_count() < 50

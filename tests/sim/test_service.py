@@ -1,0 +1,196 @@
+from copy import deepcopy
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metis import adapters
+from metis.canonical import TextBlock, ToolUseBlock
+from metis.canonical.errors import InvalidValueError
+from metis.sim import Answer, Behave, Script, Service, Settings
+from metis.sim.behave import asked_behave, read_behave
+from metis.sim.reply import Asked
+from simulated import GOOD, PROTOCOLS, READ_SCHEMA, answer_of, ask, needs
+
+BODIES: dict[str, Any] = {
+    "anthropic": {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 2000,
+        "thinking": {"type": "adaptive"},
+        "messages": [{"role": "user", "content": "WORDS"}],
+        "tools": [{"name": "read_file", "input_schema": READ_SCHEMA}],
+    },
+    "openai": {
+        "model": "gpt-5",
+        "messages": [{"role": "user", "content": "WORDS"}],
+        "tools": [
+            {"type": "function", "function": {"name": "read_file", "parameters": READ_SCHEMA}}
+        ],
+    },
+    "openai-responses": {
+        "model": "gpt-5",
+        "input": [{"role": "user", "content": "WORDS"}],
+        "tools": [{"type": "function", "name": "read_file", "parameters": READ_SCHEMA}],
+    },
+    "gemini": {
+        "contents": [{"role": "user", "parts": [{"text": "WORDS"}]}],
+        "tools": [{"functionDeclarations": [{"name": "read_file", "parameters": READ_SCHEMA}]}],
+    },
+    "ollama": {
+        "model": "llama3.2",
+        "stream": False,
+        "messages": [{"role": "user", "content": "WORDS"}],
+        "tools": [
+            {"type": "function", "function": {"name": "read_file", "parameters": READ_SCHEMA}}
+        ],
+    },
+}
+
+
+def saying(name: str, words: str) -> bytes:
+    return msgspec.json.encode(BODIES[name]).replace(b'"WORDS"', msgspec.json.encode(words))
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_same_request_gets_the_same_bytes(name: str) -> None:
+    body = saying(name, "Read notes.txt")
+    first, second = ask(Service(), name, body), ask(Service(), name, body)
+    assert first == second
+    assert first.status == 200
+    assert ask(Service(), name, saying(name, "Read other.txt")).body != first.body
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_reply_is_labelled(name: str) -> None:
+    reply = ask(Service(), name, saying(name, "hello"))
+    assert reply.headers["x-simulator"] == "metis"
+    told = answer_of(reply)
+    model = told.get("model") or told.get("modelVersion")
+    assert model.startswith("sim-")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("status", [401, 429, 500, 503, 529])
+def test_a_status_is_given_when_asked_for(name: str, status: int) -> None:
+    reply = ask(Service(), name, saying(name, f"sim: {status} 2"))
+    assert (reply.status, reply.headers["retry-after"]) == (status, "2")
+    assert "error" in answer_of(reply)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_header_asks_for_the_same(name: str) -> None:
+    reply = ask(Service(), name, saying(name, "hello"), {"x-sim-behave": "429"})
+    assert reply.status == 429
+    wrong = ask(Service(), name, saying(name, "hello"), {"x-sim-behave": "dance"})
+    assert wrong.status == 400
+    assert b"no way to misbehave" in wrong.body
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_it_may_misbehave_only_the_first_times(name: str) -> None:
+    service, body = Service(), saying(name, "sim: 500 x2")
+    assert [ask(service, name, body).status for _ in range(3)] == [500, 500, 200]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_script_is_followed_before_the_rules(name: str) -> None:
+    call = ToolUseBlock("tu_1", "read_file", {"path": "x"})
+    script = Script("first", "sim: 529", Answer(content=(TextBlock("so"), call)))
+    service = Service(script=script)
+    replies = [ask(service, name, saying(name, "hello")) for _ in range(4)]
+    assert [reply.status for reply in replies] == [200, 529, 200, 200]
+    assert b"first" in replies[0].body
+    assert b"read_file" in replies[2].body
+    assert b"metis simulator" in replies[3].body
+    assert len(script) == 0
+    assert [reply for _, reply in service.seen] == replies
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_key_is_asked_for_if_there_is_one(name: str) -> None:
+    service = Service(settings=Settings(key="k1"))
+    shown = adapters.get(name).profile.auth.headers("k1")
+    right = {key.lower(): value for key, value in shown.items()}
+    assert ask(service, name, saying(name, "hello"), right).status == 200
+    assert ask(service, name, saying(name, "hello")).status == 401
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_models_may_be_limited(name: str) -> None:
+    service = Service(settings=Settings(models=("only-this",)))
+    reply = ask(service, name, saying(name, "hello"))
+    assert reply.status == 404
+    assert "error" in answer_of(reply)
+
+
+@needs("anthropic")
+def test_a_body_that_is_too_large_is_refused() -> None:
+    body = saying("anthropic", "x" * 32_000_000)
+    reply = ask(Service(), "anthropic", body)
+    assert reply.status == 413
+    assert answer_of(reply)["error"]["type"] == "request_too_large"
+
+
+def test_the_words_of_misbehaviour_are_read() -> None:
+    assert read_behave("cut 100") == Behave(manner="cut", value=100)
+    assert read_behave("529 x1") == Behave(manner="fail", status=529, times=1)
+    assert asked_behave("Please sim: slow 20") == Behave(manner="slow", value=20)
+    assert asked_behave("a sim: card") is None
+    with pytest.raises(InvalidValueError, match="there are a status such as 429, cut"):
+        read_behave("dance")
+
+
+def test_strange_places_are_not_found() -> None:
+    for method, path in (("GET", "/"), ("POST", "/v2/nothing"), ("DELETE", "/v1/messages")):
+        reply = Service().respond(Asked(method=method, path=path))
+        assert reply.status == 404
+        assert answer_of(reply)["error"]["type"] == "not_found_error"
+
+
+def test_models_are_listed_in_each_providers_words() -> None:
+    def listed(path: str, **headers: str) -> Any:
+        stated = {name.replace("_", "-"): value for name, value in headers.items()}
+        return answer_of(Service().respond(Asked(method="GET", path=path, headers=stated)))
+
+    assert listed("/v1/models")["data"][0]["object"] == "model"
+    assert listed("/v1/models", anthropic_version="2023-06-01")["data"][0]["type"] == "model"
+    assert listed("/v1/models/sim-small")["id"] == "sim-small"
+    assert listed("/v1beta/models")["models"][0]["name"] == "models/sim-small"
+    assert listed("/api/tags")["models"][0]["name"] == "sim-small"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=5,
+)
+
+
+def _places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(cast("dict[str, Any]", value).items())
+    elif isinstance(value, list):
+        items = list(enumerate(cast("list[Any]", value)))
+    inner = [place for key, item in items for place in _places(item, (*way, key))]
+    return [*([way] if way else []), *inner]
+
+
+@given(st.data(), st.sampled_from(PROTOCOLS), JSON)
+def test_no_body_breaks_it(data: st.DataObject, name: str, value: Any) -> None:
+    body = deepcopy(GOOD[adapters.get(name).profile.protocol])
+    way = data.draw(st.sampled_from(_places(body)))
+    place: Any = body
+    for step in way[:-1]:
+        place = place[step]
+    place[way[-1]] = value
+    for strict in (True, False):
+        reply = ask(Service(settings=Settings(strict=strict)), name, body)
+        assert 200 <= reply.status < 500
+
+
+@given(st.binary(max_size=40), st.sampled_from(PROTOCOLS))
+def test_no_bytes_break_it(body: bytes, name: str) -> None:
+    assert ask(Service(), name, body).status == 400

@@ -1,0 +1,238 @@
+"""What the real APIs refuse is refused, in their own shape; what they take is taken."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from metis.canonical.errors import InvalidRequestError
+from metis.sim import Service, Settings
+from metis.sim.strict import CHECKS, Case
+from simulated import ANTHROPIC, GEMINI, GOOD, SEAL, answer_of, ask, needs
+
+HEADERS = {"anthropic-version": "2023-06-01"}
+
+
+def check(protocol: str, wire: Any) -> None:
+    case = Case(seal=SEAL, headers=HEADERS, model="gemini-3.5-flash")
+    CHECKS[protocol](wire, case)
+
+
+@pytest.mark.parametrize("protocol", GOOD)
+def test_what_is_in_order_is_taken(protocol: str) -> None:
+    check(protocol, GOOD[protocol])
+
+
+GONE = object()
+BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
+    # protocol, way to the place, what stands there instead, words of the refusal
+    ("anthropic", ("max_tokens",), GONE, "max_tokens: Field required"),
+    ("anthropic", ("max_tokens",), 1000, "must be greater than `thinking.budget_tokens`"),
+    ("anthropic", ("thinking", "budget_tokens"), 10, "greater than or equal to 1024"),
+    ("anthropic", ("temperature",), 0.5, "may only be set to 1 when thinking"),
+    ("anthropic", ("temperature",), 1.5, "range: 0..1"),
+    ("anthropic", ("colour",), "red", "colour: Extra inputs are not permitted"),
+    ("anthropic", ("messages",), [], "at least one message"),
+    ("anthropic", ("messages", 0, "role"), "system", "Unexpected role"),
+    ("anthropic", ("messages", 0, "role"), "assistant", "not permitted in `assistant`"),
+    ("anthropic", ("messages", 0, "content"), " ", "non-whitespace text"),
+    ("anthropic", ("messages", 0, "content"), [], "non-empty content"),
+    ("anthropic", ("messages", 0, "content", 0, "text"), "", "must be non-empty"),
+    ("anthropic", ("messages", 0, "name"), "Ada", "Extra inputs"),
+    (
+        "anthropic",
+        ("messages", 0, "content", 1, "source", "media_type"),
+        "image/tiff",
+        "Input should be 'image/jpeg'",
+    ),
+    (
+        "anthropic",
+        ("messages", 0, "content", 1, "source", "media_type"),
+        "image/gif",
+        "does not match the provided media type",
+    ),
+    ("anthropic", ("messages", 0, "content", 1, "source", "data"), "?", "invalid base64"),
+    ("anthropic", ("messages", 1, "content", 0, "signature"), "stolen", "Invalid `signature`"),
+    ("anthropic", ("messages", 1, "content", 0, "thinking"), "Ha.", "Invalid `signature`"),
+    ("anthropic", ("messages", 1, "content", 1, "data"), "stolen", "Invalid `data`"),
+    ("anthropic", ("messages", 1, "content", 2, "id"), "a b", "should match pattern"),
+    ("anthropic", ("messages", 1, "content", 2, "id"), "toolu_2", "must be unique"),
+    ("anthropic", ("messages", 1, "content", 2, "input"), "{}", "valid dictionary"),
+    ("anthropic", ("messages", 1, "content", 2, "index"), 0, "Extra inputs"),
+    ("anthropic", ("messages", 2, "content", 0), GONE, "without `tool_result` blocks"),
+    (
+        "anthropic",
+        ("messages", 2, "content", 0, "tool_use_id"),
+        "toolu_9",
+        "unexpected",
+    ),
+    ("anthropic", ("messages", 2, "content", 1, "tool_use_id"), "toolu_1", "single result"),
+    ("anthropic", ("messages", 2), GONE, "without `tool_result` blocks"),
+    ("anthropic", ("tools", 0, "name"), "a b", "should match pattern"),
+    ("anthropic", ("tools", 0, "input_schema"), {"type": "string"}, "should be 'object'"),
+    ("anthropic", ("tool_choice",), {"type": "tool", "name": "x"}, "not found in provided"),
+    ("anthropic", ("tool_choice",), {"type": "any"}, "forces tool use"),
+    ("anthropic", ("stop_sequences",), [" "], "non-whitespace"),
+    ("anthropic", ("system", 0, "text"), "", "must be non-empty"),
+    ("openai_chat", ("model",), GONE, "model parameter"),
+    ("openai_chat", ("messages",), [], "too short"),
+    ("openai_chat", ("colour",), "red", "Unrecognized request argument"),
+    ("openai_chat", ("temperature",), 3, "temperature"),
+    ("openai_chat", ("stream_options",), {"include_usage": True}, "only allowed when 'stream'"),
+    ("openai_chat", ("stop",), list("abcde"), "at most 4"),
+    ("openai_chat", ("max_tokens",), 0, "below minimum"),
+    ("openai_chat", ("messages", 0, "role"), "robot", "Invalid value: 'robot'"),
+    ("openai_chat", ("messages", 1, "content"), None, "got null"),
+    ("openai_chat", ("messages", 1, "content", 0, "type"), "output_text", "Invalid value"),
+    ("openai_chat", ("messages", 1, "content", 1, "image_url", "url"), "x", "Invalid image"),
+    (
+        "openai_chat",
+        ("messages", 1, "content", 1, "image_url", "url"),
+        "data:image/tiff;base64,AAAA",
+        "unsupported image",
+    ),
+    ("openai_chat", ("messages", 2, "tool_calls"), [], "got null"),
+    ("openai_chat", ("messages", 1, "tool_calls"), [], "Additional properties"),
+    ("openai_chat", ("messages", 2, "tool_calls", 0, "id"), "x" * 41, "maximum length 40"),
+    ("openai_chat", ("messages", 2, "tool_calls", 0, "function", "name"), "a b", "pattern"),
+    ("openai_chat", ("messages", 2, "tool_calls", 0, "function", "arguments"), {}, "a string"),
+    ("openai_chat", ("messages", 3), GONE, "did not have response messages: call_b"),
+    ("openai_chat", ("messages", 2), GONE, "must be a response to a prec"),
+    ("openai_chat", ("messages", 4, "tool_call_id"), "call_b", "Duplicate value"),
+    ("openai_chat", ("tools",), [], "empty array"),
+    ("openai_chat", ("tools", 0, "function", "name"), "a.b", "pattern"),
+    ("openai_chat", ("tools", 0, "function", "strict"), True, "additionalProperties"),
+    ("openai_chat", ("response_format",), {"type": "json_object"}, "the word 'json'"),
+    ("openai_responses", ("model",), GONE, "Missing required parameter: 'model'"),
+    ("openai_responses", ("messages",), [], "Unknown parameter: 'messages'"),
+    ("openai_responses", ("max_output_tokens",), 8, "Expected a value >= 16"),
+    ("openai_responses", ("previous_response_id",), "resp_1", "not found"),
+    ("openai_responses", ("input", 1, "encrypted_content"), "stolen", "could not be verified"),
+    ("openai_responses", ("input", 1, "id"), "msg_1", "begins with 'rs'"),
+    ("openai_responses", ("input", 2, "call_id"), "x" * 65, "maximum length 64"),
+    ("openai_responses", ("input", 2, "arguments"), GONE, "arguments"),
+    ("openai_responses", ("input", 3), GONE, "No tool output found for function call call_1"),
+    ("openai_responses", ("input", 2), GONE, "No tool call found"),
+    ("openai_responses", ("input", 0, "content"), [{"type": "text", "text": "x"}], "Invalid value"),
+    ("openai_responses", ("tools", 0, "parameters", "type"), "string", "must be a JSON Schema"),
+    ("gemini", ("contents",), [], "contents is not specified"),
+    ("gemini", ("messages",), [], 'Unknown name "messages"'),
+    ("gemini", ("contents", 0, "role"), "assistant", "valid role"),
+    ("gemini", ("contents", 0, "parts"), [], "must not be empty"),
+    ("gemini", ("contents", 0, "parts", 0), {"colour": 1}, "required oneof field"),
+    ("gemini", ("contents", 1, "parts", 0, "thoughtSignature"), "stolen", "Corrupted"),
+    (
+        "gemini",
+        ("contents", 1, "parts", 0, "thoughtSignature"),
+        GONE,
+        "missing a thought_signature",
+    ),
+    ("gemini", ("contents", 2), GONE, "number of function response parts"),
+    ("gemini", ("contents", 0), GONE, "immediately after a user turn"),
+    ("gemini", ("tools", 0, "functionDeclarations", 0, "name"), "1 a", "Invalid function name"),
+    ("ollama", ("model",), GONE, "model is required"),
+    ("ollama", ("messages", 0, "role"), "robot", "invalid role"),
+    ("ollama", ("messages", 0, "images", 0), "?", "illegal base64"),
+    ("ollama", ("messages", 0, "content"), [], "cannot unmarshal array"),
+    ("ollama", ("messages", 1, "tool_calls", 0, "function", "arguments"), "{}", "cannot unmarshal"),
+    ("ollama", ("think",), "very", "think must be"),
+]
+
+
+def changed(protocol: str, way: tuple[Any, ...], value: Any) -> Any:
+    wire = deepcopy(GOOD[protocol])
+    place: Any = wire
+    for step in way[:-1]:
+        place = place[step]
+    if value is GONE:
+        del place[way[-1]]
+    else:
+        place[way[-1]] = value
+    return wire
+
+
+@pytest.mark.parametrize(
+    ("protocol", "way", "value", "words"),
+    BAD,
+    ids=[f"{case[0]}-{'.'.join(map(str, case[1]))}-{n}" for n, case in enumerate(BAD)],
+)
+def test_what_the_api_refuses_is_refused(
+    protocol: str, way: tuple[Any, ...], value: Any, words: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check(protocol, changed(protocol, way, value))
+    assert words in caught.value.text
+
+
+def test_five_marks_of_a_cache_are_too_many() -> None:
+    wire = deepcopy(ANTHROPIC)
+    text = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+    wire["messages"][2]["content"] += [text, text, text]
+    check("anthropic", wire)
+    wire["messages"][2]["content"].append(text)
+    with pytest.raises(InvalidRequestError, match=r"maximum of 4 blocks .* Found 5"):
+        check("anthropic", wire)
+
+
+def test_a_turn_of_tools_begins_with_a_thought_while_thinking() -> None:
+    wire = deepcopy(ANTHROPIC)
+    del wire["messages"][1]["content"][:2]
+    with pytest.raises(InvalidRequestError, match="Expected `thinking`"):
+        check("anthropic", wire)
+    del wire["thinking"]
+    check("anthropic", wire)
+
+
+def test_older_models_of_gemini_need_no_signature() -> None:
+    wire = deepcopy(GEMINI)
+    del wire["contents"][1]["parts"][0]["thoughtSignature"]
+    CHECKS["gemini"](wire, Case(seal=SEAL, model="gemini-2.5-flash"))
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "shape"),
+    [
+        pytest.param(
+            "anthropic",
+            changed("anthropic", ("messages", 2), GONE),
+            {"type": "error", "error": {"type": "invalid_request_error"}},
+            marks=needs("anthropic"),
+        ),
+        pytest.param(
+            "openai",
+            changed("openai_chat", ("messages", 3), GONE),
+            {"error": {"type": "invalid_request_error", "code": None, "param": None}},
+            marks=needs("openai"),
+        ),
+        pytest.param(
+            "openai-responses",
+            changed("openai_responses", ("input", 3), GONE),
+            {"error": {"type": "invalid_request_error", "code": None, "param": None}},
+            marks=needs("openai-responses"),
+        ),
+        pytest.param(
+            "gemini",
+            changed("gemini", ("contents", 2), GONE),
+            {"error": {"code": 400, "status": "INVALID_ARGUMENT"}},
+            marks=needs("gemini"),
+        ),
+        pytest.param("ollama", changed("ollama", ("model",), GONE), {}, marks=needs("ollama")),
+    ],
+)
+def test_a_refusal_has_the_shape_of_the_provider(name: str, body: Any, shape: Any) -> None:
+    reply = ask(Service(), name, body)
+    told = answer_of(reply)
+    assert reply.status == 400
+    assert set(told) >= set(shape)
+    for key, value in shape.items():
+        if isinstance(value, dict):
+            error = dict(told[key])
+            assert error.pop("message")
+            assert error == value
+
+
+@needs("anthropic")
+def test_lenient_settings_take_what_can_be_read() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "colour": "red"}
+    assert ask(Service(), "anthropic", body).status == 400
+    assert ask(Service(settings=Settings(strict=False)), "anthropic", body).status == 200

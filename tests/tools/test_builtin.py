@@ -1,0 +1,374 @@
+"""The built-in tools, through the dispatcher, on real files and processes."""
+
+import asyncio
+import base64
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import fields
+
+from bench import answer, asking, context, open_to_all, result_of, words
+from metis.canonical import DocumentBlock, ImageBlock, OutcomeStatus, SideEffects, validate
+from metis.canonical.tools import check_tool
+from metis.tools import ErrorClass, error_class
+from metis.tools.builtin import (
+    BUILTINS,
+    EditFile,
+    Grep,
+    ListFiles,
+    ReadFile,
+    RunCommand,
+    WriteFile,
+    edit_file,
+    fetch_url,
+    grep,
+    list_files,
+    read_file,
+    run_command,
+    write_file,
+)
+from metis.tools.environment import is_secret, without_secrets
+from metis.tools.process import Output
+
+pytestmark = pytest.mark.anyio
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.row("M-121")
+async def test_every_tool_declares_the_strongest_effect_that_it_can_have() -> None:
+    assert {kind.definition.name: kind.definition.side_effects for kind in BUILTINS} == {
+        "read_file": SideEffects.READ,
+        "list_files": SideEffects.READ,
+        "grep": SideEffects.READ,
+        "write_file": SideEffects.WRITE,
+        "edit_file": SideEffects.WRITE,
+        "run_command": SideEffects.EXECUTE,
+        "fetch_url": SideEffects.NETWORK,
+    }
+
+
+async def test_schemas_are_in_the_subset_and_name_what_is_read() -> None:
+    modules = (read_file, write_file, edit_file, list_files, grep, run_command, fetch_url)
+    for kind, module in zip(BUILTINS, modules, strict=True):
+        schema: Mapping[str, Any] = kind.definition.input_schema
+        assert check_tool(kind.definition) == []
+        taken = fields(module.Arguments)
+        assert list(schema["properties"]) == [field.name for field in taken]
+        assert schema["required"] == [field.name for field in taken if field.required]
+
+
+async def test_a_text_is_read_by_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    turn = context(tmp_path)
+    assert words(await answer(ReadFile, turn, path="a.txt")) == "one\ntwo\nthree\n"
+    part = words(await answer(ReadFile, turn, path="a.txt", offset=2, limit=1))
+    assert part == "two\n\n[more lines follow: read on with offset 3]"
+    assert words(await answer(ReadFile, turn, path="a.txt", offset=9)).startswith("(no such line")
+    (tmp_path / "empty").touch()
+    assert words(await answer(ReadFile, turn, path="empty")) == "(the file is empty)"
+    refused = await answer(ReadFile, turn, path="a.txt", offset=0)
+    assert error_class(refused) is ErrorClass.VALIDATION_ERROR
+
+
+async def test_reading_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"x" * 1_000_000)
+    text = words(await answer(ReadFile, context(tmp_path), path="long"))
+    assert len(text) < 201_000
+    assert "is cut here" in text
+
+
+async def test_pictures_and_documents_are_shown_and_other_bytes_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.png").write_bytes(PNG)
+    (tmp_path / "d.pdf").write_bytes(b"%PDF-1.4 \0 ...")
+    (tmp_path / "b.bin").write_bytes(b"a\0b")
+    turn = context(tmp_path)
+    picture = await answer(ReadFile, turn, path="p.png")
+    block = result_of(picture).content[1]
+    assert isinstance(block, ImageBlock)
+    assert base64.b64decode(block.source.data) == PNG
+    assert validate(picture) == []
+    document = result_of(await answer(ReadFile, turn, path="d.pdf")).content[1]
+    assert isinstance(document, DocumentBlock)
+    assert document.name == "d.pdf"
+    binary = await answer(ReadFile, turn, path="b.bin")
+    assert result_of(binary).is_error
+    assert "binary" in words(binary)
+
+
+async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("outside")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to("../secret")
+    turn = context(inside)
+    for path in ("../secret", "/etc/hostname", "link", str(tmp_path / "secret")):
+        for kind, more in (
+            (ReadFile, {}),
+            (WriteFile, {"content": "x"}),
+            (EditFile, {"old_text": "outside", "new_text": "x"}),
+            (ListFiles, {}),
+            (Grep, {"pattern": "outside"}),
+        ):
+            message = await answer(kind, turn, path=path, **more)
+            assert error_class(message) is ErrorClass.PERMISSION_DENIED, (kind, path)
+            assert "outside" not in words(message)
+    assert (tmp_path / "secret").read_text() == "outside"
+
+
+async def test_writing_tells_what_it_changed(tmp_path: Path) -> None:
+    message = await answer(WriteFile, context(tmp_path), path="new/a.txt", content="hé")
+    assert (tmp_path / "new" / "a.txt").read_text() == "hé"
+    outcome = message.metadata.outcome
+    assert outcome is not None
+    assert outcome.side_effects == ({"kind": "write", "path": "new/a.txt"},)
+    assert outcome.tool_name == "write_file"
+
+
+async def test_an_edit_needs_a_text_that_is_there_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one two two")
+    turn = context(tmp_path)
+    for old, reason in (("three", "does not stand"), ("two", "stands 2 times"), ("", "empty")):
+        message = await answer(EditFile, turn, path="a.txt", old_text=old, new_text="x")
+        assert reason in words(message)
+        assert file.read_text() == "one two two"
+    done = await answer(EditFile, turn, path="a.txt", old_text="one", new_text="1")
+    assert file.read_text() == "1 two two"
+    assert done.metadata.outcome is not None
+    assert "-one two two\n+1 two two" in done.metadata.outcome.ui["diff"]
+    await answer(EditFile, turn, path="a.txt", old_text="two", new_text="2", replace_all=True)
+    assert file.read_text() == "1 2 2"
+
+
+async def test_a_listing_goes_through_no_link(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    (inside / "src" / "deep").mkdir(parents=True)
+    (inside / "src" / "deep" / "a.py").touch()
+    (inside / ".git" / "objects").mkdir(parents=True)
+    (inside / "out").symlink_to("..")
+    (inside / "b.md").touch()
+    turn = context(inside)
+    assert words(await answer(ListFiles, turn)).split() == [".git/", "b.md", "out@", "src/"]
+    deep = words(await answer(ListFiles, turn, recursive=True)).split()
+    assert deep == [".git/", "b.md", "out@", "src/", "src/deep/", "src/deep/a.py"]
+    named = words(await answer(ListFiles, turn, recursive=True, pattern="*.py"))
+    assert named == "src/deep/a.py"
+
+
+async def test_a_search_finds_lines_within_bounds(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("import os\nx = 1\n" + "import re\n" * 300)
+    (tmp_path / "b.md").write_text("Import\n" + "y" * 1000 + "needle" + "z" * 1000)
+    (tmp_path / "c.bin").write_bytes(b"\0import")
+    turn = context(tmp_path)
+    assert words(await answer(Grep, turn, pattern=r"^import o", path="src")) == (
+        "src/a.py:1: import os"
+    )
+    assert (
+        words(await answer(Grep, turn, pattern=r"x = \d", path="src/a.py")) == "src/a.py:2: x = 1"
+    )
+    assert words(await answer(Grep, turn, pattern="IMPORT", ignore_case=True, glob="*.md")) == (
+        "b.md:1: Import"
+    )
+    many = words(await answer(Grep, turn, pattern="import")).splitlines()
+    assert len(many) == 51
+    assert many[-1].startswith("[more lines match")
+    assert len(words(await answer(Grep, turn, pattern="needle"))) < 350
+    assert words(await answer(Grep, turn, pattern="nothing like it")) == "(no line matches)"
+    broken = await answer(Grep, turn, pattern="(")
+    assert error_class(broken) is ErrorClass.VALIDATION_ERROR
+
+
+async def test_a_pattern_that_never_ends_is_ended_and_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 60 + "!")
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    message = await answer(lambda: Grep(max_seconds=0.5), context(tmp_path), pattern="(a+)+$")
+    ticking.cancel()
+    assert "was ended before" in words(message)
+    assert ticks > 5
+
+
+async def test_a_command_gives_output_and_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    turn = context(tmp_path)
+    done = await answer(RunCommand, turn, command="cat a.txt; echo err >&2")
+    assert words(done) == "helloerr\n"
+    assert done.metadata.outcome is not None
+    assert done.metadata.outcome.value["exit_code"] == 0
+    failed = await answer(RunCommand, turn, command="echo no; exit 3")
+    assert words(failed) == "no\n[exit code 3]"
+    assert error_class(failed) is ErrorClass.EXECUTION_ERROR
+    assert failed.metadata.outcome is not None
+    assert failed.metadata.outcome.side_effects == (
+        {"kind": "execute", "command": "echo no; exit 3"},
+    )
+    assert words(await answer(RunCommand, turn, command="cat; kill -9 $$")) == "[killed by SIGKILL]"
+
+
+async def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path) -> None:
+    message = await answer(RunCommand, context(tmp_path), command="seq 1 200000")
+    text = words(message)
+    assert text.startswith("1\n2\n")
+    assert text.endswith("199999\n200000\n")
+    assert "bytes left out]" in text
+    assert len(text) < 33_000
+
+
+def test_output_counts_what_it_leaves_out() -> None:
+    output = Output(4, 3)
+    for number in range(100_000):
+        output.add(b"%d" % (number % 10))
+    assert output.text() == "0123\n[99993 bytes left out]\n789"
+    short = Output(4, 3)
+    short.add(b"01234")
+    assert short.text() == "01234"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def gone(pid: int) -> bool:
+    for _ in range(500):
+        if not is_alive(pid):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+# A parent and a child of it that both ignore the polite signal, and say who they are.
+STUBBORN = (
+    "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > child; echo said; wait"
+)
+
+
+async def started(folder: Path) -> int:
+    child = folder / "child"
+    while not (child.exists() and child.read_text().strip()):  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.01)
+    return int(child.read_text())
+
+
+async def test_cancelling_kills_the_whole_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
+    turn = context(tmp_path)
+    running = asyncio.create_task(answer(RunCommand, turn, command=STUBBORN))
+    child = await started(tmp_path)
+    assert is_alive(child)
+    turn.cancel.set()
+    message = await running
+    assert error_class(message) is ErrorClass.CANCELLED
+    assert message.metadata.outcome is not None
+    assert message.metadata.outcome.status is OutcomeStatus.ABORTED
+    assert "said" in words(message)
+    assert await gone(child)
+
+
+async def test_a_command_that_is_late_is_killed_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
+    message = await answer(RunCommand, context(tmp_path), command=STUBBORN, timeout_s=1)
+    assert "[ended after 1 s]" in words(message)
+    assert error_class(message) is ErrorClass.TIMEOUT
+    assert await gone(await started(tmp_path))
+
+
+async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) -> None:
+    turn = context(tmp_path)
+    running = asyncio.create_task(answer(RunCommand, turn, command=STUBBORN))
+    child = await started(tmp_path)
+    running.cancel()
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await gone(child)
+
+
+async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path) -> None:
+    start = time.monotonic()
+    message = await answer(
+        RunCommand, context(tmp_path), command="sleep 1000 & echo $! > child; echo done"
+    )
+    assert words(message) == "done\n"
+    assert await gone(await started(tmp_path))
+    assert time.monotonic() - start < 500
+
+
+async def test_secrets_of_the_environment_stay_here(tmp_path: Path) -> None:
+    canary = "canary-0451"
+    environment = {
+        **dict.fromkeys(SECRET_NAMES, canary),
+        "DATABASE": f"postgres://me:{canary}@localhost/x",
+        "PATH": os.environ["PATH"],
+        "GREETING": "hello",
+    }
+    turn = context(tmp_path)
+    message = await answer(lambda: RunCommand(environment=environment), turn, command="env")
+    assert canary not in words(message)
+    assert "GREETING=hello" in words(message)
+    allowed = await answer(
+        lambda: RunCommand(environment=environment, allowed_variables=("GH_TOKEN",)),
+        turn,
+        command="env",
+    )
+    assert words(allowed).count(canary) == 1
+
+
+SECRET_NAMES = (
+    *("OPENAI_API_KEY", "GH_TOKEN", "CLIENT_SECRET", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"),
+    *("anthropic_api_key", "DB_PASSWORD", "GOOGLE_APPLICATION_CREDENTIALS", "MYTOKEN", "XAPIKEY"),
+)
+
+
+def test_what_is_no_secret_is_passed_on() -> None:
+    for name in ("PATH", "HOME", "PWD", "LANG", "KEYBOARD", "TOKENIZERS_PARALLELISM", "MONKEY"):
+        assert not is_secret(name, "x"), name
+    assert all(is_secret(name, "x") for name in SECRET_NAMES)
+    assert without_secrets({"A": "http://host/path:1@2"}) == {"A": "http://host/path:1@2"}
+
+
+async def test_without_a_workspace_a_tool_that_needs_one_says_so() -> None:
+    message = await answer(ReadFile, context(), path="a")
+    assert error_class(message) is ErrorClass.PERMISSION_DENIED
+    assert "needs a workspace" in words(message)
+
+
+async def test_an_odd_file_name_can_be_told(tmp_path: Path) -> None:
+    os.close(os.open(os.fsencode(tmp_path) + b"/\xff", os.O_CREAT))
+    message = await answer(ListFiles, context(tmp_path))
+    assert validate(message) == []
+    assert words(message) == "?"
+
+
+async def test_four_commands_run_at_once(tmp_path: Path) -> None:
+    calls = [asking("run_command", command=f"sleep 0.2; echo {number}") for number in range(6)]
+    answers = await open_to_all(RunCommand).run(calls, context(tmp_path))
+    assert [words(message).strip() for message in answers] == [*"012345"]

@@ -1,0 +1,461 @@
+"""Every call has exactly one answer, whatever happens."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import Made, answer, asking, context, defined, making, open_to_all, result_of, words
+from build import assistant, user
+from metis.canonical import (
+    InvalidInput,
+    Message,
+    OutcomeStatus,
+    Role,
+    SideEffects,
+    ToolDefinition,
+    ToolUseBlock,
+    validate,
+    validate_session,
+)
+from metis.canonical import new_tool_use_id as fresh
+from metis.canonical.errors import DuplicateToolError, ToolDefinitionError, ToolError
+from metis.tools import (
+    Answer,
+    Confirmation,
+    Dispatcher,
+    ErrorClass,
+    Question,
+    Registry,
+    Rule,
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    Verdict,
+    error_class,
+)
+from metis.tools.tool import said
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
+    return said(str(arguments.get("text", "")), value=dict(arguments), ui={"shown": True})
+
+
+async def forever(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    await asyncio.Event().wait()
+    return said("never")
+
+
+class Notes:
+    """What a watcher was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, SideEffects]] = []
+        self.answers: list[Message] = []
+
+    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
+        self.calls.append((call.name, definition.side_effects))
+
+    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
+        assert latency_ms >= 0
+        assert message.metadata.parent_tool_use_id == call.id
+        self.answers.append(message)
+
+
+async def test_a_call_is_answered_by_a_tool_message() -> None:
+    call = asking("echo", text="hi")
+    (message,) = await open_to_all(making("echo", echo)).run([call], context())
+    outcome = message.metadata.outcome
+    assert outcome is not None
+    assert message.role is Role.TOOL
+    assert result_of(message).tool_use_id == call.id == message.metadata.parent_tool_use_id
+    assert not result_of(message).is_error
+    assert outcome.status is OutcomeStatus.SUCCESS
+    assert (outcome.tool_name, outcome.value, outcome.ui) == (
+        "echo",
+        {"text": "hi"},
+        {"shown": True},
+    )
+    assert validate(message) == []
+    assert error_class(message) is None
+
+
+async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> None:
+    async def slower_first(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
+        await asyncio.sleep(0.03 - arguments["number"] * 0.01)
+        return said(str(arguments["number"]))
+
+    calls = [asking("work", number=number) for number in range(3)]
+    notes = Notes()
+    dispatcher = open_to_all(making("work", slower_first, SideEffects.READ))
+    answers = await dispatcher.run(calls, context(), notes)
+    assert [words(message) for message in answers] == ["0", "1", "2"]
+    assert [words(message) for message in notes.answers] == ["2", "1", "0"]
+    assert notes.calls == [("work", SideEffects.READ)] * 3
+    session = answers[0].session_id
+    history = [
+        user("go", session_id=session),
+        assistant(*calls, session_id=session),
+        *answers,
+    ]
+    assert [p for p in validate_session(history) if "tool" in p.text] == []
+    assert await dispatcher.run([], context()) == []
+
+
+async def test_four_calls_run_at_once_and_the_rest_waits() -> None:
+    running, most = 0, 0
+
+    async def count(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return said("done")
+
+    calls = [asking("count") for _ in range(6)]
+    answers = await open_to_all(making("count", count)).run(calls, context())
+    assert (most, len(answers)) == (4, 6)
+
+
+STRICT = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.row("M-144", "M-142")
+@pytest.mark.parametrize("effects", SideEffects)
+async def test_arguments_are_checked_again_and_every_problem_named(effects: SideEffects) -> None:
+    ran: list[object] = []
+
+    async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
+        ran.append(arguments)
+        return said("ran")
+
+    factory = making("note", note, effects, input_schema=STRICT)
+    message = await answer(factory, context(), a="x", c=1)
+    assert error_class(message) is ErrorClass.VALIDATION_ERROR
+    assert all(part in words(message) for part in ("$.a", "$.c", '"b"'))
+    assert ran == []
+
+
+@pytest.mark.row("A-011")
+async def test_arguments_that_are_no_json_are_never_run() -> None:
+    ran: list[object] = []
+
+    async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
+        ran.append(arguments)
+        return said("ran")
+
+    broken = ToolUseBlock(
+        id=fresh(), name="note", input={}, invalid=InvalidInput(raw='{"a":', error="ends early")
+    )
+    (message,) = await open_to_all(making("note", note)).run([broken], context())
+    assert error_class(message) is ErrorClass.VALIDATION_ERROR
+    assert "ends early" in words(message)
+    assert ran == []
+
+
+async def test_an_unknown_tool_is_an_answer_with_near_names() -> None:
+    calls = [asking("read_fil"), asking("something_else")]
+    answers = await open_to_all(making("read_file", echo)).run(calls, context())
+    assert [error_class(message) for message in answers] == [ErrorClass.NOT_FOUND] * 2
+    assert words(answers[0]) == "There is no tool named 'read_fil'. Did you mean read_file?"
+    assert "Did you mean" not in words(answers[1])
+
+
+@pytest.mark.row("K-014", "K-066")
+async def test_what_a_tool_raises_is_an_answer_and_the_trace_is_in_the_log_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        raise ValueError("the password is hunter2")
+
+    with caplog.at_level(logging.ERROR, "metis.tools"):
+        message = await answer(making("broken", broken), context())
+    assert error_class(message) is ErrorClass.EXECUTION_ERROR
+    assert message.metadata.outcome is not None
+    assert message.metadata.outcome.status is OutcomeStatus.ERROR
+    assert words(message) == "broken failed: an internal ValueError."
+    assert "Traceback" in caplog.text
+
+
+async def test_a_failure_with_words_is_told_to_the_model() -> None:
+    async def fails(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        raise ToolFailedError("No such thing.", ErrorClass.NOT_FOUND)
+
+    message = await answer(making("fails", fails), context())
+    assert (words(message), error_class(message)) == ("No such thing.", ErrorClass.NOT_FOUND)
+
+
+@pytest.mark.row("K-014", "K-066")
+async def test_a_call_that_takes_too_long_is_an_error_and_not_aborted() -> None:
+    for effects, limit in ((SideEffects.NONE, "0.01"), (SideEffects.EXECUTE, "0.02")):
+        dispatcher = open_to_all(
+            making("forever", forever, effects),
+            timeout_s=0.01,
+            timeouts_s={SideEffects.EXECUTE: 0.02},
+        )
+        (message,) = await dispatcher.run([asking("forever")], context())
+        assert error_class(message) is ErrorClass.TIMEOUT
+        assert message.metadata.outcome is not None
+        assert message.metadata.outcome.status is OutcomeStatus.ERROR
+        assert words(message) == f"Stopped after {limit} s."
+
+
+@pytest.mark.row("K-012", "K-067")
+async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> None:
+    turn = context()
+    dispatcher = open_to_all(making("forever", forever), making("echo", echo))
+    calls = [asking("echo", text="fast"), *(asking("forever") for _ in range(6))]
+    running = asyncio.create_task(dispatcher.run(calls, turn))
+    await asyncio.sleep(0.01)
+    turn.cancel.set()
+    answers = await running
+    outcomes = [message.metadata.outcome for message in answers]
+    assert [outcome.status for outcome in outcomes if outcome] == [
+        OutcomeStatus.SUCCESS,
+        *[OutcomeStatus.ABORTED] * 6,
+    ]
+    assert all(validate(message) == [] for message in answers)
+
+
+async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
+    async def polite(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        await context.cancel.wait()
+        return said("half of it", files_modified=("a.txt",))
+
+    turn = context()
+    definition = defined("polite")
+    dispatcher = open_to_all(lambda: Made(definition, polite, ends_itself=True))
+    running = asyncio.create_task(dispatcher.run([asking("polite")], turn))
+    await asyncio.sleep(0.01)
+    turn.cancel.set()
+    (message,) = await running
+    assert words(message) == "Cancelled before it was finished.\nhalf of it"
+    assert message.metadata.outcome is not None
+    assert message.metadata.outcome.side_effects == ({"kind": "write", "path": "a.txt"},)
+
+
+async def test_a_tool_that_does_not_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("metis.tools.execution.GIVE_UP_S", 0.01)
+    stop = asyncio.Event()
+
+    async def stubborn(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        while not stop.is_set():
+            try:
+                await stop.wait()
+            except asyncio.CancelledError:
+                continue
+        return said("at last")
+
+    turn = context()
+    running = asyncio.create_task(
+        open_to_all(making("stubborn", stubborn)).run([asking("stubborn")], turn)
+    )
+    await asyncio.sleep(0.01)
+    turn.cancel.set()
+    (message,) = await running
+    assert error_class(message) is ErrorClass.CANCELLED
+    assert "did not end" in caplog.text
+    stop.set()
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("steps", range(14))
+@pytest.mark.parametrize("again", [False, True])
+async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
+    steps: int, *, again: bool
+) -> None:
+    async def several_steps(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
+        for _step in range(3):
+            await asyncio.sleep(0)
+        return said("done")
+
+    async def allow(_: Question) -> Answer:
+        await asyncio.sleep(0)
+        return Answer(Verdict.ALLOW_ONCE)
+
+    registry = Registry(
+        making("steps", several_steps), making("asked", several_steps, SideEffects.WRITE)
+    )
+    dispatcher = Dispatcher(registry, Confirmation(allow), cap=2)
+    calls = [asking(name) for name in ("steps", "asked", "asked", "nothing", "steps")]
+    notes = Notes()
+    running = asyncio.create_task(dispatcher.run(calls, context(), notes))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    was_done = running.done()
+    running.cancel()
+    if again:
+        await asyncio.sleep(0)
+        running.cancel()
+    done, _ = await asyncio.wait({running})
+    assert done
+    # A task that is cancelled before its first step has started nothing that could be answered.
+    expected = [] if steps == 0 else sorted(call.id for call in calls)
+    assert sorted(result_of(message).tool_use_id for message in notes.answers) == expected
+    assert running.cancelled() or was_done
+    assert all(validate(message) == [] for message in notes.answers)
+    await asyncio.sleep(0.01)
+    assert len(notes.answers) == len(expected)
+
+
+# Registering
+
+
+async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
+    registry = Registry(making("echo", echo))
+    with pytest.raises(DuplicateToolError):
+        registry.register(making("echo", echo))
+    with pytest.raises(ToolDefinitionError, match="anyOf"):
+        registry.register(making("bad", echo, input_schema={"type": "object", "anyOf": []}))
+    with pytest.raises(ToolDefinitionError, match="snake_case"):
+        registry.register(making("Bad", echo))
+    with pytest.raises(ToolError, match="needs a ToolDefinition"):
+        registry.register(lambda: Made(None, echo))  # pyright: ignore[reportArgumentType] - what an untyped caller may do
+    assert list(registry) == list(registry.tools) == ["echo"]
+    registry.remove("echo")
+    assert len(registry) == len(registry.tools) == 0
+    with pytest.raises(ToolError, match="no tool is named"):
+        registry.remove("echo")
+
+
+async def test_each_call_gets_a_fresh_tool() -> None:
+    made: list[Made] = []
+    definition = defined("echo")
+
+    def factory() -> Made:
+        made.append(Made(definition, echo))
+        return made[-1]
+
+    dispatcher = open_to_all(factory)
+    await dispatcher.run([asking("echo"), asking("echo")], context())
+    assert len(made) == 3
+
+
+# Confirming
+
+
+class Asked:
+    """Answers questions, and remembers them."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.questions: list[Question] = []
+        self._answers = list(answers)
+
+    async def __call__(self, question: Question) -> Answer:
+        self.questions.append(question)
+        await asyncio.sleep(0)
+        return self._answers.pop(0)
+
+
+def confirming(confirmation: Confirmation, *names: tuple[str, SideEffects]) -> Dispatcher:
+    return Dispatcher(Registry(*(making(name, echo, kind) for name, kind in names)), confirmation)
+
+
+@pytest.mark.row("M-118")
+async def test_what_changes_something_is_asked_about() -> None:
+    asked = Asked(*[Answer(Verdict.ALLOW_ONCE)] * 3)
+    kinds = tuple((f"tool_{kind}", kind) for kind in SideEffects)
+    dispatcher = confirming(Confirmation(asked), *kinds)
+    answers = await dispatcher.run([asking(name) for name, _ in kinds], context())
+    assert [question.definition.side_effects for question in asked.questions] == [
+        SideEffects.WRITE,
+        SideEffects.EXECUTE,
+        SideEffects.NETWORK,
+    ]
+    assert all(error_class(message) is None for message in answers)
+
+
+async def test_an_answer_holds_once_or_for_the_session_or_denies_with_words() -> None:
+    asked = Asked(
+        Answer(Verdict.ALLOW_ONCE),
+        Answer(Verdict.DENY, "use the other file"),
+        Answer(Verdict.DENY),
+        Answer(Verdict.ALLOW_FOR_SESSION),
+    )
+    dispatcher = confirming(Confirmation(asked), ("write", SideEffects.WRITE))
+    answers = await dispatcher.run([asking("write") for _ in range(6)], context())
+    denied = ErrorClass.USER_DENIED
+    assert [error_class(message) for message in answers] == [None, denied, denied, None, None, None]
+    assert words(answers[1]).endswith("The user says: use the other file")
+    assert len(asked.questions) == 4
+
+
+async def test_overrides_by_tool_and_by_trust() -> None:
+    asked = Asked(Answer(Verdict.ALLOW_ONCE), Answer(Verdict.DENY))
+    confirmation = Confirmation(
+        asked, is_trusted=True, tools={"reader": Rule.ASK, "banned": Rule.DENY}
+    )
+    names = ("reader", "writer", "runner", "banned")
+    kinds = (SideEffects.READ, SideEffects.WRITE, SideEffects.EXECUTE, SideEffects.NONE)
+    dispatcher = confirming(confirmation, *zip(names, kinds, strict=True))
+    answers = await dispatcher.run([asking(name) for name in names], context())
+    assert [question.definition.name for question in asked.questions] == ["reader", "runner"]
+    assert [error_class(message) for message in answers] == [
+        None,
+        None,
+        ErrorClass.USER_DENIED,
+        ErrorClass.PERMISSION_DENIED,
+    ]
+
+
+async def test_no_answer_in_time_and_nobody_to_ask() -> None:
+    async def silent(_: Question) -> Answer:
+        await asyncio.Event().wait()
+        return Answer(Verdict.ALLOW_ONCE)
+
+    late = confirming(Confirmation(silent, timeout_s=0.01), ("write", SideEffects.WRITE))
+    (message,) = await late.run([asking("write")], context())
+    assert error_class(message) is ErrorClass.CONFIRMATION_TIMEOUT
+    nobody = confirming(Confirmation(), ("write", SideEffects.WRITE))
+    (message,) = await nobody.run([asking("write")], context())
+    assert error_class(message) is ErrorClass.PERMISSION_DENIED
+
+
+async def test_cancelling_while_somebody_is_asked() -> None:
+    is_asked = asyncio.Event()
+    was_cancelled = False
+
+    async def silent(_: Question) -> Answer:
+        nonlocal was_cancelled
+        is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled = True
+            raise
+        return Answer(Verdict.ALLOW_ONCE)
+
+    turn = context()
+    dispatcher = confirming(Confirmation(silent), ("write", SideEffects.WRITE))
+    running = asyncio.create_task(dispatcher.run([asking("write"), asking("write")], turn))
+    await is_asked.wait()
+    turn.cancel.set()
+    answers = await running
+    assert [error_class(message) for message in answers] == [ErrorClass.CANCELLED] * 2
+    await asyncio.sleep(0)
+    assert was_cancelled
+
+
+@pytest.mark.row("M-112")
+async def test_a_tool_that_needs_a_workspace_runs_with_one_only(tmp_path: Path) -> None:
+    factory = making("echo", echo, requires_workspace=True)
+    assert error_class(await answer(factory, context())) is ErrorClass.PERMISSION_DENIED
+    assert error_class(await answer(factory, context(tmp_path))) is None

@@ -1,0 +1,171 @@
+"""Fetching: from a server on loopback, which has to be allowed."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import ResolveResult
+
+from bench import answer, context, result_of, words
+from metis.canonical import ImageBlock, Message
+from metis.tools import ErrorClass, error_class
+from metis.tools.address import is_public
+from metis.tools.builtin import FetchUrl, fetch_url
+from metis.tools.page import page_text
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+PAGE = """<html><head><title>t</title><script>evil()</script></head><body><h1>Hello &amp; you</h1>
+<p>Go <a href="https://example.com/x">there</a><br>now</p><style>p{}</style></body></html>"""
+
+
+async def _serve(request: web.Request) -> web.StreamResponse:
+    match request.path:
+        case "/page":
+            return web.Response(text=PAGE, content_type="text/html")
+        case "/png":
+            return web.Response(body=b"\x89PNG\r\n\x1a\nrest", content_type="image/png")
+        case "/big":
+            return web.Response(body=b"x" * 3000)
+        case "/packed":
+            return web.Response(body=b"x", headers={"Content-Encoding": "gzip"})
+        case "/binary":
+            return web.Response(body=b"a\0b")
+        case "/to":
+            raise web.HTTPFound(request.query["url"])
+        case "/loop":
+            raise web.HTTPFound("/loop")
+        case "/head":
+            return web.Response(text=request.headers.get("Cookie", "none"))
+        case _:
+            raise web.HTTPNotFound
+
+
+@asynccontextmanager
+async def served() -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_get("/{rest:.*}", _serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def fetched(url: str, *, raw: bool = False, **settings: Any) -> Message:
+    settings = {"allowed_hosts": ("127.0.0.1",), **settings}
+    return await answer(lambda: FetchUrl(**settings), context(), url=url, raw=raw)
+
+
+async def test_a_page_is_given_as_words_or_as_it_came() -> None:
+    async with served() as base:
+        page = await fetched(f"{base}/page")
+        assert words(page) == "Hello & you\nGo [https://example.com/x] there\nnow"
+        assert words(await fetched(f"{base}/page", raw=True)) == PAGE
+        block = result_of(await fetched(f"{base}/png")).content[0]
+        assert isinstance(block, ImageBlock)
+        missing = await fetched(f"{base}/nothing")
+        assert words(missing).startswith("[status 404]")
+        assert result_of(missing).is_error
+
+
+async def test_answers_are_bounded() -> None:
+    async with served() as base:
+        assert "more than 1000 bytes" in words(await fetched(f"{base}/big", max_bytes=1000))
+        assert "packed" in words(await fetched(f"{base}/packed"))
+        assert "binary" in words(await fetched(f"{base}/binary"))
+        assert "redirects" in words(await fetched(f"{base}/loop"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:{port}/page", "http://localhost:{port}/page", "http://127.1:{port}/"),
+        *("http://2130706433:{port}/", "http://0x7f000001:{port}/", "http://[::1]:{port}/"),
+        *("http://[::ffff:127.0.0.1]:{port}/", "http://0.0.0.0:{port}/", "http://10.0.0.1/"),
+        *("http://169.254.169.254/latest/meta-data/", "http://192.168.1.1/", "http://100.64.0.1/"),
+        *("http://[fe80::1]/", "http://[fd00::1]/", "http://127.0.0.01:{port}/"),
+        *("file:///etc/passwd", "ftp://example.com/", "http:///x", "http://me:word@example.com/"),
+        *("gopher://127.0.0.1/", "not an address", "http://[zz]/"),
+    ],
+)
+async def test_what_is_not_on_the_open_internet_is_refused(url: str) -> None:
+    async with served() as base:
+        port = base.rpartition(":")[2]
+        message = await fetched(url.format(port=port), allowed_hosts=())
+    assert result_of(message).is_error
+    assert "Hello" not in words(message)
+    refused = {ErrorClass.PERMISSION_DENIED, ErrorClass.EXECUTION_ERROR}
+    assert error_class(message) in refused
+    if "127.0.0.1:" in url or url.startswith(("file", "http://169", "http://10.")):
+        assert error_class(message) is ErrorClass.PERMISSION_DENIED
+
+
+async def test_a_redirect_is_checked_again() -> None:
+    async with served() as base:
+        port = base.rpartition(":")[2]
+        for target in (f"http://localhost:{port}/page", "file:///etc/passwd", "http://10.0.0.1/"):
+            message = await fetched(f"{base}/to?url={target}")
+            assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
+        message = await fetched(f"{base}/to?url=/page")
+        assert "Hello" in words(message)
+
+
+async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    resolve = fetch_url.resolve
+
+    async def counted(host: str, port: int, allowed: Any) -> list[ResolveResult]:
+        asked.append(host)
+        return await resolve("127.0.0.1", port, ("127.0.0.1",))
+
+    monkeypatch.setattr(fetch_url, "resolve", counted)
+    async with served() as base:
+        port = base.rpartition(":")[2]
+        # Nobody but the checked look-up knows this name.
+        message = await fetched(f"http://no-such-host.invalid:{port}/page")
+    assert "Hello" in words(message)
+    assert asked == ["no-such-host.invalid"]
+
+
+async def test_a_host_that_is_not_there_is_an_answer() -> None:
+    assert "was not found" in words(await fetched("http://no-such-host.invalid/"))
+    assert "was not reached" in words(await fetched("http://127.0.0.1:1/"))
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        ("127.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::5db8:d822", True),
+        ("fe80::1%eth0", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("0.0.0.0", False),  # noqa: S104 - an address to refuse
+        ("::", False),
+    ],
+)
+def test_addresses(address: str, *, expected: bool) -> None:
+    assert is_public(address) is expected
+
+
+def test_a_page_that_is_no_html_is_its_own_text() -> None:
+    assert page_text("a < b") == "a < b"
+    assert page_text("<script>x</b></script>y") == "y"

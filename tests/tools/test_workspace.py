@@ -1,0 +1,245 @@
+"""Nothing leads out of a workspace, and what lies inside can be reached."""
+
+import os
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from build import image, user
+from metis import adapters
+from metis.canonical import ImageBlock, ImageSource
+from metis.tools import Workspace, WorkspaceError, embed
+
+SECRET = b"the secret outside"
+OPEN = Path("/proc/self/fd")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(SECRET)
+    inside = tmp_path / "inside"
+    (inside / "folder").mkdir(parents=True)
+    (inside / "a.txt").write_bytes(b"a")
+    (inside / "folder" / "b.txt").write_bytes(b"b")
+    return inside
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def links(inside: Path) -> None:
+    (inside / "to_file").symlink_to("../outside/secret")
+    (inside / "to_folder").symlink_to("../outside")
+    (inside / "absolute").symlink_to(inside.parent / "outside" / "secret")
+    (inside / "twice").symlink_to("to_folder")
+    (inside / "folder" / "up").symlink_to("../..")
+    (inside / "loop").symlink_to("loop")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../outside/secret", "folder/../../outside/secret", "..", "folder/../.."),
+        *("/etc/passwd", "{root}/../outside/secret", "{root}x/secret", "//etc/passwd"),
+        *("to_file", "to_folder/secret", "absolute", "twice/secret", "folder/up/outside/secret"),
+        "a\0b",
+    ],
+)
+def test_no_path_leads_out(house: Path, path: str) -> None:
+    links(house)
+    workspace = Workspace(house)
+    path = path.format(root=house)
+    with pytest.raises(WorkspaceError) as refused:
+        workspace.read_bytes(path, 100)
+    assert refused.value.is_refused
+    with pytest.raises(WorkspaceError) as refused:
+        workspace.write_bytes(path, b"x")
+    assert refused.value.is_refused
+    assert (house.parent / "outside" / "secret").read_bytes() == SECRET
+    assert names(house.parent / "outside") == ["secret"]
+
+
+def test_errors_name_no_place_outside(house: Path) -> None:
+    links(house)
+    for path in ("to_file", "twice/secret", "absolute"):
+        with pytest.raises(WorkspaceError) as refused:
+            Workspace(house).read_bytes(path, 100)
+        assert "outside/" not in str(refused.value)
+
+
+def test_links_inside_work(house: Path) -> None:
+    (house / "one").symlink_to("folder/b.txt")
+    (house / "folder" / "two").symlink_to("../a.txt")
+    (house / "three").symlink_to(house / "folder")
+    workspace = Workspace(house)
+    assert workspace.read_bytes("one", 10) == b"b"
+    assert workspace.read_bytes("folder/two", 10) == b"a"
+    assert workspace.read_bytes("three/b.txt", 10) == b"b"
+    assert workspace.read_bytes(f"{house}/folder/../a.txt", 10) == b"a"
+    assert workspace.write_bytes("one", b"new") == "folder/b.txt"
+    assert (house / "folder" / "b.txt").read_bytes() == b"new"
+    assert (house / "one").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("nothing", "does not exist"),
+        ("folder", "is a folder"),
+        (".", "is a folder"),
+        ("a.txt/b", "is no folder"),
+        ("pipe", "is no regular file"),
+        ("x" * 300, "too long"),
+        ("loop", "more than 40 links"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_words(house: Path, path: str, reason: str) -> None:
+    os.mkfifo(house / "pipe")
+    links(house)
+    with pytest.raises(WorkspaceError, match=reason):
+        Workspace(house).read_bytes(path, 100)
+
+
+def test_a_larger_file_is_refused(house: Path) -> None:
+    with pytest.raises(WorkspaceError, match="more than 0 bytes"):
+        Workspace(house).read_bytes("a.txt", 0)
+
+
+def test_writing_makes_folders_and_keeps_permissions(house: Path) -> None:
+    workspace = Workspace(house)
+    assert workspace.write_bytes("new/deep/c.txt", b"c") == "new/deep/c.txt"
+    (house / "a.txt").chmod(0o750)
+    workspace.write_bytes("a.txt", b"other")
+    assert (house / "a.txt").stat().st_mode & 0o777 == 0o750
+    assert names(house) == ["a.txt", "folder", "new"]
+
+
+def test_a_file_that_somebody_changed_is_left_alone(house: Path) -> None:
+    with pytest.raises(WorkspaceError, match="changed by somebody else"):
+        Workspace(house).write_bytes("a.txt", b"mine", expected=b"what was there")
+    assert (house / "a.txt").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize("path", [".git/hooks/pre-commit", ".GIT/config", "link/config"])
+def test_nothing_is_written_where_others_run_it(house: Path, path: str) -> None:
+    (house / ".git").mkdir()
+    (house / "link").symlink_to(".git")
+    with pytest.raises(WorkspaceError) as refused:
+        Workspace(house).write_bytes(path, b"#!/bin/sh")
+    assert refused.value.is_refused
+    assert names(house / ".git") == []
+
+
+def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(house: Path) -> None:
+    """Somebody exchanges a folder for a link to the outside while it is read and written."""
+    workspace = Workspace(house)
+    (house.parent / "outside" / "b.txt").write_bytes(SECRET)
+    stop = threading.Event()
+
+    def exchange() -> None:
+        real, aside, link = house / "folder", house / "aside", house / "link"
+        while not stop.is_set():
+            link.symlink_to("../outside")
+            real.rename(aside)
+            # The writer may make the folder anew before the link is there.
+            with suppress(IsADirectoryError):
+                link.rename(real)
+            for path in (link, real):
+                with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                    path.unlink()
+            while aside.exists():
+                with suppress(OSError):
+                    aside.rename(real)
+                if aside.exists():
+                    shutil.rmtree(real, ignore_errors=True)
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    read: list[bytes] = []
+    try:
+        for _ in range(3000):
+            try:
+                read.append(workspace.read_bytes("folder/b.txt", 100))
+                workspace.write_bytes("folder/new", b"x")
+            except WorkspaceError:
+                continue
+    finally:
+        stop.set()
+        thread.join()
+    assert set(read) <= {b"b"}
+    assert names(house.parent / "outside") == ["b.txt", "secret"]
+
+
+def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(house: Path) -> None:
+    workspace = Workspace(house)
+    with workspace.place("a.txt") as place:
+        (house / "a.txt").unlink()
+        (house / "a.txt").symlink_to("../outside/secret")
+        assert place.name is not None
+        with pytest.raises(OSError, match="symbolic"):
+            os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place.folder)
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "folder", "up", "to_folder", "a.txt", "/"])))
+def test_any_walk_ends_inside_or_in_an_error(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    top = tmp_path_factory.getbasetemp() / "walks"
+    if not top.exists():
+        (top / "inside" / "folder").mkdir(parents=True)
+        (top / "secret").write_bytes(SECRET)
+        (top / "inside" / "folder" / "up").symlink_to("..")
+        (top / "inside" / "to_folder").symlink_to("../inside/folder")
+        (top / "inside" / "a.txt").write_bytes(b"a")
+    workspace = Workspace(top / "inside")
+    try:
+        with workspace.place("/".join(names)) as place:
+            assert ".." not in place.names
+    except WorkspaceError:
+        pass
+    workspace.close()
+
+
+def test_a_closed_workspace_says_so(house: Path) -> None:
+    workspace = Workspace(house)
+    workspace.close()
+    with pytest.raises(WorkspaceError, match="closed"):
+        workspace.read_bytes("a.txt", 10)
+
+
+def test_no_descriptor_is_left_open(house: Path) -> None:
+    links(house)
+    workspace = Workspace(house)
+    before = len(names(OPEN)) if OPEN.exists() else 0
+    for path in ("a.txt", "to_file", "folder/up/x", "nothing/at/all", "folder"):
+        with suppress(WorkspaceError):
+            workspace.read_bytes(path, 10)
+        with suppress(WorkspaceError), workspace.folder(path):
+            pass
+    after = len(names(OPEN)) if before else 0
+    assert after == before
+
+
+@pytest.mark.row("M-051")
+def test_a_reference_to_a_file_becomes_its_bytes_and_reaches_the_wire(house: Path) -> None:
+    links(house)
+    (house / "folder" / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    workspace = Workspace(house)
+
+    def shown(path: str) -> ImageBlock:
+        return ImageBlock(ImageSource(kind="file_ref", data=path), media_type="image/png")
+
+    blocks = embed((shown("folder/p.png"), image()), workspace)
+    body = adapters.get("anthropic").to_wire([user(*blocks)]).body
+    assert b'"iVBORw0KGgo="' in body
+    assert blocks[1] == image()
+    for path in ("../outside/secret", "to_file"):
+        with pytest.raises(WorkspaceError, match="leads out"):
+            embed((shown(path),), workspace)
