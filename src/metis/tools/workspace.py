@@ -21,6 +21,9 @@ from metis.canonical.errors import ToolError
 MAX_LINKS = 40
 """How many links one path may go through."""
 
+MAX_FOLDERS = 100
+"""How many folders deep a path may go; each is held open during the walk."""
+
 PROTECTED = frozenset({".git"})
 """Folders in which nothing is written: what lies there is run by others."""
 
@@ -211,6 +214,8 @@ class _Walk:
         os.close(self._open.pop())
 
     def _go_down(self, name: str) -> None:
+        if len(self._open) > MAX_FOLDERS:
+            raise WorkspaceError(self._path, f"goes through more than {MAX_FOLDERS} folders")
         if self._makes:
             if name.casefold() in PROTECTED:
                 raise protected(self._path)
