@@ -22,7 +22,12 @@ from metis.canonical import (
     validate_session,
 )
 from metis.canonical import new_tool_use_id as fresh
-from metis.canonical.errors import DuplicateToolError, ToolDefinitionError, ToolError
+from metis.canonical.errors import (
+    DuplicateToolError,
+    InvalidValueError,
+    ToolDefinitionError,
+    ToolError,
+)
 from metis.tools import (
     Answer,
     Confirmation,
@@ -314,6 +319,12 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
     assert all(validate(message) == [] for message in notes.answers)
     await asyncio.sleep(0.01)
     assert len(notes.answers) == len(expected)
+
+
+async def test_two_calls_of_one_id_are_refused() -> None:
+    call = asking("echo")
+    with pytest.raises(InvalidValueError, match=r"\$\[1\]\.id"):
+        await open_to_all(making("echo", echo)).run([call, call], context())
 
 
 # Registering

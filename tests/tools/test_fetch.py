@@ -96,6 +96,11 @@ async def test_answers_are_bounded() -> None:
         *("http://169.254.169.254/latest/meta-data/", "http://192.168.1.1/", "http://100.64.0.1/"),
         *("http://[fe80::1]/", "http://[fd00::1]/", "http://127.0.0.01:{port}/"),
         *("file:///etc/passwd", "ftp://example.com/", "http:///x", "http://me:word@example.com/"),
+        *(
+            "http://①②⑦.⓪.⓪.①:{port}/page",
+            "http://127.0.0.1.:{port}/page",
+            "http://LOCALHOST:{port}/page",
+        ),
         *("gopher://127.0.0.1/", "not an address", "http://[zz]/"),
     ],
 )
@@ -117,6 +122,7 @@ async def test_a_redirect_is_checked_again() -> None:
         for target in (f"http://localhost:{port}/page", "file:///etc/passwd", "http://10.0.0.1/"):
             message = await fetched(f"{base}/to?url={target}")
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
+        assert result_of(await fetched(f"{base}/to?url=http://[zz]/")).is_error
         message = await fetched(f"{base}/to?url=/page")
         assert "Hello" in words(message)
 

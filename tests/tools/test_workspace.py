@@ -98,11 +98,18 @@ def test_links_inside_work(house: Path) -> None:
         ("pipe", "is no regular file"),
         ("x" * 300, "too long"),
         ("loop", "more than 40 links"),
+        ("deep/" * 200 + "a", "more than 100 folders"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_words(house: Path, path: str, reason: str) -> None:
     os.mkfifo(house / "pipe")
     links(house)
+    (house / "deep").mkdir()
+    for _ in range(110):
+        # A path of its own for each level would become too long for the system.
+        (house / "deep").rename(house / "inner")
+        (house / "deep").mkdir()
+        (house / "inner").rename(house / "deep" / "deep")
     with pytest.raises(WorkspaceError, match=reason):
         Workspace(house).read_bytes(path, 100)
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from metis.tools.registry import Factory, Registry
     from metis.tools.result import error_class
     from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
-    from metis.tools.workspace import Workspace, WorkspaceError
+    from metis.tools.walk import WorkspaceError
+    from metis.tools.workspace import Workspace
 
 __all__ = [
     "Answer",
@@ -41,7 +42,8 @@ _HOMES = {
     "registry": ("Factory", "Registry"),
     "result": ("error_class",),
     "tool": ("ErrorClass", "Tool", "ToolContext", "ToolFailedError", "ToolOutput"),
-    "workspace": ("Workspace", "WorkspaceError"),
+    "walk": ("WorkspaceError",),
+    "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.message import Message
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.tools.confirmation import Confirmation, Question
@@ -66,8 +67,9 @@ class Dispatcher:
 
         Setting `context.cancel` ends what still runs, and the calls that have no answer yet get an
         aborted one. Cancelling the task that waits here does the same; the watcher is then told
-        every answer before the cancellation goes on to the caller.
+        every answer before the cancellation goes on to the caller. Two calls of one id are refused.
         """
+        _require_own_ids(calls)
         batch = _Batch(calls, context, watcher)
         tasks = [asyncio.create_task(self._run(call, batch)) for call in calls]
         try:
@@ -174,6 +176,14 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks)
         for task in tasks:
             task.result()
+
+
+def _require_own_ids(calls: Sequence[ToolUseBlock]) -> None:
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        if call.id in seen:
+            raise InvalidValueError("two calls share one id", path=f"$[{index}].id")
+        seen.add(call.id)
 
 
 def _require_running(context: ToolContext) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput, log
-from metis.tools.workspace import WorkspaceError
+from metis.tools.walk import WorkspaceError
 
 GIVE_UP_S = 30.0
 """How long a tool is waited for that was told to end."""

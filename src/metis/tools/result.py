@@ -79,7 +79,7 @@ def _side_effects(output: ToolOutput | None) -> tuple[Any, ...]:
     """What the call did to the world, as plain values."""
     if output is None:
         return ()
-    files = [{"kind": "write", "path": path} for path in output.files_modified]
+    files = [{"kind": "write", "path": _mended(path)} for path in output.files_modified]
     ran = [] if output.command is None else [{"kind": "execute", "command": output.command}]
     return (*files, *ran)
 
@@ -87,6 +87,10 @@ def _side_effects(output: ToolOutput | None) -> tuple[Any, ...]:
 def _writable(block: ContentBlock) -> ContentBlock:
     """The same block; halves of characters, as odd file names have them, are replaced."""
     if isinstance(block, TextBlock) and not block.text.isascii():
-        text = block.text.encode("utf-8", "replace").decode()
+        text = _mended(block.text)
         return block if text == block.text else TextBlock(text)
     return block
+
+
+def _mended(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

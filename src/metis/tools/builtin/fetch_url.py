@@ -78,7 +78,7 @@ class FetchUrl:
                 if isinstance(answer, Fetched):
                     return _output(answer, is_raw=asked.raw)
                 url = answer
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ToolFailedError(f"{url} was not reached: {type(error).__name__}.") from None
         raise ToolFailedError(f"{asked.url} leads through more than {MAX_REDIRECTS} redirects.")
 
@@ -88,7 +88,7 @@ class FetchUrl:
 
     async def _get(self, url: URL) -> Fetched | URL:
         """One request: the answer, or the address to which it leads."""
-        addresses = await resolve(url.host or "", url.port or 0, self._allowed)
+        addresses = await resolve(url.raw_host or "", url.port or 0, self._allowed)
         connector = aiohttp.TCPConnector(resolver=Pinned(addresses), use_dns_cache=False)
         async with (
             aiohttp.ClientSession(

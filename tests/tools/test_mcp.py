@@ -1,0 +1,197 @@
+"""Tools of MCP servers, over both transports; needs the official package."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import mcp_server
+from bench import asking, context, open_to_all, result_of, words
+from metis.canonical import (
+    ArtifactBlock,
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    SideEffects,
+    TextBlock,
+    validate,
+)
+from metis.canonical.errors import ToolError
+from metis.tools import ErrorClass, Registry, error_class
+from metis.tools.mcp import HttpServer, McpServer, StdioServer
+
+needs_mcp = pytest.mark.skipif(
+    importlib.util.find_spec("mcp") is None, reason="the package mcp (our extra) is not installed"
+)
+pytestmark = pytest.mark.anyio
+PROGRAM = str(Path(mcp_server.__file__))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def stdio(*, is_trusted: bool = False) -> AsyncGenerator[McpServer]:
+    server = McpServer("My-Tests", StdioServer(sys.executable, (PROGRAM,)), is_trusted=is_trusted)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def _post(request: web.Request) -> web.StreamResponse:
+    asked = await request.json()
+    if request.headers.get("X-Key") != "word":
+        raise web.HTTPUnauthorized
+    said = mcp_server.reply(asked)
+    return web.Response(status=202) if said is None else web.json_response(said)
+
+
+@asynccontextmanager
+async def http(key: str = "word") -> AsyncGenerator[McpServer]:
+    app = web.Application()
+    app.router.add_post("/mcp", _post)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    server = McpServer("web", HttpServer(url, {"X-Key": key}))
+    try:
+        yield server
+    finally:
+        await server.close()
+        await runner.cleanup()
+
+
+async def asked(server: McpServer, name: str, /, **arguments: object) -> Message:
+    dispatcher = open_to_all(*await server.tools())
+    (message,) = await dispatcher.run([asking(name, **arguments)], context())
+    return message
+
+
+@needs_mcp
+async def test_tools_are_listed_under_our_names_with_the_worst_effect() -> None:
+    async with stdio() as server:
+        registry = Registry(*await server.tools())
+    assert list(registry)[:2] == ["my_tests__add_numbers", "my_tests__everything"]
+    assert len(registry) == len(mcp_server.TOOLS)
+    assert {tool.side_effects for tool in registry.tools.values()} == {SideEffects.EXECUTE}
+    schema = registry.tools["my_tests__add_numbers"].input_schema
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "description": "(minimum: 0)"},
+            "b": {"type": ["integer", "null"]},
+        },
+        "required": ["a", "b"],
+    }
+
+
+@needs_mcp
+async def test_the_hints_of_a_trusted_server_are_believed() -> None:
+    async with stdio(is_trusted=True) as server:
+        tools = Registry(*await server.tools()).tools
+    assert tools["my_tests__add_numbers"].side_effects is SideEffects.READ
+    assert tools["my_tests__pid"].side_effects is SideEffects.WRITE
+    assert tools["my_tests__fail"].side_effects is SideEffects.EXECUTE
+
+
+@needs_mcp
+async def test_a_call_over_both_transports() -> None:
+    for make, name in ((stdio, "my_tests__"), (http, "web__")):
+        async with make() as server:
+            message = await asked(server, f"{name}add_numbers", a=1, b=2)
+            assert words(message) == "3"
+            assert message.metadata.outcome is not None
+            assert message.metadata.outcome.value == {"total": 3}
+            wrong = await asked(server, f"{name}add_numbers", a="x")
+            assert error_class(wrong) is ErrorClass.VALIDATION_ERROR
+
+
+@needs_mcp
+async def test_every_kind_of_content_becomes_a_block() -> None:
+    async with stdio() as server:
+        message = await asked(server, "my_tests__everything")
+    content = result_of(message).content
+    assert [type(block) for block in content] == [
+        *(TextBlock, ImageBlock, AudioBlock, TextBlock, DocumentBlock, ArtifactBlock, TextBlock),
+    ]
+    assert "[file:///a]\ninside" in words(message)
+    assert "[resource] d: file:///d" in words(message)
+    assert validate(message) == []
+
+
+@needs_mcp
+async def test_what_a_server_refuses_is_an_answer() -> None:
+    async with stdio() as server:
+        failed = await asked(server, "my_tests__fail")
+        refused = await asked(server, "my_tests__refuse")
+    assert (words(failed), result_of(failed).is_error) == ("it failed", True)
+    assert "says: refused" in words(refused)
+    assert error_class(refused) is ErrorClass.EXECUTION_ERROR
+
+
+@needs_mcp
+async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
+    async with stdio() as server:
+        first = words(await asked(server, "my_tests__pid"))
+        dead = await asked(server, "my_tests__die")
+        assert "is not there any more" in words(dead)
+        second = words(await asked(server, "my_tests__pid"))
+        assert first != second
+    gone = McpServer("gone", StdioServer("/no/such/program"))
+    with pytest.raises(ToolError, match="could not be started"):
+        await gone.tools()
+    async with http("wrong") as server:
+        with pytest.raises(ToolError):
+            await server.tools()
+
+
+@needs_mcp
+async def test_a_server_ends_when_it_is_closed() -> None:
+    async with stdio() as server:
+        pid = int(words(await asked(server, "my_tests__pid")))
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@needs_mcp
+async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", "canary-0451")
+    monkeypatch.setenv("GREETING", "hello")
+    async with stdio() as server:
+        known = json.loads(words(await asked(server, "my_tests__environment")))
+    assert "canary-0451" not in known.values()
+    assert known["GREETING"] == "hello"
+
+
+@needs_mcp
+async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
+    async with stdio() as server:
+        dispatcher = open_to_all(*await server.tools())
+        turn = context()
+        running = asyncio.create_task(dispatcher.run([asking("my_tests__sleep")], turn))
+        await asyncio.sleep(0.05)
+        turn.cancel.set()
+        (message,) = await running
+        assert error_class(message) is ErrorClass.CANCELLED
+        assert words(await asked(server, "my_tests__add_numbers", a=1, b=None)) == "1"
+
+
+async def test_without_the_package_it_is_said_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ToolError, match=r"metis-llm\[mcp\]"):
+        await McpServer("any", StdioServer("any")).tools()

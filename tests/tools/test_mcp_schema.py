@@ -1,0 +1,204 @@
+"""Foreign schemas and names: brought into ours, and allowing no less."""
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import defined
+from metis.canonical.tool_input import compile_input
+from metis.canonical.tool_schema import check_schema
+from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, check_tool
+from metis.tools.mcp.naming import side_effects, snake_case, tool_name
+from metis.tools.mcp.schema import relaxed
+
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"type": "object"}),
+    ({"type": "object", "$schema": "x", "title": "t"}, {"type": "object"}),
+    (
+        {"properties": {"a": {"const": 1}, "b": {"type": "string", "pattern": "^x"}}},
+        {
+            "type": "object",
+            "properties": {
+                "a": {"enum": [1]},
+                "b": {"type": "string", "description": '(pattern: "^x")'},
+            },
+        },
+    ),
+    (
+        {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": ["string", "null"], "description": "(default: null)"}},
+        },
+    ),
+    (
+        {"properties": {"a": {"oneOf": [{"type": "string"}, {"type": "array"}]}}},
+        {"type": "object", "properties": {"a": {"type": ["string", "array"]}}},
+    ),
+    (
+        {"allOf": [{"properties": {"a": {}}, "required": ["a"]}], "required": ["b"]},
+        {"type": "object", "properties": {"a": {}}, "required": ["b", "a"]},
+    ),
+    (
+        {"properties": {"a": {"type": "object", "additionalProperties": {"type": "string"}}}},
+        {
+            "type": "object",
+            "properties": {
+                "a": {
+                    "type": "object",
+                    "description": '(additionalProperties: {"type": "string"})',
+                }
+            },
+        },
+    ),
+    (
+        {
+            "properties": {"n": {"$ref": "#/$defs/node"}},
+            "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+        },
+        {
+            "type": "object",
+            "properties": {
+                "n": {"type": "object", "properties": {"next": {"description": "(like node)"}}}
+            },
+        },
+    ),
+    (
+        {"required": ["a"], "oneOf": [{"required": ["a"], "properties": {"a": {}}}]},
+        {
+            "type": "object",
+            "required": ["a"],
+            "description": '(oneOf: [{"required": ["a"], "properties": {"a": {}}}])',
+        },
+    ),
+    (
+        {"required": ["a"], "anyOf": [{"required": ["a", "b"]}, {"type": "null"}]},
+        {"type": "object", "required": ["a", "b"]},
+    ),
+    (
+        {"properties": {"a": {"type": "string", "nullable": True, "format": "regex"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": ["string", "null"], "description": '(format: "regex")'}},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected"), CASES)
+def test_known_answers(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert relaxed(schema) == expected
+
+
+NAMES = st.sampled_from(["a", "b"])
+LEAVES = st.sampled_from(
+    [
+        *({"type": kind} for kind in ("string", "integer", "number", "boolean", "null", "array")),
+        *({"enum": values} for values in (["x"], [1, "y"], [None])),
+        *({"const": 1}, {"$ref": "#/$defs/d"}, {"minimum": 3}, {"type": "string", "maxLength": 1}),
+        *({"type": ["integer", "null"]}, {"format": "odd"}, {}),
+    ]
+)
+
+
+def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    objects = st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.just("object"),
+            "properties": st.dictionaries(NAMES, inner),
+            "required": st.lists(NAMES, unique=True),
+            "additionalProperties": st.booleans() | inner,
+            "patternProperties": st.dictionaries(st.just("^b"), inner),
+            "anyOf": several,
+            "oneOf": several,
+            "allOf": several,
+            "not": inner,
+            "$ref": st.just("#/$defs/d"),
+        },
+    )
+    arrays = st.fixed_dictionaries(
+        {"type": st.just("array")}, optional={"items": inner, "prefixItems": several}
+    )
+    return objects | arrays
+
+
+SCHEMAS = st.recursive(LEAVES, _grown, max_leaves=6)
+VALUES = st.recursive(
+    st.sampled_from(["x", "y", "", 1, 3, 1.5, True, None]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner),
+    max_leaves=5,
+)
+
+
+@given(SCHEMAS, SCHEMAS, st.lists(st.dictionaries(NAMES, VALUES), min_size=1, max_size=8))
+def test_what_the_server_takes_we_take_too(
+    properties: Any, definition: Any, objects: list[dict[str, Any]]
+) -> None:
+    schema = {"properties": {"a": properties}, "$defs": {"d": definition}}
+    ours = relaxed(schema)
+    assert check_schema(ours) == []
+    try:
+        judge = jsonschema_rs.Draft202012Validator(schema)
+    except ValueError:
+        return
+    check = compile_input(ours)
+    for value in objects:
+        if judge.is_valid(value):
+            assert check(value) == [], (schema, ours, value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"$ref": "#/$defs/x"}}},
+        {"properties": {"a": {"$ref": "https://example.com/x"}, "b": False, "c": True}},
+        {"type": "string", "required": True, "properties": 5, "items": [1], "enum": "x"},
+    ],
+)
+def test_odd_schemas_end_in_the_subset(schema: dict[str, Any]) -> None:
+    assert check_schema(relaxed(schema)) == []
+
+
+def test_a_schema_that_grows_without_end_is_cut() -> None:
+    levels = {
+        f"l{number}": {
+            "properties": {
+                name: {"$ref": f"#/$defs/l{number + 1}"} for name in ("a", "b", "c", "d")
+            }
+        }
+        for number in range(20)
+    }
+    schema = {"$ref": "#/$defs/l0", "$defs": {**levels, "l20": {}}}
+    assert check_schema(relaxed(schema)) == []
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_name_is_valid_in_our_alphabet(server: str, tool: str) -> None:
+    name = tool_name(server, tool)
+    assert len(name) <= MAX_NAME_LENGTH
+    assert check_tool(defined(name)) == []
+    again = tool_name(server, tool, {name})
+    assert again != name or len(name) == MAX_NAME_LENGTH
+    assert check_tool(defined(again)) == []
+
+
+def test_names_are_readable() -> None:
+    assert tool_name("GitHub", "createPullRequest") == "git_hub__create_pull_request"
+    assert snake_case("9-Lives!") == "x_9_lives"
+    assert snake_case("ü") == "x"
+
+
+def test_hints_count_for_the_trusted_only() -> None:
+    worst = SideEffects.NETWORK
+    reads = {"readOnlyHint": True}
+    assert side_effects(reads, is_trusted=False, otherwise=worst) is worst
+    assert side_effects(reads, is_trusted=True, otherwise=worst) is SideEffects.READ
+    assert side_effects({}, is_trusted=True, otherwise=worst) is worst
+    assert side_effects(None, is_trusted=True, otherwise=worst) is worst
