@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from build import assistant, thinking, user
+from build import assistant, thinking, ulid, user
 from happenings import completed, decided, recording_bus, run_turn
 from metis import adapters
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
@@ -247,8 +247,10 @@ def test_a_dropped_block_is_a_line_in_the_log_and_no_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _, told = recording_bus()
-    answer = assistant(thinking("hm", signature="c2ln", issuer="anthropic"), "yes")
-    adapters.get("openai").to_wire([user("so?"), answer, user("sure?")], [], AdapterOptions())
+    hm = thinking("hm", signature="c2ln", issuer="anthropic")
+    answer = assistant(hm, "yes", session_id="sess_bus", id=ulid(2))
+    with caplog.at_level(logging.WARNING, logger="metis.adapters"):
+        adapters.get("openai").to_wire([user("so?"), answer], [], AdapterOptions())
     lines = [line for line in caplog.records if line.levelno == logging.WARNING]
     assert [getattr(line, "block_type", None) for line in lines] == ["thinking"]
     assert told == []

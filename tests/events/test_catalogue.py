@@ -1,4 +1,5 @@
 import logging
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -6,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from happenings import NAMED, PRIVATE, REFERENCE, every_event, every_payload, recording_bus
+from happenings import (
+    NAMED,
+    PRIVATE,
+    REFERENCE,
+    completed,
+    every_event,
+    every_payload,
+    filled,
+    recording_bus,
+)
 from metis.canonical import SideEffects
 from metis.canonical.errors import InvalidEventError
 from metis.events import CATALOGUE, Event, Payload, Sensitivity, read_event
 from metis.events.event import write
 from metis.events.kinds import kind_of
-from metis.events.work import RouteDecided, ToolCalled
+from metis.events.work import RouteDecided, ToolCalled, ToolCompleted
 
 STREAM_NAMES = ("message.", "text.", "thinking.", "tool.use_")
 DOMAINS = {
@@ -80,6 +90,15 @@ def test_an_invalid_payload_is_refused_or_dropped(
             assert lenient.emit(wrong) is None
         assert told == heard == []
         assert "dropped an invalid event" in caplog.text
+
+
+def test_money_is_a_number_and_what_is_told_is_what_is_read_back() -> None:
+    with pytest.raises(InvalidEventError, match="cost_usd"):
+        completed(cost_usd=Decimal("NaN"))
+    bus, told = recording_bus()
+    bus.emit(replace(filled(ToolCompleted), files_modified=["a", "b"]))
+    assert isinstance(told[0].payload, ToolCompleted)
+    assert told[0].payload.files_modified == ("a", "b")
 
 
 def test_a_payload_that_is_not_in_the_catalogue_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metis.canonical import SideEffects
-from metis.canonical.errors import RoutingPolicyError
+from metis.canonical.errors import InvalidValueError, RoutingPolicyError
 from metis.catalog import catalog
 from metis.routing import (
     PLACE,
@@ -132,6 +132,7 @@ BAD_CONDITIONS: list[tuple[str, str]] = [
     ('{ time_of_day_between = ["22:00"] }', ".time_of_day_between"),
     ('{ time_of_day_between = ["22:00", "25:00"] }', ".time_of_day_between"),
     ('{ time_of_day_between = ["22:00", "22:00"] }', ".time_of_day_between"),
+    ('{ time_of_day_between = ["22:00+02:00", "06:00"] }', ".time_of_day_between"),
     ("{ cost_today_exceeds_usd = -0.5 }", ".cost_today_exceeds_usd"),
     ("{ cost_today_exceeds_usd = nan }", ".cost_today_exceeds_usd"),
     ('{ team_budget_remaining_lt = "5" }', ".team_budget_remaining_lt"),
@@ -238,6 +239,18 @@ def test_each_predicate_asks_what_its_name_says(
 
 def test_every_predicate_is_tested() -> None:
     assert {name for when, _, _ in CASES for name in when} == set(PREDICATES)
+
+
+def test_times_can_be_written_as_such() -> None:
+    text = b"schema_version = 1\nrules = [{ when = { time_of_day_between = [09:00:00, 17:00:00] }, "
+    policy = read_policy(text + b'use = "haiku" }]', catalog())
+    assert all_hold(policy.rules("")[0].when, facts())
+
+
+@pytest.mark.parametrize("field", ["cost_today_usd", "team_budget_remaining_usd"])
+def test_amounts_that_are_no_numbers_are_refused(field: str) -> None:
+    with pytest.raises(InvalidValueError, match=field):
+        facts(**{field: Decimal("NaN")})
 
 
 def test_several_predicates_in_a_table_must_all_hold() -> None:

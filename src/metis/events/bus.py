@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
-from metis.events.event import SYSTEM_SESSION, Event, checked_kind
+from metis.events.event import SYSTEM_SESSION, Event, checked
 from metis.events.kinds import CATALOGUE, Actor, Payload, Sensitivity
 
 log = logging.getLogger("metis.events")
@@ -157,7 +157,7 @@ class Bus:
     ) -> Event | None:
         """Tell what happened; None if the event was invalid and the bus is not strict."""
         try:
-            row = checked_kind(payload, sensitivity)
+            row, read_back = checked(payload, sensitivity)
         except InvalidEventError as error:
             if self._strict:
                 raise
@@ -173,7 +173,7 @@ class Bus:
             type=row.type,
             actor=actor,
             sensitivity=sensitivity or row.sensitivity,
-            payload=payload,
+            payload=read_back,
         )
         self._hand_out(event)
         return event

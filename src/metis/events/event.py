@@ -93,17 +93,17 @@ def read_payload(event_type: str, data: bytes) -> Payload | None:
         return None
 
 
-def checked_kind(payload: Payload, sensitivity: Sensitivity | None = None) -> Kind:
-    """The row of a payload, once its fields and its sensitivity are found to be as it says."""
+def checked(payload: Payload, sensitivity: Sensitivity | None = None) -> tuple[Kind, Payload]:
+    """The row of a payload, and the payload as it will be read back from a trace."""
     row = kind_of(payload)
     if row is None:
         name = type(payload).__name__
         raise InvalidEventError(f"{name} is not in the catalogue of events")
     try:
-        row.decode(write(payload))
+        read_back = row.decode(write(payload))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidEventError(str(error), path=f"$.{row.type}") from None
     if sensitivity is not None and sensitivity.openness < row.sensitivity.openness:
         text = f"{row.type} is {row.sensitivity}; an emitter can only be more open"
         raise InvalidEventError(text, path="$.sensitivity")
-    return row
+    return row, read_back

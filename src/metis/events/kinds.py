@@ -6,11 +6,14 @@ that are `Private`, which can only be blotted out. What was said in a conversati
 """
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
+
+from metis.canonical.errors import InvalidEventError
 
 
 class Sensitivity(StrEnum):
@@ -51,6 +54,13 @@ RequestRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "r
 
 class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is told by one type of event."""
+
+    def __post_init__(self) -> None:
+        """Refuse money that is no number, also when it was read."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if type(value) is Decimal and not value.is_finite():
+                raise InvalidEventError(f"{value} is not an amount of money", path=f"$.{name}")
 
 
 class Kind(Struct, frozen=True, kw_only=True):

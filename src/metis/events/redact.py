@@ -9,7 +9,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
+from datetime import UTC
+from decimal import Decimal, localcontext
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -96,12 +97,13 @@ def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
     """Counts and sums by day and type, in that order; nothing about any single event is left."""
     counts: dict[tuple[str, str], int] = {}
     sums: dict[tuple[str, str], dict[str, Decimal]] = {}
-    for event in events:
-        key = (event.timestamp.date().isoformat(), event.type)
-        counts[key] = counts.get(key, 0) + 1
-        totals = sums.setdefault(key, {})
-        for name, number in _numbers(event):
-            totals[name] = totals.get(name, Decimal(0)) + number
+    with localcontext(prec=100):
+        for event in events:
+            key = (event.timestamp.astimezone(UTC).date().isoformat(), event.type)
+            counts[key] = counts.get(key, 0) + 1
+            totals = sums.setdefault(key, {})
+            for name, number in _numbers(event):
+                totals[name] = totals.get(name, Decimal(0)) + number
     return tuple(
         Total(day=day, type=name, count=count, sums=dict(sorted(sums[day, name].items())))
         for (day, name), count in sorted(counts.items())

@@ -57,6 +57,13 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     neighbours: tuple[Neighbour, ...] = ()
     """Earlier turns like this one, if somebody keeps them."""
 
+    def __post_init__(self) -> None:
+        """Refuse amounts that cannot be compared."""
+        for name in ("cost_today_usd", "team_budget_remaining_usd"):
+            amount = getattr(self, name)
+            if amount is not None and not amount.is_finite():
+                raise InvalidValueError(f"{amount} is not an amount of money", path=f"$.{name}")
+
 
 class Asked(Struct, frozen=True):
     """A message apart from the model that it asks for."""

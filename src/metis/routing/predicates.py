@@ -158,12 +158,11 @@ def _read_hours(value: object) -> tuple[time, time]:
 
 
 def _hour(value: object) -> time | None:
-    if isinstance(value, time):
-        return value
     try:
-        return time.fromisoformat(value) if isinstance(value, str) else None
+        hour = time.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         return None
+    return hour if isinstance(hour, time) and hour.tzinfo is None else None
 
 
 def _is_between(hours: tuple[time, time], turn: TurnFacts) -> bool:
