@@ -1,6 +1,6 @@
 """Models: the names that the simulator lists, in the words of each provider."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from metis.wire.shape import Wire
@@ -21,34 +21,47 @@ def labelled(model: str) -> str:
     return model if model.startswith("sim-") else f"sim-{model}"
 
 
-def listing(path: str, *, is_anthropic: bool, names: Sequence[str] = NAMES) -> Wire | None:
-    """The answer to a question for models; None if a path asks for something else."""
-    whole, _, wanted = path.partition("/models/")
-    if wanted and wanted in names:
-        write = _WRITERS.get(f"{whole}/models")
-        return None if write is None else write(wanted, is_anthropic)
+def listing(path: str, headers: Mapping[str, str]) -> Wire | None:
+    """The answer to a question for models; None if a path asks for something else.
+
+    Three providers list their models at the same path; the headers tell whose client asks.
+    """
     if path == "/api/version":
         return {"version": "0.0.0-sim"}
-    write = _WRITERS.get(path)
-    if write is None:
+    place, _, wanted = path.partition("/models/")
+    if (f"{place}/models" if wanted else path) not in _PLACES:
         return None
-    listed: list[Any] = [write(name, is_anthropic) for name in names]
-    if path.startswith(("/v1beta", "/api")):
-        return {"models": listed}
-    if is_anthropic:
-        return {"data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
-    return {"object": "list", "data": listed}
+    whose = _whose(path, headers)
+    if wanted:
+        return _WRITERS[whose](wanted) if wanted in NAMES else None
+    listed: list[Any] = [_WRITERS[whose](name) for name in NAMES]
+    match whose:
+        case "anthropic":
+            return {"data": listed, "has_more": False, "first_id": NAMES[0], "last_id": NAMES[-1]}
+        case "openai":
+            return {"object": "list", "data": listed}
+        case _:
+            return {"models": listed}
 
 
-def _shared(name: str, is_anthropic: bool) -> Wire:  # noqa: FBT001 - one signature for the table
-    """Two providers list their models at the same path."""
-    if is_anthropic:
-        title = f"metis simulator ({name})"
-        return {"type": "model", "id": name, "display_name": title, "created_at": _MOMENT}
+def _whose(path: str, headers: Mapping[str, str]) -> str:
+    if path.startswith("/api"):
+        return "ollama"
+    if path.startswith("/v1beta") or "x-goog-api-key" in headers:
+        return "gemini"
+    return "anthropic" if "anthropic-version" in headers else "openai"
+
+
+def _anthropic(name: str) -> Wire:
+    title = f"metis simulator ({name})"
+    return {"type": "model", "id": name, "display_name": title, "created_at": _MOMENT}
+
+
+def _openai(name: str) -> Wire:
     return {"id": name, "object": "model", "created": _SECONDS, "owned_by": "metis-simulator"}
 
 
-def _gemini(name: str, _: bool) -> Wire:  # noqa: FBT001 - one signature for the table
+def _gemini(name: str) -> Wire:
     return {
         "name": f"models/{name}",
         "displayName": f"metis simulator ({name})",
@@ -56,13 +69,14 @@ def _gemini(name: str, _: bool) -> Wire:  # noqa: FBT001 - one signature for the
     }
 
 
-def _ollama(name: str, _: bool) -> Wire:  # noqa: FBT001 - one signature for the table
+def _ollama(name: str) -> Wire:
     return {"name": name, "model": name, "modified_at": _MOMENT, "size": 0, "digest": "0" * 64}
 
 
-_WRITERS: Mapping[str, Callable[[str, bool], Wire]] = {
-    "/v1/models": _shared,
-    "/models": _shared,
-    "/v1beta/models": _gemini,
-    "/api/tags": _ollama,
+_PLACES = ("/v1/models", "/models", "/v1beta/models", "/api/tags")
+_WRITERS: Mapping[str, Callable[[str], Wire]] = {
+    "anthropic": _anthropic,
+    "openai": _openai,
+    "gemini": _gemini,
+    "ollama": _ollama,
 }

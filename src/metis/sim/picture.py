@@ -1,7 +1,5 @@
 """Pictures and other files that the simulator is shown, described by the bytes they begin with."""
 
-import base64
-import binascii
 from collections.abc import Sequence
 
 from metis.canonical.blocks import (
@@ -13,6 +11,7 @@ from metis.canonical.blocks import (
     MediaSource,
     VideoBlock,
 )
+from metis.sim.base64_text import bytes_of, plain_base64
 from metis.wire.image_size import image_size
 
 _HEAD_CHARACTERS = 64
@@ -58,7 +57,7 @@ def describe_image(source: ImageSource) -> str:
     kind = next((name for start, name, _ in _KINDS if head.startswith(start)), None)
     if kind is None:
         return f"an image of an unknown kind, {_size(source)}"
-    size = image_size(source.data)
+    size = image_size(plain_base64(source.data))
     facts = [f"a {kind} image", *([f"{size[0]} by {size[1]} pixels"] if size else [])]
     if kind == "PNG" and len(head) >= _PNG_HEADER:
         facts.append(f"{head[24]} bits a channel, {_COLOURS.get(head[25], 'unknown colours')}")
@@ -77,7 +76,4 @@ def _size(source: ImageSource | MediaSource) -> str:
 
 
 def _head(data: str) -> bytes:
-    try:
-        return base64.b64decode(data[:_HEAD_CHARACTERS])
-    except (binascii.Error, ValueError):
-        return b""
+    return bytes_of(data[:_HEAD_CHARACTERS]) or b""

@@ -1,9 +1,10 @@
 """Seal: signatures of thoughts that only the simulator can make, and that it knows again."""
 
 import base64
-import binascii
 import hashlib
 import hmac
+
+from metis.sim.base64_text import bytes_of
 
 _MARK = b"metis-sim"
 _DIGEST_BYTES = 16
@@ -38,10 +39,7 @@ class Seal:
     def _head(self, signature: object) -> bytes | None:
         if not isinstance(signature, str):
             return None
-        try:
-            raw = base64.b64decode(signature, validate=True)
-        except (binascii.Error, ValueError):
-            return None
+        raw = bytes_of(signature) or b""
         head = raw[:-_MAC_BYTES]
         is_whole = len(raw) == _SIZE and raw.startswith(_MARK)
         return (

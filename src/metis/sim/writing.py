@@ -82,9 +82,7 @@ def write_count(call: Call) -> Reply:
 
 def write_listing(asked: Asked) -> Reply:
     """A list of models; for everything that nobody serves the word that it is not there."""
-    found = None
-    if asked.method == "GET":
-        found = listing(asked.path, is_anthropic="anthropic-version" in asked.headers)
+    found = listing(asked.path, asked.headers) if asked.method == "GET" else None
     status = 404 if found is None else 200
     body = _write(_missing(asked) if found is None else found)
     return Reply(status=status, headers={"content-type": JSON_TYPE, **LABEL}, pieces=(body,))

@@ -219,8 +219,10 @@ def _check_result(block: Wire, path: str) -> None:
 
 
 def _parts(message: Wire, kind: str, key: str) -> list[Any]:
-    content = objects(message.get("content"))
-    return [block.get(key) for block in content if block.get("type") == kind]
+    content = message.get("content")
+    if isinstance(content, str):
+        return []
+    return [block.get(key) for block in objects(content) if block.get("type") == kind]
 
 
 def _check_calls(messages: list[Wire]) -> None:
@@ -230,25 +232,30 @@ def _check_calls(messages: list[Wire]) -> None:
     for index, (before, message) in enumerate(pairwise([{}, *messages, {}])):
         calls = _parts(before, "tool_use", "id")
         results = _parts(message, "tool_result", "tool_use_id")
-        for result in results:
-            require(
-                result in calls,
-                f"messages.{index}.content: unexpected `tool_use_id` found in `tool_result` "
-                f"blocks: {result}. Each `tool_result` block must have a corresponding "
-                "`tool_use` block in the previous message.",
+        if results:
+            _check_results(calls, results, index)
+            _check_first(message, index)
+        if len(results) < len(calls):
+            missing = ", ".join(call for call in calls if call not in results)
+            refuse(
+                f"messages.{index - 1}: `tool_use` ids were found without `tool_result` blocks "
+                f"immediately after: {missing}. Each `tool_use` block must have a corresponding "
+                "`tool_result` block in the next message."
             )
+
+
+def _check_results(calls: list[Any], results: list[Any], index: int) -> None:
+    for result in results:
         require(
-            len(results) == len(set(results)),
-            f"messages.{index}.content: each tool_use must have a single result.",
+            result in calls,
+            f"messages.{index}.content: unexpected `tool_use_id` found in `tool_result` "
+            f"blocks: {result}. Each `tool_result` block must have a corresponding "
+            "`tool_use` block in the previous message.",
         )
-        missing = ", ".join(call for call in calls if call not in results)
-        require(
-            not missing,
-            f"messages.{index - 1}: `tool_use` ids were found without `tool_result` blocks "
-            f"immediately after: {missing}. Each `tool_use` block must have a corresponding "
-            "`tool_result` block in the next message.",
-        )
-        _check_first(message, index)
+    require(
+        len(results) == len(set(results)),
+        f"messages.{index}.content: each tool_use must have a single result.",
+    )
 
 
 def _check_first(message: Wire, index: int) -> None:

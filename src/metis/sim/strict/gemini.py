@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from metis.sim.base64_text import bytes_of
 from metis.sim.strict.keys import GEMINI
 from metis.sim.strict.refusal import (
     Case,
-    is_base64,
     is_matching,
     is_one_of,
     objects,
@@ -92,7 +92,7 @@ def _check_media(data: Wire) -> None:
         fits = is_matching(r"[\w.+-]+/[\w.+-]+", media)
         require(fits, f"Unsupported MIME type: {media}")
         require(
-            is_base64(data.get("data")),
+            bytes_of(str(data.get("data") or "")),
             "Invalid value at 'data' (TYPE_BYTES), Base64 decoding failed",
         )
 

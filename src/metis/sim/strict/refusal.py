@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Never
 
 from msgspec import Struct
@@ -68,14 +68,14 @@ def is_base64(value: Any) -> bool:
     return True
 
 
-def unknown_keys(wire: Wire, known: Iterable[str]) -> list[str]:
+def unknown_keys(wire: Wire, known: Container[str]) -> list[str]:
     """The keys that an object should not have."""
-    return [key for key in wire if key not in frozenset(known)]
+    return [key for key in wire if key not in known]
 
 
 def objects(value: Any) -> list[Wire]:
     """The items of a list as objects; what is none is an empty one."""
-    return [maybe_object(item) for item in maybe_list(value)]
+    return [maybe_object(item) for item in maybe_list(value)] if value else []
 
 
 def open_object_fault(schema: Wire, path: str = "") -> str | None:

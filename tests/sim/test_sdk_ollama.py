@@ -1,0 +1,91 @@
+"""The official SDK of Ollama talks to the simulator over loopback."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import ollama
+import pytest
+
+from metis.sim import Settings, Simulator
+from simulated import READ_SCHEMA, needs, picture
+
+pytestmark = [pytest.mark.anyio, needs("ollama")]
+
+MODEL = "llama3.2"
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {"name": "read_file", "description": "x", "parameters": READ_SCHEMA},
+    }
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def llama() -> AsyncGenerator[Any]:
+    async with Simulator(settings=Settings(chunk_bytes=11)) as sim:
+        client: Any = ollama.AsyncClient(host=sim.base_url)
+        try:
+            yield client
+        finally:
+            await client._client.aclose()
+
+
+async def test_it_thinks_calls_and_answers(llama: Any) -> None:
+    history: Any = [{"role": "user", "content": "Read a.txt and b.txt"}]
+    shared: Any = {"model": MODEL, "tools": TOOLS, "think": True}
+    first = await llama.chat(messages=history, **shared)
+    assert first.message.thinking
+    assert first.model == f"sim-{MODEL}"
+    calls = first.message.tool_calls
+    assert [call.function.arguments for call in calls] == [{"path": "a.txt"}, {"path": "b.txt"}]
+    history.append(first.message.model_dump(exclude_none=True))
+    history += [{"role": "tool", "content": "text", "tool_name": "read_file"} for _ in calls]
+    second = await llama.chat(messages=history, **shared)
+    assert "read_file gave" in second.message.content
+    assert second.prompt_eval_count > 0
+
+
+async def test_it_streams_what_it_answers_at_once(llama: Any) -> None:
+    asked: Any = [{"role": "user", "content": "30 words"}]
+    stream = await llama.chat(model=MODEL, messages=asked, stream=True)
+    pieces = [part.message.content or "" async for part in stream]
+    plain = await llama.chat(model=MODEL, messages=asked)
+    assert "".join(pieces) == plain.message.content
+    assert len(pieces) > 20
+
+
+async def test_it_sees_a_picture(llama: Any) -> None:
+    asked: Any = [{"role": "user", "content": "", "images": [picture(7, 5)]}]
+    answer = await llama.chat(model=MODEL, messages=asked)
+    assert "7 by 5 pixels" in answer.message.content
+
+
+async def test_it_fills_a_form(llama: Any) -> None:
+    asked: Any = [{"role": "user", "content": "the file src/a.py"}]
+    answer = await llama.chat(model=MODEL, messages=asked, format=READ_SCHEMA)
+    assert answer.message.content == '{"path":"src/a.py"}'
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+async def test_it_raises_its_own_errors(llama: Any, status: int) -> None:
+    asked: Any = [{"role": "user", "content": f"sim: {status}"}]
+    with pytest.raises(ollama.ResponseError) as caught:
+        await llama.chat(model=MODEL, messages=asked)
+    assert caught.value.status_code == status
+
+
+async def test_it_is_told_of_an_error_in_the_stream(llama: Any) -> None:
+    asked: Any = [{"role": "user", "content": "40 words, sim: error"}]
+    stream = await llama.chat(model=MODEL, messages=asked, stream=True)
+    assert (await anext(stream)).message.content == "this"
+    with pytest.raises(ollama.ResponseError, match="fail in the middle"):
+        [part async for part in stream]
+
+
+async def test_models_are_listed(llama: Any) -> None:
+    assert "sim-small" in [model.model for model in (await llama.list()).models]
