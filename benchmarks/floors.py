@@ -87,13 +87,94 @@ class ChatAnswer(Struct):
     usage: dict[str, Any] | None = None
 
 
+class GeminiTurn(Struct):
+    role: str
+    parts: list[dict[str, Any]]
+
+
+class GeminiRequest(Struct):
+    contents: list[GeminiTurn]
+    tools: list[dict[str, Any]] = []
+    systemInstruction: Any = None  # noqa: N815 - the key of the wire
+
+
+class GeminiCandidate(Struct):
+    content: GeminiTurn
+    finishReason: str | None = None  # noqa: N815 - the key of the wire
+
+
+class GeminiAnswer(Struct):
+    candidates: list[GeminiCandidate]
+    usageMetadata: dict[str, Any] | None = None  # noqa: N815 - the key of the wire
+
+
+class OllamaFunction(Struct):
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaCall(Struct):
+    function: OllamaFunction
+
+
+class OllamaTurn(Struct):
+    role: str
+    content: str = ""
+    thinking: str = ""
+    images: list[str] | None = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: str | None = None
+
+
+class OllamaRequest(Struct):
+    model: str
+    messages: list[OllamaTurn]
+    tools: list[dict[str, Any]] = []
+
+
+class OllamaAnswer(Struct):
+    model: str
+    message: OllamaTurn
+    done: bool = False
+
+
+class ResponsesItem(Struct):
+    type: str = "message"
+    role: str | None = None
+    content: Any = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Any = None
+
+
+class ResponsesRequest(Struct):
+    model: str
+    input: list[ResponsesItem]
+    tools: list[dict[str, Any]] = []
+    instructions: str | None = None
+
+
+class ResponsesAnswer(Struct):
+    id: str
+    model: str
+    output: list[ResponsesItem]
+    usage: dict[str, Any] | None = None
+
+
 read_request = {
     "anthropic": msgspec.json.Decoder(AnthropicRequest).decode,
+    "gemini": msgspec.json.Decoder(GeminiRequest).decode,
+    "ollama": msgspec.json.Decoder(OllamaRequest).decode,
     "openai": msgspec.json.Decoder(ChatRequest).decode,
+    "openai-responses": msgspec.json.Decoder(ResponsesRequest).decode,
 }
 """Typed decoding of a request body, by adapter."""
 read_answer = {
     "anthropic": msgspec.json.Decoder(AnthropicAnswer).decode,
+    "gemini": msgspec.json.Decoder(GeminiAnswer).decode,
+    "ollama": msgspec.json.Decoder(OllamaAnswer).decode,
     "openai": msgspec.json.Decoder(ChatAnswer).decode,
+    "openai-responses": msgspec.json.Decoder(ResponsesAnswer).decode,
 }
 """Typed decoding of a response body, by adapter."""

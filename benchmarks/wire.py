@@ -35,6 +35,8 @@ CONTEXT = RequestContext(session_id="sess_bench")
 TOOLS = tools()
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
+_LINED = ("ollama",)
+"""The protocols that stream lines of JSON, not server-sent events."""
 _LONG = 5000
 _ANSWERS = 50
 _STREAM = 100_000_000
@@ -119,8 +121,9 @@ def stream_of(name: str, answer: Message) -> list[bytes]:
     whole = adapters.get(name).to_wire_response(answer, CONTEXT)
     message = adapters.get(name).from_wire_response(whole, CONTEXT)
     frames: list[bytes] = []
+    end = b"\n" if name in _LINED else b"\n\n"
     for event in events_of(message):
-        frames += [f + b"\n\n" for f in encoder.encode(event).split(b"\n\n") if f]
+        frames += [f + end for f in encoder.encode(event).split(end) if f]
     last = encoder.finish()
     return [*frames, last] if last else frames
 
@@ -137,6 +140,8 @@ def _lines(chunks: list[bytes]) -> Iterator[Any]:
         for line in chunk.split(b"\n"):
             if line.startswith(b"data: {"):
                 yield _read(line[6:])
+            elif line.startswith(b"{"):
+                yield _read(line)
 
 
 def split_and_decode(chunks: list[bytes]) -> None:
