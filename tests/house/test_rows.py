@@ -6,7 +6,6 @@ from house.rows import SHARED, claims, known_rows, titles
 
 # Rows of the canonical part that wait for another room, each with the room.
 WAITING: dict[str, str] = {
-    "M-005": "adapters",
     "M-024": "session",
     "M-051": "tools",
     "M-062": "events",
@@ -21,8 +20,6 @@ WAITING: dict[str, str] = {
     "M-143": "adapters",
     "M-144": "tools",
     "M-145": "events",
-    "M-162": "wire",
-    "M-166": "adapters",
     "M-177": "routing",
 }
 
