@@ -6,15 +6,12 @@ from house.rows import SHARED, claims, known_rows, titles
 
 # Rows of the canonical part that wait for another room, each with the room.
 WAITING: dict[str, str] = {
-    "M-005": "adapters",
     "M-024": "session",
     "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
     "M-143": "adapters",
     "M-145": "events",
-    "M-162": "wire",
-    "M-166": "adapters",
 }
 
 

@@ -110,7 +110,7 @@ def test_postgres_has_the_same_tables(postgres: Server) -> None:
             assert told == [(c[0], c[1], c[2] or c[3]) for c in columns]
 
 
-@pytest.mark.row("M-261", "M-271", "M-272", "M-273")
+@pytest.mark.row("M-261", "M-271", "M-272", "M-273", "M-305")
 def test_the_questions_of_the_source_text_use_the_indexes(file: Path) -> None:
     questions = {
         "SELECT * FROM messages WHERE session_id = 's' ORDER BY created_at": "idx_messages_session",
@@ -124,7 +124,7 @@ def test_the_questions_of_the_source_text_use_the_indexes(file: Path) -> None:
         assert pending == [(tool_id(2),)]
 
 
-@pytest.mark.row("M-257", "M-258", "M-259", "M-253", "M-010")
+@pytest.mark.row("M-257", "M-258", "M-259", "M-253", "M-010", "M-305")
 def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
     message = tool("1", answers=tool_id(1), id=ulid(3))
     with closing(sqlite3.connect(file)) as database:

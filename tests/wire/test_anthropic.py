@@ -375,7 +375,7 @@ def bare(events: list[StreamEvent]) -> list[Any]:
 
 
 @needs_corpus
-@pytest.mark.row("M-201", "M-229", "M-233", "M-234", "T45", "T121", "T122", "T141")
+@pytest.mark.row("K-114", "M-201", "M-229", "M-233", "M-234", "T45", "T121", "T122", "T141")
 def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None:
     chance = random.Random(1)  # noqa: S311 - the same cuts in every run
     for name, stream in streams(CORPUS):

@@ -121,7 +121,7 @@ def _without_id(event: Wire) -> Wire:
 
 
 @needs_corpus
-@pytest.mark.row("T121", "T122", "T123", "T128", "T129", "T131", "T132")
+@pytest.mark.row("K-112", "T121", "T122", "T123", "T128", "T129", "T131", "T132")
 def test_every_recorded_stream_adds_up_to_its_message() -> None:
     assert len(streams()) == 59
     ends: dict[str, int] = {}

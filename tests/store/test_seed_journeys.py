@@ -1,0 +1,332 @@
+"""Conversations that go through adapters and a store: kept, read again, and gone on with."""
+
+import logging
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec import json
+from msgspec.structs import replace
+
+from build import (
+    NOW,
+    assistant,
+    call,
+    numbered,
+    provenance,
+    system,
+    text,
+    thinking,
+    tool,
+    tool_id,
+    ulid,
+    user,
+)
+from judges import complaints
+from metis import adapters, store
+from metis.canonical import Message, MessageMetadata, Role, StopReason, ToolUseBlock
+from metis.canonical.ids import new_ulid
+from metis.catalog import price, price_table
+from metis.store import Policy, Store
+from metis.store.entries import CompactionEntry, MessageEntry
+from metis.store.replay import ResponseMetadata, fork_points, replay
+from metis.store.threads import view
+from metis.streaming import MessageComplete
+from metis.wire.call import AdapterOptions, RequestContext
+from test_laws import ADAPTERS, faults
+
+pytestmark = pytest.mark.anyio
+S = "sess_42"
+CONTEXT = RequestContext(session_id=S, created_at=NOW)
+
+
+def anthropic_answer(number: int) -> dict[str, Any]:
+    thought = {"type": "thinking", "thinking": f"hm {number}", "signature": f"sig{number}"}
+    called = {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": {"n": number}}
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-6",
+        "content": [thought, {"type": "text", "text": f"turn {number}"}, called],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 5, "output_tokens": 3},
+    }
+
+
+def openai_answer(number: int) -> dict[str, Any]:
+    function = {"name": "f", "arguments": f'{{"n": {number}}}'}
+    said = {
+        "role": "assistant",
+        "content": f"turn {number}",
+        "tool_calls": [{"id": "call_0", "type": "function", "function": function}],
+    }
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "gpt-5",
+        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+    }
+
+
+ANSWERS = {"anthropic": anthropic_answer, "openai": openai_answer}
+
+
+def calls_in(messages: list[Message]) -> list[str]:
+    blocks = (block for message in messages for block in message.content)
+    return [block.id for block in blocks if isinstance(block, ToolUseBlock)]
+
+
+@pytest.mark.row("M-283")
+@pytest.mark.parametrize("third", ["gemini", "openai-responses", "anthropic", "openai"])
+async def test_turns_that_alternate_between_providers_go_on_with_a_third(
+    third: str, url: str
+) -> None:
+    async with store.open(url) as keep:
+        await keep.create_session(S)
+        spoken = [system("be brief", id=new_ulid())]
+        await keep.append(spoken[0])
+        for number in range(6):
+            name = ("anthropic", "openai")[number % 2]
+            spoken.append(user(f"question {number}", id=new_ulid()))
+            adapters.get(name).to_wire(spoken)
+            answer = adapters.get(name).from_wire_response(ANSWERS[name](number), CONTEXT)
+            (called,) = calls_in([answer])
+            result = tool(f"result {number}", answers=called, id=new_ulid())
+            spoken += [answer, result]
+            for message in spoken[-3:]:
+                await keep.append(message)
+
+    async with store.open(url) as keep:
+        read = await keep.messages(S)
+        assert [message.digest() for message in read] == [message.digest() for message in spoken]
+        assert read == spoken
+        ids = calls_in(read)
+        assert len(set(ids)) == 6
+        assert {each.id for each in await keep.tool_calls(S)} == set(ids)
+        adapter = adapters.get(third)
+        wire = adapter.to_wire([*read, user("and now?", id=new_ulid())])
+        body = json.decode(wire.body)
+        assert third in ADAPTERS
+        assert (complaints(third, body), faults(third, body)) == ([], [])
+        for number in range(6):
+            assert f"result {number}" in wire.body.decode()
+            assert f"turn {number}" in wire.body.decode()
+        sent = adapter.from_wire_request(wire.body, CONTEXT).messages
+        answered = [m.metadata.parent_tool_use_id for m in sent if m.role is Role.TOOL]
+        assert answered == calls_in(list(sent))
+        assert len(answered) == 6
+        assert await keep.check() == []
+
+
+@pytest.mark.row("M-297")
+async def test_a_summary_is_an_entry_that_is_seen_as_one_message(keep: Store) -> None:
+    spoken = numbered(system("s"), user("a"), assistant("b"), user("c"), assistant("d"))
+    await keep.create_session(S)
+    for message in spoken:
+        await keep.append(message)
+    entry = CompactionEntry(
+        id=new_ulid(),
+        session_id=S,
+        created_at=NOW,
+        summary="a was said, and b",
+        first_kept_id=spoken[3].id,
+    )
+    await keep.record(entry)
+    assert await keep.messages(S) == spoken
+    history = await keep.history(S)
+    assert [type(each) for each in history] == [MessageEntry] * 5 + [CompactionEntry]
+    seen = view(history).messages
+    assert [message.id for message in seen] == [spoken[0].id, entry.id, spoken[3].id, spoken[4].id]
+    assert (seen[1].role, seen[1].content) == (Role.USER, (text("a was said, and b"),))
+    assert seen[1].metadata.origin == "compaction"
+
+
+@pytest.mark.row("M-298")
+async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
+    keep: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(number: int, size: int, days: int) -> Message:
+        about = provenance(provider_raw={"anthropic": {"x": "y" * size}})
+        made = NOW - timedelta(days=days)
+        return assistant("a", id=ulid(number), metadata=about, created_at=made)
+
+    old, large, kept = answer(1, 5, 40), answer(2, 500, 0), answer(3, 5, 0)
+    await keep.create_session(S)
+    for message in (old, large, kept):
+        await keep.append(message)
+    policy = Policy(raw_before=NOW - timedelta(days=30), raw_bytes=100)
+    with caplog.at_level(logging.INFO, logger="metis.store"):
+        found = await keep.sweep(policy, is_dry_run=False)
+    assert {each.message_id for each in found.evictions} == {old.id, large.id}
+    assert old.id in caplog.text
+    assert large.id in caplog.text
+    assert kept.id not in caplog.text
+    left = await keep.messages(S)
+    assert [message.metadata.provider_raw is None for message in left] == [True, True, False]
+    assert [message.content for message in left] == [each.content for each in (old, large, kept)]
+
+
+@pytest.mark.row("K-126", "KX-15")
+async def test_a_conversation_is_forked_before_each_message_of_the_user(keep: Store) -> None:
+    spoken = numbered(
+        system("s"),
+        user("a"),
+        assistant("look", call("f", tool_id(7))),
+        tool("42", answers=tool_id(7)),
+        user("b"),
+        assistant("c"),
+        user("d"),
+    )
+    await keep.create_session(S)
+    for message in spoken:
+        await keep.append(message)
+    places = [spoken.index(m) for m in spoken if m.id in fork_points(await keep.messages(S))]
+    assert places == [1, 4, 6]
+    for place in places:
+        copy = await keep.fork(S, at=spoken[place - 1].id)
+        copied = await keep.messages(copy.id)
+        before = spoken[:place]
+        assert [m.content_digest() for m in copied] == [m.content_digest() for m in before]
+        assert {m.session_id for m in copied} == {copy.id}
+        assert not {m.id for m in copied} & {m.id for m in spoken}
+    assert await keep.messages(S) == spoken
+
+
+def sse(*frames: dict[str, Any]) -> bytes:
+    lines = (f"event: {f['type']}\ndata: {json.encode(f).decode()}\n\n" for f in frames)
+    return "".join(lines).encode()
+
+
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def thought(index: int, words: str, signature: str) -> list[dict[str, Any]]:
+    return block(
+        index,
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "thinking_delta", "thinking": words},
+        {"type": "signature_delta", "signature": signature},
+    )
+
+
+def interleaved(number: int) -> bytes:
+    """An answer that thinks, speaks, thinks again, calls, and speaks."""
+    start: dict[str, Any] = anthropic_answer(number) | {"content": [], "stop_reason": None}
+    text_start = {"type": "text", "text": ""}
+    use: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": {}}
+    return sse(
+        {"type": "message_start", "message": start},
+        *thought(0, "one", "c2ln"),
+        *block(1, text_start, *({"type": "text_delta", "text": word} for word in ("a", "b"))),
+        *thought(2, "two", "c2lo"),
+        *block(3, use, *({"type": "input_json_delta", "partial_json": p} for p in ('{"n"', ":1}"))),
+        *block(4, text_start, {"type": "text_delta", "text": "c"}),
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+            "usage": {"output_tokens": 9},
+        },
+        {"type": "message_stop"},
+    )
+
+
+@pytest.mark.row("K-025", "K-051", "K-100", "K-114", "K-129", "K-130")
+async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(keep: Store) -> None:
+    """Deltas are for the screen; the journal holds the answers, with their parts in order."""
+    await keep.create_session(S)
+    shown = 0
+    for number in range(3):
+        await keep.append(user(f"question {number}", id=new_ulid()))
+        decoder = adapters.get("anthropic").stream_decoder(CONTEXT)
+        events = [*decoder.feed(interleaved(number)), *decoder.finish()]
+        ends = [event for event in events if isinstance(event, MessageComplete)]
+        assert len(ends) == 1
+        assert events[-1] is ends[0]
+        shown += len(events)
+        answer = ends[0].message
+        await keep.append(answer)
+        (called,) = calls_in([answer])
+        await keep.append(tool("ok", answers=called, id=new_ulid()))
+        assert [each.type for each in answer.content] == [
+            "thinking",
+            "text",
+            "thinking",
+            "tool_use",
+            "text",
+        ]
+        assert [getattr(each, "text", None) for each in answer.content] == [
+            "one",
+            "ab",
+            "two",
+            None,
+            "c",
+        ]
+        assert answer.metadata.stop_reason is StopReason.TOOL_USE
+        assert answer.metadata.usage is not None
+        assert answer.metadata.usage.output_tokens == 9
+    history = await keep.history(S)
+    assert shown > len(history)
+    assert [type(entry) for entry in history] == [MessageEntry] * 9
+    read = await keep.messages(S)
+    answers = [message for message in read if message.role is Role.ASSISTANT]
+    assert len(answers) == 3
+    rebuilt = [event for event in replay(history) if isinstance(event, ResponseMetadata)]
+    assert [(event.usage, event.stop_reason) for event in rebuilt] == [
+        (answer.metadata.usage, answer.metadata.stop_reason) for answer in answers
+    ]
+
+
+@pytest.mark.row("M-304")
+async def test_the_cost_that_is_kept_is_the_one_computed_here(keep: Store) -> None:
+    """What a provider says it cost stands beside our own sum, and never in its place."""
+    body = openai_answer(1) | {"model": "openai/gpt-5"}
+    body["usage"] = {"prompt_tokens": 5000, "completion_tokens": 800, "cost": 99.5}
+    answer = adapters.get("openrouter").from_wire_response(body, CONTEXT)
+    counted = answer.metadata.usage
+    assert counted is not None
+    priced = price(counted, "openai:gpt-5", table=price_table("2026-05-08"))
+    await keep.create_session(S)
+    about = replace(answer.metadata, usage=priced)
+    await keep.append(replace(answer, metadata=about))
+    (read,) = await keep.messages(S)
+    kept = read.metadata.usage
+    assert kept is not None
+    # 5000 * 2.50 + 800 * 10, in millionths
+    assert (kept.cost_usd, kept.pricing_version) == (Decimal("0.0205"), "2026-05-08")
+    assert kept.reported_cost_usd == Decimal("99.5")
+
+
+@pytest.mark.row("K-017")
+async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
+    keep: Store,
+) -> None:
+    called = call("f", tool_id(7))
+    spoken = numbered(
+        user("go"),
+        assistant(thinking("hm"), called),
+        tool("the whole output", answers=called.id),
+    )
+    await keep.create_session(S)
+    for message in spoken:
+        await keep.append(message)
+    history = await keep.history(S)
+    (shown,) = [event for event in replay(history) if hasattr(event, "tool_use_id")][-1:]
+    assert getattr(shown, "text", "") == "the whole output"
+    for name in adapters.names():
+        wire = adapters.get(name).to_wire(await keep.messages(S), (), AdapterOptions())
+        sent = adapters.get(name).from_wire_request(wire.body, CONTEXT).messages
+        (result,) = [message for message in sent if message.role is Role.TOOL]
+        assert [getattr(each, "content", ()) for each in result.content] == [
+            (text("the whole output"),)
+        ]
+        assert isinstance(result.metadata, MessageMetadata)
