@@ -20,7 +20,7 @@ import openai.types.responses.response_create_params as responses_params
 import pydantic
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
-_MAY_BE_LEFT_OUT = {("ResponseReasoningItemParam", "id")}
+_MAY_BE_LEFT_OUT = {("ResponseReasoningItemParam", "id"), ("ResponseOutputMessageParam", "id")}
 """Keys that the SDK asks for and the provider does not; where it keeps nothing, ids say nothing."""
 
 
@@ -97,11 +97,7 @@ def _strict_dict(kind: Any) -> Any:
             # The SDKs' annotations are strings, so that `__required_keys__` does not know them.
             marked = get_origin(hint)
             is_required = marked is Required or (kind.__total__ and marked is not NotRequired)
-            # A provider that keeps nothing takes thoughts without the ids that it gave them.
-            is_required = is_required and (kind.__name__, key) != (
-                "ResponseReasoningItemParam",
-                "id",
-            )
+            is_required = is_required and (kind.__name__, key) not in _MAY_BE_LEFT_OUT
             fields[key] = Required[inner] if is_required else NotRequired[inner]
     name = f"Strict{kind.__name__}"
     made: Any = TypedDict(name, fields)  # pyright: ignore[reportArgumentType] - made at run time

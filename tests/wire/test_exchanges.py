@@ -5,6 +5,7 @@ from typing import Any
 
 import anthropic.types.beta as anthropic_types
 import openai.types.chat as openai_types
+import openai.types.responses as responses_types
 import pydantic
 import pytest
 from msgspec.structs import asdict, replace
@@ -28,14 +29,20 @@ from metis.canonical import (
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
 from metis.wire.call import AdapterOptions, RequestContext
 
-PROTOCOLS = {"anthropic": "anthropic_messages", "openai": "openai_chat"}
+PROTOCOLS = {
+    "anthropic": "anthropic_messages",
+    "openai": "openai_chat",
+    "openai-responses": "openai_responses",
+}
 ANSWERS: dict[str, pydantic.TypeAdapter[Any]] = {
     "anthropic": pydantic.TypeAdapter(anthropic_types.BetaMessage),
     "openai": pydantic.TypeAdapter(openai_types.ChatCompletion),
+    "openai-responses": pydantic.TypeAdapter(responses_types.Response),
 }
 EVENTS: dict[str, pydantic.TypeAdapter[Any]] = {
     "anthropic": pydantic.TypeAdapter(anthropic_types.BetaRawMessageStreamEvent),
     "openai": pydantic.TypeAdapter(openai_types.ChatCompletionChunk),
+    "openai-responses": pydantic.TypeAdapter(responses_types.ResponseStreamEvent),
 }
 FEATURES = {
     "tool use",
@@ -47,11 +54,8 @@ FEATURES = {
     "citations",
     "structured output",
     "refusals",
-    "cache marks",
     "service tiers",
     "system messages in mid-conversation",
-    "stop sequences",
-    "prefill",
     "errors",
     "broken streams",
 }
@@ -62,10 +66,16 @@ OWN_FEATURES = {
         "adaptive thinking",
         "server-side tools",
         "context management",
+        "cache marks",
+        "stop sequences",
+        "prefill",
         "containers",
     },
     "openai": {
         "audio input",
+        "cache marks",
+        "stop sequences",
+        "prefill",
         "logprobs",
         "several choices",
         "legacy function_call",
@@ -74,6 +84,15 @@ OWN_FEATURES = {
         "reasoning_content",
         "reasoning_details",
         "<think> text",
+    },
+    "openai-responses": {
+        "instructions",
+        "reasoning",
+        "server-side tools",
+        "cache usage",
+        "kept answers",
+        "limits",
+        "phases",
     },
 }
 NAMELESS = "legacy function_call"
@@ -248,9 +267,10 @@ def test_the_next_turn_is_valid(name: str, key: str) -> None:
 
 def follow_up(adapter: Adapter, exchange: Exchange, answer: Message) -> None:
     again = {"role": "user", "content": "And then?"}
-    asked = adapter.from_wire_request(
-        body_of({"model": "m", "max_tokens": 9, "messages": [again]}), context(exchange)
-    )
+    body: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [again]}
+    if adapter.name == "openai-responses":
+        body = {"model": "m", "input": [again]}
+    asked = adapter.from_wire_request(body_of(body), context(exchange))
     wire = adapter.to_wire([*asked.messages, answer, *asked.messages], (), AdapterOptions())
     if exchange.dialect is None:
         assert complaints(adapter.name, json.loads(wire.body)) == []
