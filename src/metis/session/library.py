@@ -14,7 +14,7 @@ from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import StoreClosedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
-from metis.events import Budget
+from metis.events import Budget, Bus
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
@@ -43,6 +43,8 @@ class Options(Struct, frozen=True, kw_only=True):
     fallbacks: Mapping[str, Sequence[str]] = {}
     """Which models step in, by the one that is down; `*` stands for any."""
     budget: Budget = Budget()
+    bus: Bus | None = None
+    """Who is told what happens: typed events without a word of what was said."""
     options: AdapterOptions = AdapterOptions()
     workspace: str | Path | None = None
     """The folder in which tools work, and whose rules file and instructions hold."""
@@ -98,6 +100,7 @@ class Metis:
             availability=availability,
             spending=Spending(store, now=_now),
             budget=options.budget,
+            bus=options.bus,
             options=options.options,
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
