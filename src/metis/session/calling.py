@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import BudgetExceededError, NetworkError, ProviderError
+from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
-from metis.events import Spent, judge
+from metis.events import Actor, Event, Spent, judge
+from metis.events.work import LlmCallStarted
 from metis.session.answer import (
     ABORTED,
     NOT_RUN,
@@ -27,6 +29,7 @@ from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored, TurnEvent, Warned
 from metis.session.setup import Setup
 from metis.session.told import Told
+from metis.session.trace import Trace, completed, failed
 from metis.streaming import MessageComplete, StreamError
 from metis.transport.failures import error_of
 from metis.wire.call import RequestContext, WireRequest
@@ -36,13 +39,14 @@ from metis.wire.codec import StreamReader
 class Calling:
     """The calls of one turn."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a turn has, all by name
         self,
         setup: Setup,
         conversation: Conversation,
         told: Told,
         *,
         turn_id: str,
+        trace: Trace,
         tell: Callable[[TurnEvent], None],
     ) -> None:
         self.count = 0
@@ -52,6 +56,10 @@ class Calling:
         self._told = told
         self._turn_id = turn_id
         self._tell = tell
+        self._trace = trace
+        self.parent: Event | None = None
+        """What the next event comes of."""
+        self._started: Event | None = None
         self._asked: Asked | None = None
         self._reader: StreamReader | None = None
         """The answer that is coming in; it must be stored, whatever happens."""
@@ -66,19 +74,31 @@ class Calling:
         tokens = self.tokens(served)
         self.count += 1
         request = self._request(served)
-        context = self._context(served)
+        context, started_s = self._context(served), time.monotonic()
         self._asked = Asked(
             served=served,
             record=record,
             input_tokens=tokens,
             started_at=context.created_at,
-            started_s=time.monotonic(),
+            started_s=started_s,
         )
-        end = await self._stream(served, request, context)
-        if isinstance(end, MessageComplete):
-            return await self._store_answer(end.message)
-        await self.keep_partial(MessageStatus.ERROR, None if end is None else end.message)
-        raise _broken(end, served)
+        self._started = self._trace.emit(
+            LlmCallStarted(
+                model=served.id,
+                provider=served.adapter.name,
+                request_id=new_ulid(),
+                estimated_input_tokens=tokens,
+            ),
+            parent=self.parent,
+        )
+        try:
+            message = await self._whole(served, request, context)
+        except BaseException as error:
+            spent_ms = round((time.monotonic() - started_s) * 1000)
+            ended = failed(served.id, served.adapter.name, error, spent_ms)
+            self.parent = self._trace.emit(ended, parent=self._started) or self.parent
+            raise
+        return await self._store_answer(message)
 
     def tokens(self, served: Served) -> int:
         """About how many tokens the next question takes."""
@@ -122,6 +142,16 @@ class Calling:
     def _aborted(self, calls: Sequence[ToolUseBlock], text: str) -> list[Message]:
         return self.results(calls, text, OutcomeStatus.ABORTED)
 
+    async def _whole(
+        self, served: Served, request: WireRequest, context: RequestContext
+    ) -> Message:
+        """The whole answer; of one that breaks off, what came is stored."""
+        end = await self._stream(served, request, context)
+        if isinstance(end, MessageComplete):
+            return end.message
+        await self.keep_partial(MessageStatus.ERROR, None if end is None else end.message)
+        raise _broken(end, served)
+
     async def _stream(
         self, served: Served, request: WireRequest, context: RequestContext
     ) -> MessageComplete | StreamError | None:
@@ -144,6 +174,7 @@ class Calling:
         answer = self._settled(message, asked, MessageStatus.COMPLETE)
         self._setup.availability.succeeded(asked.served.id)
         self._asked = self._reader = None
+        self.parent = self._trace.emit(completed(answer), parent=self._started, actor=Actor.AGENT)
         if not answer.content:
             # A blank turn would be refused by every provider from now on (T166).
             await self._keep_usage(answer)
@@ -191,11 +222,13 @@ class Calling:
             spent = await self._setup.spending.spent(session_usd)
         verdict = judge(budget, spent, warned=self._told.warned)
         for each in verdict.exceeded:
+            self._trace.emit(each)
             raise BudgetExceededError(
                 each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
             )
         for each in verdict.warnings:
             self._told.warned[each.scope] = each.level
+            self._trace.emit(each)
             text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
             self._tell(Warned(turn_id=self._turn_id, code="budget", text=text))
 

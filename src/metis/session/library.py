@@ -14,8 +14,9 @@ from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import StoreClosedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
-from metis.events import Budget
+from metis.events import Budget, Bus
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
+from metis.session.context import Context, read_context
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
 from metis.session.models import Models
@@ -43,9 +44,13 @@ class Options(Struct, frozen=True, kw_only=True):
     fallbacks: Mapping[str, Sequence[str]] = {}
     """Which models step in, by the one that is down; `*` stands for any."""
     budget: Budget = Budget()
+    bus: Bus | None = None
+    """Who is told what happens: typed events without a word of what was said."""
     options: AdapterOptions = AdapterOptions()
     workspace: str | Path | None = None
     """The folder in which tools work, and whose rules file and instructions hold."""
+    home: Path | None = None
+    """The folder with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
     tools: Registry | None = None
     """What models may call; None is no tool at all."""
     confirmation: Confirmation | None = None
@@ -98,6 +103,7 @@ class Metis:
             availability=availability,
             spending=Spending(store, now=_now),
             budget=options.budget,
+            bus=options.bus,
             options=options.options,
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
@@ -147,8 +153,9 @@ class Metis:
             workspace_path=setup.workspace_path, active_model=active
         )
         conversation = Conversation(setup.store, record.id, pinned=active)
-        if system:
-            await conversation.keep(_instructions(record.id, system))
+        texts = self._context(system or "").texts()
+        if texts:
+            await conversation.keep(*(_instructions(record.id, text) for text in texts))
         return self._hold(conversation)
 
     async def resume(self, session_id: str) -> Session:
@@ -173,6 +180,11 @@ class Metis:
         session = Session(own, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session
+
+    def _context(self, base: str) -> Context:
+        options = self.options
+        workspace = None if options.workspace is None else Path(options.workspace)
+        return read_context(base, workspace=workspace, home=options.home)
 
     def _toolkit(self) -> Toolkit | None:
         options = self.options

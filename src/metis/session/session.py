@@ -9,6 +9,8 @@ from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import SessionEndedError, SwapRefusedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
+from metis.events import Actor
+from metis.events.work import RouteConstraintFailed, SessionModelChanged
 from metis.routing import read_override
 from metis.session.compaction import Compaction
 from metis.session.conversation import PINNED, Conversation, SessionCost
@@ -17,6 +19,7 @@ from metis.session.notices import TurnEnded, TurnEvent
 from metis.session.setup import Setup
 from metis.session.swap import Preview, preview
 from metis.session.told import Told
+from metis.session.trace import Trace
 from metis.session.turn import Turn
 from metis.store.entries import RetractionEntry, SidecarEntry, SwapEntry
 
@@ -44,6 +47,7 @@ class Session:
         self._conversation = conversation
         self._reopen = reopen
         self._told = Told()
+        self._trace = Trace(setup.bus, conversation.id)
         self._lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._queued: list[str | None] = []
@@ -159,13 +163,27 @@ class Session:
         if found is not None and not found.fits:
             raise self._refused(found)
         chosen = None if found is None else found.model
-        if self._lock.locked():
+        is_queued = self._lock.locked()
+        changed = SessionModelChanged(
+            old_model=self._conversation.pinned, new_model=chosen, is_queued=is_queued
+        )
+        self._trace.emit(changed, actor=Actor.USER)
+        if is_queued:
             self._queued = [chosen]
         else:
             await self._pin(chosen)
         return found
 
     def _refused(self, found: Preview) -> SwapRefusedError:
+        self._trace.emit(
+            RouteConstraintFailed(
+                model=found.model,
+                active_model=self._conversation.pinned,
+                capability=found.capability or "",
+                reason=found.why or "",
+            ),
+            actor=Actor.USER,
+        )
         return SwapRefusedError(
             found.model,
             capability=found.capability or "",

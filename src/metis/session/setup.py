@@ -9,7 +9,7 @@ from msgspec import Struct
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
-from metis.events import Budget
+from metis.events import Budget, Bus
 from metis.routing import Availability, Router
 from metis.session.models import Models
 from metis.session.spending import Spending
@@ -64,6 +64,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     availability: Availability
     spending: Spending
     budget: Budget = Budget()
+    bus: Bus | None = None
+    """Who is told what happens."""
     toolbox: Toolbox | None = None
     options: AdapterOptions = AdapterOptions()
     fallbacks: Mapping[str, Sequence[str]] = {}

@@ -5,6 +5,7 @@ leaves a whole conversation: what has come of an answer is kept, and every call 
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -30,16 +31,19 @@ from metis.canonical.metadata import (
     RoutingMode,
     StopReason,
 )
+from metis.events import Actor, Event
+from metis.events import work as events
 from metis.session.answer import ABORTED, calls_of, may_run
 from metis.session.calling import Calling
 from metis.session.compaction import Compaction
 from metis.session.conversation import Conversation
-from metis.session.facts import facts_of, words_of
+from metis.session.facts import facts_of, has_images, words_of
 from metis.session.finishing import finished
 from metis.session.models import Served
 from metis.session.notices import Routed, ToolStarted, TurnEnded, TurnEvent, TurnStarted, Warned
 from metis.session.setup import Setup, TurnRef
 from metis.session.told import Told
+from metis.session.trace import Trace, hashed, routed, tool_called, tool_ended
 
 _FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 _NO_TOOLS = "There are no tools here."
@@ -68,9 +72,18 @@ class Turn:
         self._content = tuple(content)
         self._override = override
         self._told = told
+        self._trace = Trace(setup.bus, conversation.id, self.id)
         self._calling = Calling(
-            setup, conversation, told, turn_id=self.id, tell=self.events.put_nowait
+            setup,
+            conversation,
+            told,
+            turn_id=self.id,
+            trace=self._trace,
+            tell=self.events.put_nowait,
         )
+        self._started: Event | None = None
+        self._started_s = time.monotonic()
+        self._tool_count = 0
         self._compaction = Compaction(setup, conversation)
         self._answer: Message | None = None
         self._spent_before = Decimal(0)
@@ -91,13 +104,19 @@ class Turn:
                 if not calls_of(answer) or not await self._run_tools(answer):
                     break
             self._end()
+            self._trace.emit(self._completed(), parent=self._started)
         except asyncio.CancelledError:
             await finished(self._calling.close(MessageStatus.CANCELLED))
             self._end(StopReason.CANCELLED)
+            self._trace.emit(events.TurnCancelled(reason="user_cancel"), parent=self._started)
             raise
         except Exception as error:  # noqa: BLE001 - whoever listens gets it
             await finished(self._calling.close(MessageStatus.ERROR))
             self.events.put_nowait(error)
+            name = type(error).__name__
+            self._trace.emit(
+                events.TurnFailed(error_type=name, error_message=name), parent=self._started
+            )
         finally:
             self.events.put_nowait(None)
 
@@ -110,6 +129,14 @@ class Turn:
             created_at=self._setup.now(),
         )
         (stored,) = await self._conversation.keep(message)
+        self._started = self._calling.parent = self._trace.emit(
+            events.TurnStarted(
+                user_message_hash=hashed(stored.content_digest().encode()),
+                estimated_input_tokens=0,
+                has_images=has_images((stored,)),
+            ),
+            actor=Actor.USER,
+        )
         self._tell(TurnStarted(turn_id=self.id, message=stored))
 
     async def _route(self) -> Chosen:
@@ -123,7 +150,10 @@ class Turn:
             workspace_path=setup.workspace_path,
             cost_today_usd=await self._today_usd(),
         )
+        started_s = time.perf_counter()
         decision = setup.router.decide(facts)
+        elapsed_ms = (time.perf_counter() - started_s) * 1000
+        self._trace.emit(routed(decision, elapsed_ms), parent=self._started)
         served = setup.models.served(decision.require())
         record = decision.record
         if record is None:
@@ -164,12 +194,22 @@ class Turn:
             await self._calling.keep(self._calling.results(calls, _NO_TOOLS, OutcomeStatus.ERROR))
             return True
         answers: dict[str | None, Message] = {}
+        called: dict[str | None, Event | None] = {}
+        after = self._calling.parent
 
         def started(call: ToolUseBlock) -> None:
             self._tell(ToolStarted(turn_id=self.id, call=call))
+            effects = next(t.side_effects for t in toolbox.tools if t.name == call.name)
+            called[call.id] = self._trace.emit(tool_called(call, effects), parent=after)
 
         def answered(message: Message) -> None:
-            answers[message.metadata.parent_tool_use_id] = message
+            own = message.metadata.parent_tool_use_id
+            answers[own] = message
+            self._tool_count += 1
+            cause = called.get(own) or after
+            self._calling.parent = self._trace.emit(
+                tool_ended(message), parent=cause, actor=Actor.TOOL
+            )
 
         turn = TurnRef(session_id=self._conversation.id, turn_id=self.id)
         try:
@@ -195,6 +235,8 @@ class Turn:
         if repair is not None:
             text = f"{served.adapter.name} did not take the history: {repair.text}"
             self._tell(Warned(turn_id=self.id, code="repaired", text=text))
+            repaired = events.TurnHistoryRepaired(model=served.id, repairs=(repair.name,))
+            self._trace.emit(repaired, parent=self._calling.parent)
         return repair is not None
 
     def _fall_back(self, served: Served, error: ProviderError, tried: set[str]) -> Chosen:
@@ -226,6 +268,20 @@ class Turn:
     async def _today_usd(self) -> Decimal:
         has_rules = self._setup.has_rules
         return (await self._setup.spending.spent()).day_usd if has_rules else Decimal(0)
+
+    def _completed(self) -> events.TurnCompleted:
+        answer = self._answer
+        usage = None if answer is None else answer.metadata.usage
+        reason = None if answer is None else answer.metadata.stop_reason
+        return events.TurnCompleted(
+            stop_reason=reason or StopReason.END_TURN,
+            llm_call_count=self._calling.count,
+            tool_call_count=self._tool_count,
+            total_input_tokens=0 if usage is None else usage.prompt_tokens,
+            total_output_tokens=0 if usage is None else usage.output_tokens,
+            total_cost_usd=self._conversation.cost().total_usd - self._spent_before,
+            wall_time_seconds=time.monotonic() - self._started_s,
+        )
 
     def _tell(self, event: TurnEvent) -> None:
         self.events.put_nowait(event)

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+import metis
+from metis.session import Options, Stored, TurnEnded
+from metis.streaming import TextDelta
+
+SIM = Options(simulate=True)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'metis.db'}"
+
+
+def test_one_question_and_one_answer(url: str) -> None:
+    reply = metis.ask("say all is well", model="sonnet", url=url, options=SIM)
+    assert str(reply) == "all is well"
+    assert reply.cost_usd > 0
+    with metis.open_sync(url, SIM) as m:
+        assert [record.id for record in m.sessions()] == [reply.session_id]
+        again = m.resume(reply.session_id)
+        assert again.cost().total_usd == reply.cost_usd
+        assert len(again.messages) == 2
+
+
+def test_a_session_without_async(url: str) -> None:
+    with metis.open_sync(url, SIM) as m:
+        session = m.session(model="sonnet", system="Be short.")
+        events = list(session.send("count to 3"))
+        assert isinstance(events[-1], TurnEnded)
+        assert sum(isinstance(event, Stored) for event in events) == 1
+        assert session.preview_swap("gpt-5").fits
+        session.swap("gpt-5")
+        assert session.model == "openai:gpt-5"
+        for event in session.send("count to 30"):
+            if isinstance(event, TextDelta):
+                break
+        other = session.fork()
+        assert other.ask("say hello") is not None
+        session.end()
+
+
+def test_what_is_not_open_says_so() -> None:
+    with pytest.raises(RuntimeError, match="open_sync"):
+        metis.open_sync("sqlite:///x.db").sessions()

@@ -1,0 +1,81 @@
+import pytest
+
+from build import call, image, text
+from metis.canonical import new_tool_use_id
+from metis.canonical.errors import SwapRefusedError
+from metis.events import Bus, Event, cause_faults
+from metis.events.event import write
+from metis.session import Metis
+from session.fake import Fake, say, serving
+from session.kit import events_of, options
+
+pytestmark = pytest.mark.anyio
+CANARY = "sk-canary-0123456789"
+
+
+def listening() -> tuple[Bus, list[Event]]:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    return bus, heard
+
+
+async def test_a_turn_is_told_in_order_with_its_causes_and_without_its_words(url: str) -> None:
+    bus, heard = listening()
+    reading = say("I read xyzzy.", call("read_file", new_tool_use_id(), path="plugh.txt"))
+    keys = {"anthropic": CANARY}
+    async with (
+        serving(Fake(reading, say("done"))) as fake,
+        Metis(url, options(fake, bus=bus, keys=keys)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await events_of(session, "please read frotz")
+    assert fake.headers[0]["x-api-key"] == CANARY
+    assert [event.type for event in heard] == [
+        "turn.started",
+        "route.decided",
+        "llm.call_started",
+        "llm.call_completed",
+        "tool.called",
+        "tool.completed",
+        "llm.call_started",
+        "llm.call_completed",
+        "turn.completed",
+    ]
+    assert list(cause_faults(heard)) == []
+    told = b"".join(map(write, heard))
+    for secret in (b"xyzzy", b"frotz", b"plugh", CANARY.encode()):
+        assert secret not in told
+
+
+@pytest.mark.row("M-246")
+async def test_a_refused_swap_is_one_event(url: str) -> None:
+    bus, heard = listening()
+    async with serving(Fake()) as fake, Metis(url, options(fake, bus=bus, tools=None)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask([text("what is this?"), image()])
+        heard.clear()
+        with pytest.raises(SwapRefusedError):
+            await session.swap("openai:gpt-3.5-turbo")
+    assert [event.type for event in heard] == ["route.constraint_failed"]
+    payload = heard[0].payload
+    assert getattr(payload, "model", None) == "openai:gpt-3.5-turbo"
+    assert getattr(payload, "capability", None) == "no_vision_support"
+    assert "images" in getattr(payload, "reason", "")
+
+
+async def test_a_call_that_fails_is_told_once_and_ends_the_turn(url: str) -> None:
+    bus, heard = listening()
+    async with (
+        serving(Fake(say(status=400, error="no frotz here"))) as fake,
+        Metis(url, options(fake, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        with pytest.raises(Exception, match="frotz"):
+            await session.ask("x")
+    assert [event.type for event in heard][2:] == [
+        "llm.call_started",
+        "llm.call_failed",
+        "turn.failed",
+    ]
+    assert b"frotz" not in b"".join(map(write, heard))
+    assert list(cause_faults(heard)) == []
