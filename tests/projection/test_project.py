@@ -270,6 +270,23 @@ def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone()
     assert project([user("go"), loose], RICH).losses == []
 
 
+@pytest.mark.row("T210")
+def test_the_loss_of_a_blank_text_names_the_place_that_it_had() -> None:
+    answer = assistant(replace(thinking("hm"), signature=None), text(" "), text("so"))
+    assert told(project([user("go"), answer], RICH)) == [
+        ("dropped", "thinking", "$.content[0]"),
+        ("dropped", "text", "$.content[1]"),
+    ]
+
+
+@pytest.mark.row("T76", "T176")
+def test_what_follows_nothing_but_instructions_is_still_the_start() -> None:
+    target = replace(RICH, starts_with_user=True)
+    assert project([system(text("be brief"))], PLAIN).calls is None
+    assert project([system(text("")), user(text(""))], target).calls is None
+    assert project([system(text("x")), user(text("go"))], target).calls == set()
+
+
 @pytest.mark.row("T40")
 def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
     thought = replace(thinking("hm"), signature="s", issuer=None)

@@ -57,7 +57,24 @@ def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Messag
             kept.append((index, sent))
     if ledger.target.pairs_thoughts and role is Role.ASSISTANT:
         changed = _drop_loose_thoughts(kept, message, ledger) or changed
+    if not ledger.target.takes_blank_text:
+        changed = _drop_blanks(kept, message, ledger) or changed
     return (with_blocks(message, kept) if changed else message), later
+
+
+def _drop_blanks(kept: list[Placed], message: Message, ledger: Ledger) -> bool:
+    """Drop blank text; in a signed turn even an empty block has its place (T39, T88)."""
+    if any(isinstance(block, _THOUGHTS) for _, block in kept):
+        return False
+    count = len(kept)
+    for placed in kept[:]:
+        index, block = placed
+        if type(block) is TextBlock and not block.text.strip():
+            path = f"$.content[{index}]"
+            fail_if_critical(block, message, path, "it is blank")
+            ledger.dropped(message, "text", path, "the text is blank")
+            kept.remove(placed)
+    return len(kept) < count
 
 
 def _drop_loose_thoughts(kept: list[Placed], message: Message, ledger: Ledger) -> bool:

@@ -37,7 +37,7 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     if are_turns_free(messages, target):
         calls = calls_if_ready(messages, target)
         if calls is not None:
-            return Projection(messages, [], calls)
+            return Projection(messages, [], calls if _is_under_way(messages) else None)
     return _project(messages, target, is_start=True)
 
 
@@ -68,7 +68,7 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     sent = place_turns(sent, ledger)
     sent = plan_marks(sent, ledger)
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
-    is_closed = is_closed and bool(sent)  # what nothing stands before is a beginning itself
+    is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
     return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
 
 
@@ -92,6 +92,11 @@ def _project_messages(
             hoist.take(message, media)
             sent.append(place(carried, role, ledger))
     return sent + hoist.give()
+
+
+def _is_under_way(sent: Sequence[Message]) -> bool:
+    """Whether more was sent than instructions: what follows those is still the start."""
+    return bool(sent) and sent[-1].role not in (Role.SYSTEM, Role.DEVELOPER)
 
 
 def _has_hints(messages: Sequence[Message]) -> bool:

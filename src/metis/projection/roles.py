@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import RedactedThinkingBlock, TextBlock, ThinkingBlock
+from metis.canonical.blocks import TextBlock
 from metis.canonical.message import Message, Role
-from metis.projection.content import Placed, with_blocks
-from metis.projection.critical import fail_if_critical
+from metis.projection.content import with_blocks
 from metis.projection.ledger import Ledger
 from metis.projection.target import Target, is_native
 
@@ -61,33 +60,11 @@ def _marked(message: Message) -> Message:
 
 
 def drop_empties(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
-    """The messages that say something; blank text goes where the target refuses it (T83, T88)."""
+    """The messages that say something (T83)."""
     kept: list[Message] = []
     for message in messages:
-        if is_native(message, ledger.target):
+        if message.content or is_native(message, ledger.target):
             kept.append(message)
-            continue
-        sent = message if ledger.target.takes_blank_text else _without_blanks(message, ledger)
-        if sent.content:
-            kept.append(sent)
         elif message.role != Role.SYSTEM:
             ledger.dropped(message, "message", "$", "it holds nothing that can be sent")
     return kept
-
-
-def _without_blanks(message: Message, ledger: Ledger) -> Message:
-    blanks = [
-        index
-        for index, block in enumerate(message.content)
-        if type(block) is TextBlock and not block.text.strip()
-    ]
-    sealed = ThinkingBlock | RedactedThinkingBlock
-    if not blanks or any(isinstance(block, sealed) for block in message.content):
-        return message  # in a signed turn even an empty block has its place (T39)
-    for index in blanks:
-        fail_if_critical(message.content[index], message, f"$.content[{index}]", "it is blank")
-        ledger.dropped(message, "text", f"$.content[{index}]", "the text is blank")
-    left: list[Placed] = [
-        (index, block) for index, block in enumerate(message.content) if index not in blanks
-    ]
-    return with_blocks(message, left)
