@@ -63,7 +63,9 @@ def test_a_representation_leaves_out_defaults() -> None:
     assert repr(MessageMetadata()) == "MessageMetadata()"
 
 
-@pytest.mark.parametrize("stranger", [object(), usage(), 1j, {1}], ids=repr)
+@pytest.mark.parametrize(
+    "stranger", [object(), usage(), 1j, {1}], ids=lambda value: type(value).__name__
+)
 @pytest.mark.row("M-010")
 def test_what_is_no_block_never_passes_for_one(stranger: Any) -> None:
     with pytest.raises(MetisError):
