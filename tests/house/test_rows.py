@@ -6,7 +6,6 @@ from house.rows import SHARED, claims, known_rows, titles
 
 # Rows of the canonical part that wait for another room, each with the room.
 WAITING: dict[str, str] = {
-    "M-068": "session",
     "M-073": "gateway",
     "M-074": "gateway",
     "M-143": "adapters",

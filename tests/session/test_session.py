@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from decimal import Decimal
 
@@ -49,7 +50,7 @@ def reading(path: str = "README.md", **fields: object) -> Say:
     return say("I'll read it.", call("read_file", new_tool_use_id(), path=path), **fields)
 
 
-@pytest.mark.row("M-238")
+@pytest.mark.row("M-068")
 async def test_a_simple_exchange_is_two_messages_with_an_exact_cost(url: str) -> None:
     async with (
         serving(Fake(say("Hello there."))) as fake,
@@ -191,7 +192,6 @@ async def test_a_swap_in_mid_turn_waits_and_the_last_one_counts(url: str) -> Non
     assert models == [SONNET, SONNET, GPT]
 
 
-@pytest.mark.row("T204")
 async def test_an_alias_at_the_start_asks_another_model_once(url: str) -> None:
     async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
         session = await m.session(model="sonnet")
@@ -323,7 +323,7 @@ async def test_a_refused_history_is_repaired_once_told_and_sent_again(url: str) 
     assert stored[1].content[0].type == "thinking"
 
 
-@pytest.mark.row("T185", "T208")
+@pytest.mark.row("T185")
 async def test_a_full_window_is_summed_up_and_the_turn_goes_on(url: str) -> None:
     full = say(status=400, error="prompt is too long: 250000 tokens > 200000 maximum")
     script = [reading(), say("one"), full, say("the gist"), say("two")]
@@ -426,6 +426,29 @@ async def test_a_model_that_calls_for_ever_is_stopped(url: str) -> None:
             await session.ask("go")
         assert validate_session(await m.store.messages(session.id)) == []
     assert len(fake.asked) == 3
+
+
+async def test_a_hundred_sessions_stream_at_once(url: str) -> None:
+    steps = [say("one two three", pause_s=0.005) for _ in range(100)]
+    async with serving(Fake(*steps)) as fake, Metis(url, options(fake)) as m:
+        sessions = [await m.session(model="sonnet") for _ in range(100)]
+        answers = await asyncio.gather(*(each.ask("count") for each in sessions))
+        assert all(answer is not None for answer in answers)
+        assert {each.cost().total_usd for each in sessions} == {ONE}
+
+
+async def test_no_word_and_no_key_is_in_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-canary-0123456789"
+    script = [reading("plugh"), say(status=400, error=f"frotz {key}")]
+    with caplog.at_level(logging.DEBUG, "metis"):
+        async with (
+            serving(Fake(*script)) as fake,
+            Metis(url, options(fake, keys={"anthropic": key})) as m,
+        ):
+            session = await m.session(model="sonnet")
+            with pytest.raises(InvalidRequestError):
+                await session.ask("xyzzy")
+    assert not [word for word in ("xyzzy", "plugh", "frotz", key) if word in caplog.text]
 
 
 async def test_a_fork_goes_its_own_way(url: str) -> None:

@@ -31,6 +31,7 @@ async def test_a_turn_is_told_in_order_with_its_causes_and_without_its_words(url
         await events_of(session, "please read frotz")
     assert fake.headers[0]["x-api-key"] == CANARY
     assert [event.type for event in heard] == [
+        "session.created",
         "turn.started",
         "route.decided",
         "llm.call_started",
@@ -72,7 +73,7 @@ async def test_a_call_that_fails_is_told_once_and_ends_the_turn(url: str) -> Non
         session = await m.session(model="sonnet")
         with pytest.raises(Exception, match="frotz"):
             await session.ask("x")
-    assert [event.type for event in heard][2:] == [
+    assert [event.type for event in heard][3:] == [
         "llm.call_started",
         "llm.call_failed",
         "turn.failed",

@@ -15,6 +15,7 @@ from metis.canonical.errors import StoreClosedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.events import Budget, Bus
+from metis.events.work import SessionCreated, SessionResumed
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
 from metis.session.context import Context, read_context
 from metis.session.conversation import Conversation
@@ -24,6 +25,7 @@ from metis.session.session import Session
 from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
 from metis.session.spending import Spending
 from metis.session.toolkit import Toolkit
+from metis.session.trace import Trace
 from metis.sim import Simulator
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
@@ -153,6 +155,9 @@ class Metis:
             workspace_path=setup.workspace_path, active_model=active
         )
         conversation = Conversation(setup.store, record.id, pinned=active)
+        Trace(setup.bus, record.id).emit(
+            SessionCreated(workspace_path=setup.workspace_path, initial_active_model=active)
+        )
         texts = self._context(system or "").texts()
         if texts:
             await conversation.keep(*(_instructions(record.id, text) for text in texts))
@@ -165,6 +170,7 @@ class Metis:
         setup = self._opened()
         record = await setup.store.session(session_id)
         entries = await setup.store.history(session_id)
+        Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
         if record.active_model is not None:
             setup.models.resolve(record.active_model)
         return self._hold(Conversation(setup.store, record.id, entries, pinned=record.active_model))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -10,7 +11,12 @@ from metis.canonical.errors import SessionEndedError, SwapRefusedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.events import Actor
-from metis.events.work import RouteConstraintFailed, SessionModelChanged
+from metis.events.work import (
+    RouteConstraintFailed,
+    SessionEnded,
+    SessionForked,
+    SessionModelChanged,
+)
 from metis.routing import read_override
 from metis.session.compaction import Compaction
 from metis.session.conversation import PINNED, Conversation, SessionCost
@@ -52,6 +58,8 @@ class Session:
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._queued: list[str | None] = []
         self._is_ended = False
+        self._turn_count = 0
+        self._opened_s = time.monotonic()
 
     @property
     def id(self) -> str:
@@ -86,6 +94,7 @@ class Session:
         the turn.
         """
         turn = self._turn(said)
+        self._turn_count += 1
         task = asyncio.create_task(self._run(turn))
         self._tasks[task] = turn
         try:
@@ -247,6 +256,8 @@ class Session:
         """A new session that goes on from here, or from a message; this one stays as it is."""
         async with self._lock:
             record = await self._setup.store.fork(self.id, at=at)
+        tip = at or next((each.id for each in reversed(self._conversation.path)), "")
+        self._trace.emit(SessionForked(source_session_id=self.id, at_message_id=tip))
         return await self._reopen(record.id)
 
     async def end(self, disposition: Disposition = "completed") -> None:
@@ -256,6 +267,14 @@ class Session:
         await self.cancel()
         self._is_ended = True
         cost = self.cost()
+        self._trace.emit(
+            SessionEnded(
+                disposition=disposition,
+                turn_count=self._turn_count,
+                total_cost_usd=cost.total_usd,
+                duration_seconds=time.monotonic() - self._opened_s,
+            )
+        )
         await self._conversation.note(
             SidecarEntry(
                 id=new_ulid(),
