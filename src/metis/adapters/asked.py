@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from metis.adapters.codecs import CODECS
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
-from metis.adapters.toolbox import LostOption, is_usual, lost_tools, named, without_choice
+from metis.adapters.toolbox import (
+    LostOption,
+    is_usual,
+    lost_tools,
+    named,
+    shaped,
+    without_choice,
+)
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
@@ -37,6 +44,7 @@ class Asked:
         asked = self._options(options, tools)
         if not is_own(options, profile):
             tools, asked = named(profile, tools, asked, self.lost)
+            tools = shaped(profile, tools, self.lost)
         if tools and not self._model.capabilities.supports_tools:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed
 from metis.adapters.profiles import COMPATIBLE, PROFILES
+from metis.projection.schemas import SchemaRule
 from metis.wire.tool_ids import IdRule
 
 _SOUND = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
@@ -25,6 +26,8 @@ def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile
         "path": "/v1/chat/completions",
         "defaults": _HOSTED,
         "joins_text": False,
+        "schemas": SchemaRule(),
+        "wants_descriptions": False,
         "free_names": False,
         **facts,
     }

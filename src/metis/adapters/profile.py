@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
 from metis.catalog.models import AdapterCapabilities
+from metis.projection.schemas import SchemaRule
 from metis.projection.target import Target
 from metis.wire.tool_ids import IdRule
 
@@ -70,6 +71,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether a model can be told which tool to call."""
     strict_tools: bool = False
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
+    schemas: SchemaRule = SchemaRule()
+    """What of JSON Schema it takes in the definition of a tool."""
+    wants_descriptions: bool = False
+    """Whether a tool without a description may be refused; it is told by its name then (T112)."""
     asks_for_usage: bool = False
     """Whether a stream tells its usage only if asked with `stream_options`."""
 

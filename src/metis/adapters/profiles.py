@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed
+from metis.projection.schemas import SchemaRule
 from metis.wire.tool_ids import IdRule
+
+_PLAIN_ROOT = SchemaRule(plain_root=True)
 
 _GEMINI = Profile(
     name="gemini",
@@ -68,6 +71,7 @@ _RESPONSES = Profile(
     ),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
+    schemas=_PLAIN_ROOT,
     ids=IdRule(prefix="call_"),
     documents=True,
     url_blocks=frozenset({"image", "document"}),
@@ -104,6 +108,7 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
+        schemas=_PLAIN_ROOT,
         ids=IdRule(prefix="toolu_"),
         documents=True,
         document_media_types=frozenset({"application/pdf"}),
@@ -142,6 +147,7 @@ PROFILES: Mapping[str, Profile] = {
         ),
         refused_options=frozenset({"top_k"}),
         length_key="max_completion_tokens",
+        schemas=_PLAIN_ROOT,
         strict_tools=True,
         asks_for_usage=True,
         ids=IdRule(prefix="call_", longest=40),
@@ -200,6 +206,8 @@ COMPATIBLE = Profile(
     free_names=True,
     refused_options=frozenset({"top_k"}),
     length_key="max_tokens",
+    schemas=SchemaRule(plain_root=True, references=False, booleans=False),
+    wants_descriptions=True,
     asks_for_usage=True,
     ids=IdRule(prefix="call_", longest=40),
     joins_text=True,

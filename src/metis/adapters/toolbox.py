@@ -10,6 +10,7 @@ from metis.adapters.profile import Profile
 from metis.canonical.tools import ToolDefinition
 from metis.projection.calls import wire_name
 from metis.projection.loss import Change
+from metis.projection.schemas import fit_schema
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.codec import Codec
 from metis.wire.shape import maybe_list, maybe_object
@@ -84,6 +85,25 @@ def named(
         chosen = replace(choice, name=wire_name(choice.name, length))
         options = replace(options, tool_choice=chosen)
     return tuple(sent.values()), options
+
+
+def shaped(
+    profile: Profile, tools: Sequence[ToolDefinition], lost: list[LostOption]
+) -> Sequence[ToolDefinition]:
+    """Tools whose schemas and descriptions the provider takes (T103-T107, T110, T112)."""
+    sent: list[ToolDefinition] = []
+    for index, tool in enumerate(tools):
+        schema, changes = fit_schema(tool.input_schema, profile.schemas)
+        for change in changes:
+            reason = f"the tool {tool.name!r} at {profile.name}: {change}"
+            lost.append(LostOption(f"tools[{index}].input_schema", reason, Change.ALTERED))
+        named = tool if schema is tool.input_schema else replace(tool, input_schema=schema)
+        if profile.wants_descriptions and not tool.description:
+            reason = f"the tool {tool.name!r} has no description, so its name stands for one"
+            lost.append(LostOption(f"tools[{index}].description", reason, Change.SYNTHESISED))
+            named = replace(named, description=tool.name)
+        sent.append(named)
+    return sent
 
 
 def without_choice(
