@@ -163,7 +163,7 @@ def test_lossy_projection_logging(caplog: pytest.LogCaptureFixture) -> None:
     No bus is told: the rooms that project and send stand above the events, and cannot see them.
     """
     thought = assistant(thinking("hm", signature="c2ln", issuer="anthropic"), text("hi"))
-    with caplog.at_level(logging.DEBUG, logger="metis"):
+    with caplog.at_level(logging.DEBUG, logger="metis.adapters"):
         adapters.get("openai").to_wire([user(text("go")), thought])
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
