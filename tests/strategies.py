@@ -1,6 +1,7 @@
 """What hypothesis draws from: any JSON, any block, any message, any conversation."""
 
 import json
+from base64 import b64encode
 from datetime import UTC
 from enum import Enum, auto
 from typing import Any
@@ -335,7 +336,14 @@ def messages(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[Message]:
 _said = words.map(lambda said: TextBlock(text=said))
 _pictures = st.builds(
     ImageBlock,
-    source=st.builds(ImageSource, kind=st.sampled_from(["base64", "url", "file_ref"]), data=words),
+    source=st.one_of(
+        st.builds(
+            ImageSource,
+            kind=st.just("base64"),
+            data=st.binary(min_size=1, max_size=9).map(lambda data: b64encode(data).decode()),
+        ),
+        st.builds(ImageSource, kind=st.sampled_from(["url", "file_ref"]), data=words),
+    ),
     media_type=st.sampled_from(["image/png", "image/jpeg", "image/svg+xml; charset=utf-8"]),
 )
 _thoughts = st.builds(ThinkingBlock, text=words, signature=_maybe(words)) | st.builds(

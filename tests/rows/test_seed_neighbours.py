@@ -78,7 +78,7 @@ def test_messages_go_in_and_messages_come_out() -> None:
 @pytest.mark.row("K-002")
 @pytest.mark.parametrize("name", PROTOCOLS.values())
 def test_each_protocol_writes_requests_and_reads_streams(name: str) -> None:
-    judged = {"anthropic", "openai", "openai-responses", "gemini"}
+    judged = {"anthropic", "openai", "openai-responses", "gemini", "ollama"}
     assert set(PROTOCOLS.values()) == judged
     assert complaints(name, body_of(name, TALK)) == []
     adapter = adapters.get(name)
@@ -305,7 +305,7 @@ def test_one_function_writes_tools_for_all_hosts(monkeypatch: pytest.MonkeyPatch
 
     assert tools_of("openai") == tools_of("openrouter")
     assert tools_of("openai")[0]["function"]["parameters"] == schema
-    monkeypatch.setattr("metis.wire.openai_chat.options.encode_tools", other)
+    monkeypatch.setattr("metis.wire.functions.encode_functions", other)
     for name in ("openai", "openrouter"):
         assert [each["function"]["name"] for each in tools_of(name)] == ["f_patched"]
 

@@ -105,7 +105,10 @@ def test_prefix_stable(name: str, messages: list[Message]) -> None:
     adapter = adapters.get(name)
     whole = json.loads(adapter.to_wire(messages).body)
     for count in turn_ends(tuple(messages)):
-        part = json.loads(adapter.to_wire(messages[:count]).body)
+        request = adapter.to_wire(messages[:count])
+        if any(loss.change == "synthesised" for loss in request.losses):
+            continue  # what was made up at the end gives way to what really comes
+        part = json.loads(request.body)
         sent = turns_of(part)
         assert sent == turns_of(whole)[: len(sent)]
         rest = {key: value for key, value in part.items() if key not in LISTS}
@@ -177,6 +180,8 @@ def essence(content: tuple[ContentBlock, ...]) -> list[Any]:
     told: list[Any] = []
     for block in content:
         match block:
+            case ThinkingBlock(text=""):
+                pass  # a signature alone, which some protocols put on the part that follows
             case ThinkingBlock() | TextBlock():
                 told.append((block.type, block.text))
             case ToolUseBlock():

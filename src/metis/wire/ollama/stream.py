@@ -34,7 +34,7 @@ from metis.wire.ollama.response import call_ids, decode_body, decode_usage
 from metis.wire.ollama.types import PROTOCOL, read_json, read_plain, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
-_HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 18
 """How much is kept of an answer that does not look like a stream."""
 _FOLDED = frozenset({"message", "response", "thinking", "logprobs"})
 
