@@ -115,7 +115,8 @@ def test_every_error_has_a_section() -> None:
 
 
 @pytest.mark.parametrize("page", pages_with("python"), ids=page_id)
-def test_python_examples_run(page: Path) -> None:
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may leave files behind
     namespace: dict[str, Any] = {"__name__": "example"}
     for number, source in enumerate(fences(page, "python"), 1):
         code = compile(source, f"{page.name}, example {number}", "exec")
