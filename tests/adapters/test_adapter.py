@@ -342,3 +342,20 @@ def test_a_new_provider_is_a_row() -> None:
     request = toy.to_wire(TALK)
     assert json.loads(request.body)["messages"][0] == {"role": "user", "content": "go"}
     assert isinstance(toy.from_wire_request(request.body).messages[0], Message)
+
+
+@pytest.mark.row("M-010")
+def test_tools_of_a_client_go_to_the_provider_that_it_asked_itself() -> None:
+    """Whatever the catalogue says of the model: the client's own words come back key for key."""
+    adapter = adapters.get("deepseek")
+    function = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
+    body = {
+        "model": "deepseek-reasoner",
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"type": "function", "function": function}],
+    }
+    assert not adapter.capabilities("deepseek-reasoner").supports_tools
+    request = adapter.from_wire_request(body)
+    wire = adapter.to_wire(request.messages, request.tools, request.options)
+    assert json.loads(wire.body) == body
+    assert wire.losses == []

@@ -45,7 +45,9 @@ class Asked:
         if not is_own(options, profile):
             tools, asked = named(profile, tools, asked, self.lost)
             tools = shaped(profile, tools, self.lost)
-        if tools and not self._model.capabilities.supports_tools:
+        # A client that speaks to the provider itself knows what it asks for.
+        is_refused = not (self._model.capabilities.supports_tools or is_own(options, profile))
+        if tools and is_refused:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
             tools, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
