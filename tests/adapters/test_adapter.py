@@ -101,7 +101,7 @@ def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
 @pytest.mark.row("T196", "T201")
 def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
-    body = {
+    body: dict[str, Any] = {
         "model": "claude-sonnet-4-6",
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "go"}],
@@ -225,7 +225,7 @@ def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
 
 @pytest.mark.row("M-014", "T183")
 def test_a_host_gets_the_options_that_all_hosts_of_the_protocol_know() -> None:
-    body = {
+    body: dict[str, Any] = {
         "model": "gpt-5",
         "messages": [{"role": "user", "content": "go"}],
         "max_completion_tokens": 9,
@@ -348,8 +348,12 @@ def test_a_new_provider_is_a_row() -> None:
 def test_tools_of_a_client_go_to_the_provider_that_it_asked_itself() -> None:
     """Whatever the catalogue says of the model: the client's own words come back key for key."""
     adapter = adapters.get("deepseek")
-    function = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
-    body = {
+    function: dict[str, Any] = {
+        "name": "f",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    body: dict[str, Any] = {
         "model": "deepseek-reasoner",
         "messages": [{"role": "user", "content": "go"}],
         "tools": [{"type": "function", "function": function}],
