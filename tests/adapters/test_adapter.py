@@ -1,6 +1,7 @@
 import json
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import msgspec
