@@ -15,6 +15,9 @@ from msgspec import Struct
 
 from metis.canonical.ids import hashed_tool_id
 
+OURS = "tu_"
+"""How an id begins that we minted."""
+
 _ALNUM = string.digits + string.ascii_letters
 
 
@@ -25,7 +28,7 @@ def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) ->
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """An id for a call that the target did not make: its prefix, and what is unique of ours."""
-    return prefix + (tool_use_id[3:] if tool_use_id[:3] == "tu_" else tool_use_id)
+    return prefix + tool_use_id.removeprefix(OURS)
 
 
 class IdRule(Struct, frozen=True, kw_only=True):
