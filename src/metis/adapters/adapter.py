@@ -47,6 +47,7 @@ class Adapter:
         self._memory = Memory()
         self._models: dict[str, Model] = {}
         self._fits: dict[Target, Target] = {}
+        self._plain_reading = CallReading((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -260,6 +261,8 @@ class Adapter:
         return context if context.provider else replace(context, provider=self.name)
 
     def _reading(self, context: RequestContext) -> CallReading:
+        if not context.tools:
+            return self._plain_reading
         return CallReading(context.tools, self.profile.tool_name_length)
 
     def _asked_model(self, options: AdapterOptions) -> Model:

@@ -9,6 +9,7 @@ import hashlib
 import re
 import string
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import count
 
 from msgspec import Struct
@@ -18,9 +19,11 @@ from metis.canonical.ids import hashed_tool_id
 OURS = "tu_"
 """How an id begins that we minted."""
 
+_IDS_KEPT = 20_000  # a client sends its whole history again with every request
 _ALNUM = string.digits + string.ascii_letters
 
 
+@lru_cache(maxsize=_IDS_KEPT)
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
     """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
     return hashed_tool_id(session_id, provider_id, str(occurrence))
