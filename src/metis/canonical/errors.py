@@ -63,6 +63,7 @@
         ├── SwapRefusedError        the history does not fit the model; nothing was changed
         ├── BudgetExceededError     the money is spent; nothing was sent
         ├── TurnLimitError          a turn that would not come to its end
+        ├── NoTurnError             no turn to take back or to ask again
         └── SessionEndedError       the session was ended
 
 The text of an error is for people; its fields are for programs.
@@ -510,6 +511,10 @@ class BudgetExceededError(SessionError):
 
 class TurnLimitError(SessionError):
     """A turn was ended because the model went on and on."""
+
+
+class NoTurnError(SessionError):
+    """There is no turn that could be taken back or asked again."""
 
 
 class SessionEndedError(SessionError):
