@@ -54,6 +54,8 @@
     │   ├── RoutingPolicyError      a rules file that cannot be used; holds every problem
     │   ├── RefusedChoiceError      the model that the user asked for cannot take the turn
     │   └── NoModelError            no model can take the turn; holds what was tried
+    ├── KeyFileError                a file of keys that cannot be used
+    ├── SettingsError               a setting that cannot be used; says where it stands
     ├── EventError                  something about what happened that cannot be told
     │   ├── InvalidEventError       an event that the catalogue does not allow
     │   └── BusOverflowError        more events than a subscriber has taken
@@ -290,6 +292,15 @@ class OtherProviderError(ProviderError):
 
 class KeyFileError(MetisError):
     """A file of keys that cannot be used; what it says never holds a key."""
+
+
+class SettingsError(MetisError, ValueError):
+    """A setting that cannot be used: `place` is a file with its line, a variable or an option."""
+
+    def __init__(self, reason: str, *, place: str) -> None:
+        self.reason = reason
+        self.place = place
+        super().__init__(f"{place}: {reason}")
 
 
 class StoreError(MetisError):
