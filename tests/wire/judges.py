@@ -51,11 +51,23 @@ def _with_sampling(kind: Any) -> Any:
 
 
 @cache
-def _gemini() -> type[pydantic.BaseModel]:
-    """The body of generateContent, made of the types of the official SDK."""
+def _genai() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
         from google.genai import types as genai  # noqa: PLC0415 - heavy, and only here
+    return genai
+
+
+def gemini_answer(body: Any) -> None:
+    """Raise what the official SDK has to say against an answer of Gemini, or a piece of one."""
+    _genai().GenerateContentResponse.model_validate_json(json.dumps(body))
+
+
+@cache
+def _gemini() -> type[pydantic.BaseModel]:
+    """The body of generateContent, made of the types of the official SDK."""
+    genai = _genai()
+    contents: Any = list[genai.Content]
     optional: dict[str, Any] = {
         "systemInstruction": genai.Content,
         "generationConfig": genai.GenerationConfig,
@@ -69,7 +81,7 @@ def _gemini() -> type[pydantic.BaseModel]:
     return pydantic.create_model(
         "Body",
         __config__=pydantic.ConfigDict(extra="forbid"),
-        contents=(list[genai.Content], ...),
+        contents=(contents, ...),
         **fields,
     )
 
