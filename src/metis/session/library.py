@@ -21,6 +21,7 @@ from metis.session.context import Context, read_context
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
 from metis.session.models import Models
+from metis.session.outages import Outages
 from metis.session.session import Session
 from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
 from metis.session.spending import Spending
@@ -104,7 +105,7 @@ class Metis:
                 rules=self._rules(models),
                 outage=availability.outage,
             ),
-            availability=availability,
+            outages=Outages(availability, _now),
             spending=Spending(store, now=_now),
             budget=options.budget,
             bus=options.bus,
