@@ -206,6 +206,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         tools=Registry(*BUILTINS) if settings.tools else None,
         confirmation=_confirmation(asking, is_trusting=wish.is_trusting),
         simulate=choice.is_simulated,
+        is_free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
 

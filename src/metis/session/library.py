@@ -61,6 +61,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Who is asked before a call that changes something; nobody lets none of them run."""
     simulate: bool = False
     """Whether a simulator on this machine answers in the place of every provider."""
+    is_free: bool = False
+    """Whether no call costs anything, whatever its model costs elsewhere."""
     compact_at: float | None = COMPACT_AT
     compact_with: str | None = None
     max_calls: int = MAX_CALLS
@@ -88,7 +90,11 @@ class Metis:
     async def __aenter__(self) -> Self:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
-        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        models = Models(
+            base_urls={**await self._simulated(), **options.base_urls},
+            keys=keys,
+            is_free=options.is_free,
+        )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
         availability = Availability(clock=_now)
