@@ -97,7 +97,8 @@ def ask(  # noqa: PLR0913 - one parameter an option
 
     if system is not None and (is_continued or session_id is not None):
         raise click.UsageError("--system is for a new conversation; leave out -c and -s")
-    log_to_stderr(verbose=verbose)
+    if verbose:
+        show_log()
     wish = Wish(
         model=model,
         store=store,
@@ -193,16 +194,23 @@ for _command in (
     cli.add_command(_command)
 
 
-def log_to_stderr(*, verbose: bool) -> None:
-    """Show the log of metis, or keep it from the screen."""
+def hide_log() -> None:
+    """Keep the log of metis from the screen: what people should know is told to them in words."""
+    import logging
+
+    logging.getLogger("metis").addHandler(logging.NullHandler())
+
+
+def show_log() -> None:
+    """Show the log of metis on standard error."""
     import logging
 
     log = logging.getLogger("metis")
-    log.addHandler(logging.StreamHandler() if verbose else logging.NullHandler())
-    log.setLevel(logging.INFO if verbose else logging.ERROR)
-    log.propagate = False
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
 
 
 def main() -> None:
     """Run the command line."""
+    hide_log()
     cli(prog_name="metis")

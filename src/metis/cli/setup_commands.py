@@ -27,9 +27,9 @@ def completion(context: click.Context, shell: str) -> None:
     """Print the script that lets a shell complete commands, models and sessions.
 
     \b
-    bash   metis completion bash >> ~/.bashrc
-    zsh    metis completion zsh >> ~/.zshrc
-    fish   metis completion fish > ~/.config/fish/completions/metis.fish
+    bash, in .bashrc        source <(metis completion bash)
+    zsh, in .zshrc          source <(metis completion zsh)
+    fish, in config.fish    metis completion fish | source
     """  # noqa: D301 - click reads the backslash
     from metis.cli.completion import print_script
 

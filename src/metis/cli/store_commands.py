@@ -63,12 +63,25 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
 @click.command()
 @SESSION
 @STORE
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt"]),
+    default="jsonl",
+    show_default=True,
+    help="jsonl loses nothing and can be imported again.",
+)
 @click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="A file.")
-def export(session_id: str, store: str | None, target: IO[bytes]) -> None:
-    """Write a session as JSON lines: all that is needed to have it again."""
-    from metis.cli.stored import write_export
+def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> None:
+    """Write a session: as JSON lines with all that is needed to have it again, or for others.
 
-    sys.exit(write_export(store, session_id, target))
+    What a form cannot hold is told on standard error, one part a line.
+    """
+    from metis.cli.stored import write_export, write_form
+
+    if form == "jsonl":
+        sys.exit(write_export(store, session_id, target))
+    sys.exit(write_form(store, session_id, form, target))
 
 
 @click.command(name="import")

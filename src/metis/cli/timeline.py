@@ -11,8 +11,8 @@ from msgspec import Struct
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.columns import columns
+from metis.cli.finding import find_session
 from metis.cli.render import count, render_block
-from metis.cli.start import find_session
 from metis.cli.stored import with_store
 from metis.cli.table import cut, dollars
 from metis.events import Event, EventQuery
