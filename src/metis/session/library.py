@@ -56,7 +56,11 @@ class Metis:
     async def __aenter__(self) -> Self:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
-        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        models = Models(
+            base_urls={**await self._simulated(), **options.base_urls},
+            keys=keys,
+            is_free=options.is_free,
+        )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
         if options.home is not None:
