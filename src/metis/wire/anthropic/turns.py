@@ -134,12 +134,15 @@ class Turns:
         is_plain = spelling.get("plain") and _is_bare(blocks)
         content: Any = blocks[0].text if is_plain else blocks
         keys = spelling.get("keys")
+        if spelling.get("bare") and not blocks:
+            turns.append({"role": word, **(keys or {})})
+            return None
         turns.append({"role": word, "content": content, **keys} if keys else _Turn(content, word))
         return blocks if is_result and not is_plain else None
 
     def _without_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Leading instructions stand beside the turns, not among them."""
-        count = next((i for i, m in enumerate(messages) if m.role is not _SYSTEM), len(messages))
+        count = next((i for i, m in enumerate(messages) if not _is_aside(m)), len(messages))
         self._system = [*self._system, *messages[:count]]
         return messages[count:]
 
@@ -182,27 +185,32 @@ class Turns:
         return self._ids.get(ours) or derived_id(ours, _PREFIX)
 
 
+def _is_aside(message: Message) -> bool:
+    """Whether a leading message stands beside the turns; a client may have put it among them."""
+    return message.role is _SYSTEM and not spelling_of(message, PROTOCOL).get("turn")
+
+
 def _role_of(turn: _Turn | Wire) -> str:
     return turn["role"] if isinstance(turn, dict) else turn.role
 
 
 def _reopened(turn: _Turn | Wire) -> _Turn | Wire:
     """The same turn with a list of its own, to which blocks can be added."""
-    content = turn["content"] if isinstance(turn, dict) else turn.content
-    if not isinstance(content, str):
-        content = [*content]
-    return {**turn, "content": content} if isinstance(turn, dict) else _Turn(content, turn.role)
+    blocks = _blocks_of(turn)
+    if blocks is None:
+        return turn
+    return {**turn, "content": [*blocks]} if isinstance(turn, dict) else _Turn([*blocks], turn.role)
 
 
 def _blocks_of(turn: _Turn | Wire) -> list[Any] | None:
-    """The blocks of a turn, to which others can be added; None if it is a string."""
+    """The blocks of a turn, to which others can be added; None if it has no list of them."""
     if isinstance(turn, dict):
-        content = turn["content"]
+        content = turn.get("content")
     else:
         content = turn.content
         if isinstance(content, tuple):
             turn.content = content = [*content]
-    return None if isinstance(content, str) else content
+    return None if content is None or isinstance(content, str) else content
 
 
 def _spelled_blocks(

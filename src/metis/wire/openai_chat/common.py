@@ -159,7 +159,7 @@ Turn = User | System | Developer | Tool | Assistant
 def read_user(content: str | list[TextPart | ImagePart]) -> Found | None:
     """The blocks of what a person says; None if the long road has to be taken."""
     if isinstance(content, str):
-        return ((_make_text(content),) if content else ()), {}
+        return (_make_text(content),), {}
     blocks: list[ContentBlock] = []
     for part in content:
         if type(part) is TextPart:
