@@ -47,7 +47,7 @@ def guarded(work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
     try:
         return partial(work, *args, **kwargs)()
     except BrokenPipeError:
-        # Whoever read the output has enough of it; Python must not try to write the rest.
+        # Whoever read the output has enough of it, as `head` does: nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOT_WHOLE
     except (MetisError, OSError) as error:

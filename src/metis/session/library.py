@@ -123,6 +123,11 @@ class Metis:
         """The store behind the sessions."""
         return self._opened().store
 
+    @property
+    def models(self) -> Models:
+        """The models that can be asked, and who serves them."""
+        return self._opened().models
+
     async def session(self, *, model: str | None = None, system: str | None = None) -> Session:
         """A new session; `model` by id or alias is who answers, `system` what it is told first."""
         setup = self._opened()
