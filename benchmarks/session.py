@@ -86,13 +86,15 @@ class Ready(Transport):
         super().__init__()
         self.lines = answer_lines(words)
 
-    async def stream(
+    async def stream(  # noqa: PLR0913 - as it is asked
         self,
         adapter: Adapter,
         request: WireRequest,  # noqa: ARG002 - every request gets the same
         context: RequestContext,
         failed: Failed | None = None,  # noqa: ARG002 - nothing fails
         begun: Begun | None = None,
+        *,
+        tried: int = 0,  # noqa: ARG002 - the same
     ) -> AsyncGenerator[StreamEvent]:
         """The events of the ready answer."""
         decoder = adapter.stream_decoder(context)

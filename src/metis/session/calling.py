@@ -214,6 +214,7 @@ class Calling:
 
     def _settled(self, message: Message, asked: Asked, status: MessageStatus) -> Message:
         models = self._setup.models
+        message = self._conversation.with_fresh_calls(message)
         return settle(message, asked, models, ended_s=time.monotonic(), status=status)
 
     def _count(self, answer: Message) -> None:
