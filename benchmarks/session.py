@@ -6,14 +6,17 @@ turn can do with ready values: it encodes the request as a ready dict, decodes e
 answer, and stores two messages as JSON in SQLite, each in its own transaction. What counts is the
 median of the ratios of each round, in CPU time.
 
-    python benchmarks/session.py [--turns N] [--rounds N] [--history N,N,...]
+    python benchmarks/session.py [--turns N] [--rounds N] [--history N,N,...] [--memory N]
 """
 
 import argparse
 import asyncio
+import gc
 import platform
+import resource
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -46,6 +49,8 @@ from metis.transport.client import Begun, Failed
 from metis.wire.call import AdapterOptions, RequestContext, WireRequest
 
 MODEL = "anthropic:claude-sonnet-4-6"
+TURNS = 20
+"""The turns of each session whose memory is counted."""
 WORDS = 40
 """The words of a usual answer, one an event."""
 
@@ -222,13 +227,38 @@ async def measure(folder: Path, lengths: Sequence[int], turn_count: int, rounds:
     print(f"\neach streamed event: {statistics.median(events):.2f} us")
 
 
+async def remember(folder: Path, turn_count: int) -> None:
+    """Print what Python holds after each tenth of many turns, and the most of the whole process.
+
+    The process grows until the page cache of SQLite is full, which may take 32 MB.
+    """
+    options = Options(keys={"anthropic": "none"}, bus=Bus(), compact_at=None)
+    async with Metis(f"sqlite:///{folder / 'memory.db'}", options) as m:
+        setup = m._opened()  # noqa: SLF001 - the seam  # pyright: ignore[reportPrivateUsage] - the same
+        m._setup = replace(setup, transport=Ready(WORDS))  # noqa: SLF001 - the seam  # pyright: ignore[reportPrivateUsage] - the same
+        for tenth in range(1, 11):
+            for _ in range(turn_count // 10 // TURNS):
+                session = await m.session(model=MODEL)
+                for _ in range(TURNS):
+                    await _turn(session)
+            gc.collect()
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            blocks = sys.getallocatedblocks()
+            print(f"{tenth * turn_count // 10:>8} turns: {blocks} blocks, {peak:.1f} MB at most")
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--history", default="10,100,1000")
+    parser.add_argument("--memory", type=int, default=0, help="only count memory, over N turns")
     given = parser.parse_args()
+    if given.memory:
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(remember(Path(folder), given.memory))
+        return
     print(f"Python {platform.python_version()}, msgspec {msgspec.__version__}")
     print(f"{given.turns} turns of {WORDS} events, {given.rounds} rounds, CPU time\n")
     lengths = [int(each) for each in given.history.split(",")]
