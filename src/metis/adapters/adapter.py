@@ -140,9 +140,10 @@ class Adapter:
             sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*sent.losses, *more.losses]
-        if more.is_spelled or not dialect.takes(more.calls):
+        new = messages[len(sent.messages) :]
+        if not dialect.takes(new, more.calls):
             own, unspelled = dialect.spell(own)
-            losses += (*unspelled, *self._unsaid(messages[len(sent.messages) :]))
+            losses += (*unspelled, *self._unsaid(new))
         turns.add(own)
         calls = more.calls
         if calls is not None and sent.calls:

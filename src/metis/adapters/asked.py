@@ -71,22 +71,23 @@ class Asked:
 
     def _taken(self, options: AdapterOptions) -> AdapterOptions:
         """Without what the provider or the model refuses."""
-        name = self._model.name
-        refused = {
-            option: f"{self._profile.name} takes no {option}"
-            for option in self._profile.refused_options
-        }
-        refused |= {option: f"{name} takes no {option}" for option in self._model.refused}
+        refused: dict[str, str] = {}
+        takers = (self._profile.name, self._profile.refused_options)
+        for name, names in (takers, (self._model.name, self._model.refused)):
+            for option in names:
+                if getattr(options, option, None) is not None:
+                    refused[option] = f"{name} takes no {option}"
         for group in self._model.conflicts:
             stated = [one for one in group if getattr(options, one) is not None]
-            refused |= {one: f"{name} takes no {one} beside {stated[0]}" for one in stated[1:]}
-        changes: dict[str, Any] = {}
+            for option in stated[1:]:
+                refused[option] = f"{self._model.name} takes no {option} beside {stated[0]}"
+        if not refused:
+            return options
         for option in sorted(refused):
-            if getattr(options, option, None) is not None:
-                changes[option] = None
-                if not is_usual(getattr(options, option)):
-                    self.lost.append(LostOption(option, refused[option]))
-        return replace(options, **changes) if changes else options
+            if not is_usual(getattr(options, option)):
+                self.lost.append(LostOption(option, refused[option]))
+        changes: dict[str, Any] = dict.fromkeys(refused)
+        return replace(options, **changes)
 
     def _allowed(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
         """Within the limits of the model, and with a choice of tools that can be stated."""

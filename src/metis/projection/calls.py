@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]+")
 _HASH_LENGTH = 8
 
 
+@lru_cache(maxsize=1000)
 def wire_name(name: str, length: int = 64) -> str:
     """The name of a tool as a target takes it: the same, or a short form with a hash (T111).
 

@@ -15,7 +15,7 @@ from metis.projection.frame import settle_frame
 from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
-from metis.projection.ready import look
+from metis.projection.ready import calls_if_ready
 from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.server_calls import drop_halves
 from metis.projection.signatures import sign_calls
@@ -30,17 +30,14 @@ class Projection(Struct, frozen=True):
     losses: list[Loss]
     calls: AbstractSet[str] | None = None
     """The calls in it, if all are answered: then what follows can be projected alone."""
-    is_spelled: bool = True
-    """Whether some message may remember how a protocol spelled it."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
     if are_turns_free(messages, target):
-        ready = look(messages, target)
-        if ready is not None:
-            calls = ready.calls if _is_under_way(messages) else None
-            return Projection(messages, [], calls, is_spelled=ready.is_spelled)
+        calls = calls_if_ready(messages, target)
+        if calls is not None:
+            return Projection(messages, [], calls if _is_under_way(messages) else None)
     return _project(messages, target, is_start=True)
 
 
@@ -50,9 +47,9 @@ def project_more(
     """The same for what follows a projection with these calls; None if they must go together."""
     if not are_turns_free(messages, target):
         return None
-    ready = look(messages, target, before)
-    if ready is not None:
-        return Projection(messages, [], ready.calls, is_spelled=ready.is_spelled)
+    calls = calls_if_ready(messages, target, before)
+    if calls is not None:
+        return Projection(messages, [], calls)
     if any(type(block) is OpaqueBlock for message in messages for block in message.content):
         return None  # it may be the other half of something before (T197)
     more = _project(messages, target, is_start=False)

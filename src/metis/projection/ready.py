@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
-from msgspec import Struct
-
 from metis.canonical.blocks import (
     ContentBlock,
     ImageBlock,
@@ -23,19 +21,10 @@ from metis.projection.target import Target
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
-class Ready(Struct, frozen=True, gc=False):
-    """A conversation that can be sent as it is."""
-
-    calls: set[str]
-    """Its calls; all are answered."""
-    is_spelled: bool
-    """Whether some message remembers how a protocol spelled it."""
-
-
-def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
+def calls_if_ready(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
     messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
-) -> Ready | None:
-    """What there is to know of a conversation that surely is ready; None asks for a longer look.
+) -> set[str] | None:
+    """The calls of a conversation that surely can be sent as it is; None asks for a longer look.
 
     Ready are text, images that the target takes, its own signed thoughts, and calls that the next
     messages answer in their order. `before` are the calls of what stands before these messages;
@@ -43,16 +32,13 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
     """
     waiting: list[str] = []
     seen: set[str] = set()
-    is_spelled = False
     is_leading = before is None
     may_be_blank = target.takes_blank_text
     is_choosy = target.pairs_thoughts or bool(target.call_signature)
     for message in messages:
-        role, content, metadata = message.role, message.content, message.metadata
-        if metadata.hints:
+        role, content = message.role, message.content
+        if message.metadata.hints:
             return None
-        if metadata.provider_raw is not None:
-            is_spelled = True
         if role is _TOOL:
             if len(content) != 1 or not waiting:
                 return None
@@ -86,8 +72,7 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
             return None
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
-    is_framed = _is_framed(messages, target, is_start=before is None)
-    return Ready(seen, is_spelled) if is_framed else None
+    return seen if _is_framed(messages, target, is_start=before is None) else None
 
 
 @lru_cache(maxsize=1000)
