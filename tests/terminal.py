@@ -78,6 +78,11 @@ class Terminal:
         self.kill()
         os.close(self._master)
 
+    @property
+    def pid(self) -> int:
+        """The process of the program; 0 once it has ended."""
+        return self._pid
+
     # The keyboard
 
     def type(self, text: str) -> None:
