@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import logging
 
 from metis.canonical.errors import MetisError
 from metis.cli.chat.attachments import read_said
@@ -14,9 +15,14 @@ from metis.cli.chat.prompt import MARK, Prompt
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
 from metis.cli.chat.talk import Talk
-from metis.cli.chat.terminal import quiet, signals
+from metis.cli.chat.terminal import ending, is_ending, quiet, signals
 from metis.cli.start import Opened
 from metis.version import __version__
+
+log = logging.getLogger("metis.chat")
+
+TERMINATED = 143
+"""The exit code of a program that was told to end."""
 
 _LATER = ("markdown_it.tree", "rich.syntax", "pygments.lexers.python", "metis.cli.chat.markdown")
 """What the first answer needs and the first prompt does not."""
@@ -42,8 +48,14 @@ class Chat:
         """Talk until the user leaves."""
         self._greet()
         loading = asyncio.get_running_loop().run_in_executor(None, _load)
-        with contextlib.nullcontext() if self._screen.is_plain else quiet():
-            await self._listen()
+        listening = asyncio.create_task(self._listen())
+        with contextlib.nullcontext() if self._screen.is_plain else quiet(), ending(listening):
+            try:
+                await listening
+            except asyncio.CancelledError:
+                if not listening.cancelled():
+                    raise
+                return TERMINATED
         await loading
         return 0
 
@@ -53,7 +65,9 @@ class Chat:
             try:
                 if not await self._take(text):
                     break
-            except (MetisError, OSError) as error:
+            except Exception as error:
+                if not isinstance(error, MetisError | OSError):
+                    log.exception("a command broke")
                 self._screen.say(f"{sentence(error)}\n", "red")
 
     def _greet(self) -> None:
@@ -99,7 +113,7 @@ class Chat:
             try:
                 return await task
             except asyncio.CancelledError:
-                if not task.cancelled():
+                if is_ending():
                     raise
                 self._screen.say("stopped\n", "dim")
                 return True

@@ -13,7 +13,7 @@ from metis.cli.chat import statusline
 from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
-from metis.cli.chat.terminal import signals
+from metis.cli.chat.terminal import is_ending, signals
 from metis.cli.chat.turn import TurnView
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Said
@@ -93,9 +93,9 @@ class Talk:
         try:
             await task
         except asyncio.CancelledError:
-            if not task.cancelled():
-                raise
             view.end("stopped · what came is kept")
+            if is_ending():
+                raise
         except Exception as error:
             if not isinstance(error, MetisError | OSError):
                 log.exception("a turn broke")

@@ -47,3 +47,22 @@ def signals(*, stop: Callable[[], object], resized: Callable[[], None]) -> Gener
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
         loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def ending(task: asyncio.Task[None]) -> Generator[None]:
+    """Cancel a task when the program is told to end, so that the terminal is left as it was."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def is_ending() -> bool:
+    """Whether whoever asks is being cancelled itself, and not only something that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
