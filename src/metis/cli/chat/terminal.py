@@ -37,28 +37,23 @@ def forget_typed() -> None:
 
 
 @contextlib.contextmanager
-def signals(*, stop: Callable[[], object], resized: Callable[[], None]) -> Generator[None]:
-    """Call somebody on Ctrl-C, and somebody when the terminal has another size."""
+def signals(
+    *, stop: Callable[[], object], resized: Callable[[], object], end: Callable[[], object]
+) -> Generator[None]:
+    """Call somebody on Ctrl-C, on another size of the terminal, and when the program shall end."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGWINCH, resized)
+    called = {
+        signal.SIGINT: stop,
+        signal.SIGWINCH: resized,
+        signal.SIGTERM: end,
+        signal.SIGHUP: end,
+    }
+    for number, call in called.items():
+        loop.add_signal_handler(number, call)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGWINCH)
-        loop.remove_signal_handler(signal.SIGINT)
-
-
-@contextlib.contextmanager
-def ending(task: asyncio.Task[None]) -> Generator[None]:
-    """Cancel a task when the program is told to end, so that the terminal is left as it was."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in called:
             loop.remove_signal_handler(number)
 
 
