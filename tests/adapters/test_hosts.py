@@ -578,6 +578,7 @@ def test_usage_is_read_as_the_host_counts(
 
 # The laws, with every host as target.
 
+THINKING_KEYS = {"openrouter": ("reasoning",), "deepseek": ("thinking",)}
 OWN_KEYS = {"reasoning", "reasoning_content", "reasoning_details", "prefix"}
 
 
@@ -601,7 +602,8 @@ def breaches(name: str, body: dict[str, Any]) -> list[str]:
         {key: value for key, value in turn.items() if key not in OWN_KEYS}
         for turn in body["messages"]
     ]
-    rest = {key: value for key, value in body.items() if key not in ("random_seed", "top_k")}
+    own = {"random_seed", "top_k", *THINKING_KEYS.get(name, ())}
+    rest = {key: value for key, value in body.items() if key not in own}
     if rest.get("tool_choice") == "any":
         rest["tool_choice"] = "required"
     return found + complaints("openai", {**rest, "messages": bare})

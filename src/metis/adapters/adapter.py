@@ -86,7 +86,7 @@ class Adapter:
         """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
-        taken, sent = asked.project(options, tools)
+        taken, sent = asked.project(options, tools, messages)
         turns, losses = self._turns(messages, model, self._target(model, taken))
         body = turns.body(sent, taken)
         path, unplaced = self._route(turns, sent, taken, model)

@@ -65,6 +65,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Keys which the hosts of the protocol share, but which are called otherwise here."""
     length_key: str | None = None
     """What the limit of an answer is called here, where the protocol has two names (T182)."""
+    default_length: int | None = None
+    """What an answer may be long where the provider wants a limit and nobody states one (T181)."""
     must_call: str | None = None
     """The word for a model that must call a tool, if it is not the protocol's (T113)."""
     names_tools: bool = True

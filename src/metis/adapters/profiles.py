@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed
 from metis.projection.schemas import SchemaRule
+from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
 from metis.wire.tool_ids import IdRule
 
 _PLAIN_ROOT = SchemaRule(plain_root=True)
@@ -108,6 +109,7 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
+        default_length=DEFAULT_MAX_TOKENS,
         schemas=_PLAIN_ROOT,
         ids=IdRule(prefix="toolu_"),
         documents=True,

@@ -224,7 +224,7 @@ def _refusal(  # noqa: PLR0911 - one line a kind
     """Why a target cannot carry a block; None if it can."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
-            return _thinking_refusal(block, message, target)
+            return thinking_refusal(block, message, target)
         case OpaqueBlock():
             return None if block.issuer in target.issuers else f"only {block.issuer} understands it"
         case UnknownBlock():
@@ -261,9 +261,10 @@ def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool
     return target.knows_ids and not block.signature and not is_whole
 
 
-def _thinking_refusal(
+def thinking_refusal(
     block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
 ) -> str | None:
+    """Why a target does not take a thought back; None if it does."""
     if not target.takes_thinking:
         return "the target takes no thoughts"
     # A thought that does not say whose it is was sealed by whoever gave the answer (T40).

@@ -7,6 +7,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.gemini.names import PROTOCOL, field, snake, spelled_key
 from metis.wire.gemini.schema import json_schema
+from metis.wire.gemini.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 CONFIG, TOOL_CONFIG, CALLING = "generationConfig", "toolConfig", "functionCallingConfig"
@@ -104,7 +105,8 @@ def server_tools(wire: Mapping[str, Any]) -> list[str]:
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    return AdapterOptions(model=model, **_shared(wire), native={PROTOCOL: wire})
+    spoken = REASONING.decode(wire).reasoning
+    return AdapterOptions(model=model, **_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -120,6 +122,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         _set_inside(wire, CONFIG, changed)
     if options.tool_choice != remembered.get("tool_choice"):
         _set_choice(wire, options.tool_choice)
+    REASONING.write(wire, options.reasoning, is_free=options.origin is None)
     own = field(wire, "tools")
     if tuple(tools) != decode_tools(own):
         server = [tool for tool in _tools(own) if not decode_tools([tool])]
