@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.errors import RoutingPolicyError
 from metis.canonical.problem import Problem
@@ -26,7 +27,8 @@ class Rules(Struct, frozen=True):
 class RulesFile:
     """Reads a rules file again when its time or size has changed.
 
-    Without a file the `fallback` holds; so it does when the file is removed.
+    Without a file the `fallback` holds; so it does when the file is removed. Its default model
+    also holds where the file names none.
     """
 
     def __init__(
@@ -61,7 +63,11 @@ class RulesFile:
         if size > MAX_BYTES:
             return self._broken(f"larger than {MAX_BYTES} bytes")
         try:
-            return Rules(read_policy(self.path.read_bytes(), self._catalog, name=str(self.path)))
+            policy = read_policy(self.path.read_bytes(), self._catalog, name=str(self.path))
+            if policy.common.default is None:
+                common = replace(policy.common, default=self._fallback.common.default)
+                policy = replace(policy, common=common)
+            return Rules(policy)
         except RoutingPolicyError as error:
             return Rules(self._rules.policy, error)
 

@@ -21,6 +21,7 @@ from metis.session.context import Context, read_context
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
 from metis.session.models import Models
+from metis.session.outages import Outages
 from metis.session.session import Session
 from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
 from metis.session.spending import Spending
@@ -41,6 +42,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Other addresses of providers, by the name of the adapter."""
     keys: Mapping[str, str | Sequence[str]] = {}
     """Keys by the name of the adapter; else they come from the environment."""
+    key_file: Path | None = None
+    """A TOML file with a table `[keys]`, which only its owner may read."""
     default_model: str | None = None
     """Who answers if neither the user nor a rule says."""
     fallbacks: Mapping[str, Sequence[str]] = {}
@@ -85,7 +88,7 @@ class Metis:
 
     async def __aenter__(self) -> Self:
         options = self.options
-        keys = Keys(options.keys)
+        keys = Keys(options.keys, file=options.key_file)
         models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
@@ -102,7 +105,7 @@ class Metis:
                 rules=self._rules(models),
                 outage=availability.outage,
             ),
-            availability=availability,
+            outages=Outages(availability, _now),
             spending=Spending(store, now=_now),
             budget=options.budget,
             bus=options.bus,

@@ -1,13 +1,12 @@
 """Toolkit: the tools of one session, run by the dispatcher inside a workspace."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.session.setup import TurnRef
-from metis.tools import Dispatcher, ToolContext, Workspace
+from metis.tools import Dispatcher, ToolContext, Watcher, Workspace
 
 
 class Toolkit:
@@ -22,13 +21,7 @@ class Toolkit:
         """What models are told of."""
         return tuple(self._dispatcher.registry.tools.values())
 
-    async def run(
-        self,
-        calls: Sequence[ToolUseBlock],
-        turn: TurnRef,
-        started: Callable[[ToolUseBlock], None],
-        answered: Callable[[Message], None],
-    ) -> None:
+    async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
         """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
         context = ToolContext(
             session_id=turn.session_id,
@@ -36,22 +29,4 @@ class Toolkit:
             cancel=asyncio.Event(),
             workspace=self._workspace,
         )
-        await self._dispatcher.run(calls, context, _Watcher(started, answered))
-
-
-class _Watcher:
-    """Passes on what the dispatcher tells."""
-
-    def __init__(
-        self, started: Callable[[ToolUseBlock], None], answered: Callable[[Message], None]
-    ) -> None:
-        self._started = started
-        self._answered = answered
-
-    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
-        del definition
-        self._started(call)
-
-    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        del call, latency_ms
-        self._answered(message)
+        await self._dispatcher.run(calls, context, watcher)
