@@ -16,6 +16,7 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
+from metis.adapters.tags import TagReader, join, joined, split
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -132,9 +133,9 @@ class Adapter:
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None:
-            more = project_more(messages[len(sent.messages) :], target, sent.calls)
+            more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
         if sent is None or more is None:
-            more = project(messages, target)
+            more = project(self._own(messages), target)
             sent = Sent((), target, set(), Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
         own, unspelled = dialect.spell(more.messages)
@@ -145,6 +146,10 @@ class Adapter:
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
         return turns, losses
+
+    def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages as this provider knows them."""
+        return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
         """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
@@ -206,6 +211,8 @@ class Adapter:
         """The message of a response; an error body raises the error that it stands for."""
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
+        if self.profile.tags_thoughts:
+            message = split(message, self.name)
         return self._reading(context).read(message)
 
     async def stream_response(
@@ -222,19 +229,27 @@ class Adapter:
     def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
-        return CallReader(self._codec.stream_reader(context), self._reading(context))
+        reader = self._codec.stream_reader(context)
+        if self.profile.tags_thoughts:
+            reader = TagReader(reader, self.name)
+        return CallReader(reader, self._reading(context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
         request = self._codec.decode_request(_bytes_of(body), self._context(context))
+        if self.profile.tags_thoughts:
+            messages = tuple(split(message, self.name) for message in request.messages)
+            request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
         if has_foreign_spelling(message, self.profile.protocol, self.name):
             message = without_spelling(message)
+        elif self.profile.tags_thoughts:
+            message = join(message)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:

@@ -98,6 +98,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
     """Whether every answer has to come back with that key, be it empty (T49, T50)."""
+    tags_thoughts: bool = False
+    """Whether thoughts may stand in the text of its answers, between tags (T70)."""
     pairs_thoughts: bool = False
     """Whether a thought is refused without what it led to."""
     keeps_answers: bool = False

@@ -213,6 +213,7 @@ COMPATIBLE = Profile(
     asks_for_usage=True,
     ids=IdRule(prefix="call_", longest=40),
     joins_text=True,
+    tags_thoughts=True,
     text_documents=False,
     document_context=False,
     defaults=assumed(
