@@ -88,7 +88,7 @@ class Adapter:
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools, messages)
-        turns, losses = self._turns(messages, model, self._target(model, taken))
+        turns, losses, changed = self._turns(messages, model, self._target(model, taken))
         body = turns.body(sent, taken)
         path, unplaced = self._route(turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
@@ -98,6 +98,7 @@ class Adapter:
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=[*losses, *lost],
+            changed_from=None if changed is None else changed.id,
         )
 
     def _route(
@@ -119,18 +120,24 @@ class Adapter:
 
     def _fitted(self, model: Model, options: AdapterOptions) -> Model:
         """The model as the options of a request make it; the same facts are the same target."""
-        if self._codec.fit is None:
-            return model
-        fitted = self._codec.fit(model.target, options)
+        fitted = model.target
+        if self._codec.fit is not None:
+            fitted = self._codec.fit(fitted, options)
+        if options.tells_thoughts:
+            fitted = replace(fitted, tells_thoughts=True)
         if fitted is model.target:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
 
     def _turns(
         self, messages: Sequence[Message], model: Model, target: Target
-    ) -> tuple[TurnWriter, list[Loss]]:
-        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
+    ) -> tuple[TurnWriter, list[Loss], Message | None]:
+        """The turns of a conversation for a target, and what was lost; what was sent is reused.
+
+        With them comes the first message that was another one when it was sent.
+        """
         sent = self._memory.find(messages, target)
+        changed = self._memory.changed(messages, target) if sent is None else None
         more = None
         if sent is not None:
             more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
@@ -145,7 +152,7 @@ class Adapter:
         if more.calls is not None and not _is_begun(messages):
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
-        return turns, losses
+        return turns, losses, changed
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""

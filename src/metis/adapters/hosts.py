@@ -113,6 +113,31 @@ _ROWS = (
         joins_text=True,
     ),
     _host(
+        "moonshot",
+        "https://api.moonshot.ai",
+        "kimi-k2.5",
+        auth=Auth(variable="MOONSHOT_API_KEY"),
+        refused_options=frozenset({"top_k", "parallel_tool_calls"}),
+        unknown_keys=frozenset({"logit_bias", "logprobs", "seed", "top_logprobs", "user"}),
+        # Calls of a model that thinks are refused without their thoughts (T51).
+        reasoning="reasoning_content",
+        wants_reasoning=True,
+        takes_thinking=True,
+        needs_signatures=False,
+        joins_text=True,
+    ),
+    _host(
+        "databricks",
+        "https://{workspace}.cloud.databricks.com",
+        "databricks-claude-sonnet-4-6",
+        path="/serving-endpoints/chat/completions",
+        auth=Auth(variable="DATABRICKS_TOKEN"),
+        free_names=True,
+        unknown_keys=frozenset({"logit_bias", "seed", "user"}),
+        # Of several calls in one answer it finds the first only (T18).
+        single_calls=True,
+    ),
+    _host(
         "xai",
         "https://api.x.ai",
         "grok-4.7",

@@ -122,6 +122,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What the provider takes for the signature of a call that another model made."""
     older_models: tuple[str, ...] = ()
     """How models begin that need no such signature, and take only text in results."""
+    single_calls: bool = False
+    """Whether each call has to stand in an answer of its own, followed by its result (T18)."""
     raw_arguments: bool = False
     """Whether arguments that are no JSON may go back to it as they came."""
     tool_name_length: int = 64

@@ -120,14 +120,24 @@ def _project(
     if reason is None:
         return _without_context(block, message, path, ledger)
     fail_if_critical(block, message, path, reason)
+    told = _told(block, target)
+    if told is not None:
+        ledger.altered(message, block.type, path, f"{reason}; sent as text")
+        return told
     if isinstance(block, _SILENT):
         ledger.dropped(message, block.type, path, reason)
         return None
-    if isinstance(block, ToolUseBlock):
-        ledger.altered(message, block.type, path, f"{reason}; sent as text")
-        return told_call(block)
     ledger.altered(message, block.type, path, f"{reason}; a note stands in its place")
     return _note(block)
+
+
+def _told(block: ContentBlock, target: Target) -> TextBlock | None:
+    """What is said as text of a block that the target does not take; None if nothing is."""
+    if isinstance(block, ToolUseBlock):
+        return told_call(block)
+    if isinstance(block, ThinkingBlock) and target.tells_thoughts and block.text.strip():
+        return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
+    return None
 
 
 def _settled(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:

@@ -80,6 +80,8 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
+    tells_thoughts: bool = False
+    """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
     native: Mapping[str, Mapping[str, Any]] = {}
     origin: str | None = None
 
@@ -100,3 +102,5 @@ class WireRequest(Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: Mapping[str, str] = {}
     losses: list[Loss] = []
+    changed_from: str | None = None
+    """The first message that is not as it was sent before; the provider's cache ends there."""
