@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from build import assistant, call, provenance, thinking, tool, tool_id, usage, user
+from build import assistant, call, provenance, system, thinking, tool, tool_id, usage, user
 from judges import complaints
 from metis import adapters
 from metis.canonical import Message, ToolDefinition
 from metis.canonical.codec import decode, encode
 from metis.canonical.tools import SideEffects
-from metis.wire.call import AdapterOptions, RequestContext
+from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 
 CONTEXT = RequestContext(session_id="sess_interop")
 TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
@@ -177,3 +177,30 @@ def test_a_message_that_changed_since_it_was_sent_is_reported() -> None:
     shorter = [*mutated[:2], *mutated[3:]]
     assert host.to_wire(shorter).changed_from == mutated[3].id
     assert host.to_wire([user("another talk")]).changed_from is None
+
+
+@pytest.mark.row("T178")
+@pytest.mark.parametrize("name", ["gemini", "vertex"])
+def test_a_kept_prefix_stands_for_instructions_and_tools(name: str) -> None:
+    native = {"gemini": {"cachedContent": "cachedContents/x"}}
+    body, wire = sent(
+        name,
+        system("Be kind."),
+        user("go"),
+        tools=(TOOL,),
+        tool_choice=ToolChoice("required"),
+        native=native,
+    )
+    assert body == {
+        "cachedContent": "cachedContents/x",
+        "contents": [{"role": "user", "parts": [{"text": "go"}]}],
+    }
+    assert sorted(loss.path for loss in wire.losses) == [
+        "$.systemInstruction",
+        "$.tool_choice",
+        "$.tools",
+    ]
+    assert complaints("gemini", body) == []
+    plain, wire = sent(name, system("Be kind."), user("go"), tools=(TOOL,))
+    assert {"systemInstruction", "tools"} <= set(plain)
+    assert wire.losses == []

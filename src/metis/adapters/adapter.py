@@ -88,7 +88,8 @@ class Adapter:
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools, messages)
-        turns, losses, changed = self._turns(messages, model, self._target(model, taken))
+        said = asked.conversation(messages)
+        turns, losses, changed = self._turns(said, model, self._target(model, taken))
         body = turns.body(sent, taken)
         path, unplaced = self._route(turns, sent, taken, model)
         session = messages[0].session_id if messages else ""

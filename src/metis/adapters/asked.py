@@ -17,7 +17,7 @@ from metis.adapters.toolbox import (
     shaped,
     without_choice,
 )
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
@@ -39,6 +39,7 @@ class Asked:
         self._codec = CODECS[profile.protocol]
         self.lost: list[LostOption] = []
         self._thinking = Thinking(model, profile.protocol, self.lost)
+        self._is_cached = False
 
     def project(
         self,
@@ -55,6 +56,9 @@ class Asked:
             tools = shaped(profile, tools, self.lost)
         # A client that speaks to the provider itself knows what it asks for.
         is_refused = not (self._model.capabilities.supports_tools or is_own(options, profile))
+        self._is_cached = self._names_cache(options)
+        if self._is_cached:
+            tools, asked = self._beside_cache(tools, asked)
         if tools and is_refused:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
@@ -62,6 +66,33 @@ class Asked:
         if not tools:
             asked = without_choice(asked, own, self._codec, self.lost)
         return asked, tools
+
+    def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages beside these options: a kept prefix has its own instructions (T178)."""
+        first = 0
+        if self._is_cached:
+            leading = (Role.SYSTEM, Role.DEVELOPER)
+            roles = (place for place, one in enumerate(messages) if one.role not in leading)
+            first = next(roles, 0)
+        if first:
+            reason = "the kept prefix that is named has instructions of its own"
+            self.lost.append(LostOption("systemInstruction", reason))
+        return messages[first:]
+
+    def _names_cache(self, options: AdapterOptions) -> bool:
+        """Whether a prefix is named that was kept before, by somebody else than a client."""
+        key, own = self._profile.named_cache, options.native.get(self._profile.protocol)
+        return key is not None and bool(own and own.get(key)) and options.origin is None
+
+    def _beside_cache(
+        self, tools: Sequence[ToolDefinition], asked: AdapterOptions
+    ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
+        """Without the tools and the choice among them, which lie in the kept prefix."""
+        reason = "the kept prefix that is named has tools of its own"
+        self.lost += [LostOption("tools", f"{reason}: {tool.name}") for tool in tools]
+        if asked.tool_choice is not None:
+            self.lost.append(LostOption("tool_choice", reason))
+        return (), replace(asked, tool_choice=None)
 
     def _options(
         self,

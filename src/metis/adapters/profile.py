@@ -67,6 +67,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What the limit of an answer is called here, where the protocol has two names (T182)."""
     default_length: int | None = None
     """What an answer may be long where the provider wants a limit and nobody states one (T181)."""
+    named_cache: str | None = None
+    """The key that names a kept prefix, which holds instructions and tools already (T178)."""
     must_call: str | None = None
     """The word for a model that must call a tool, if it is not the protocol's (T113)."""
     names_tools: bool = True

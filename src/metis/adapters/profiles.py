@@ -27,6 +27,7 @@ _GEMINI = Profile(
         system_in_list=False,
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
+    named_cache="cachedContent",
     documents=True,
     audio_media_types=frozenset(
         {
