@@ -69,11 +69,10 @@ class Asked:
 
     def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages beside these options: a kept prefix has its own instructions (T178)."""
-        first = 0
-        if self._is_cached:
-            leading = (Role.SYSTEM, Role.DEVELOPER)
-            roles = (place for place, one in enumerate(messages) if one.role not in leading)
-            first = next(roles, 0)
+        if not self._is_cached:
+            return messages
+        leading = (Role.SYSTEM, Role.DEVELOPER)
+        first = next((n for n, one in enumerate(messages) if one.role not in leading), 0)
         if first:
             reason = "the kept prefix that is named has instructions of its own"
             self.lost.append(LostOption("systemInstruction", reason))
@@ -152,8 +151,10 @@ class Asked:
             for option in self._profile.refused_options
         }
         refused |= {option: f"{name} takes no {option}" for option in self._model.refused}
-        unusual = {one for one in self._thinking.refused if getattr(options, one, None) != 1}
-        refused |= {one: self._thinking.refused[one] for one in unusual}
+        for option, reason in self._thinking.refused.items():
+            # One is what these options are anyway.
+            if getattr(options, option, None) != 1:
+                refused.setdefault(option, reason)
         for group in self._model.conflicts:
             stated = [one for one in group if getattr(options, one) is not None]
             refused |= {one: f"{name} takes no {one} beside {stated[0]}" for one in stated[1:]}
