@@ -25,5 +25,6 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     unsaid=unsaid_keys,
+    seals=True,
 )
 """Anthropic Messages, both directions."""

@@ -27,5 +27,6 @@ CODEC = Codec(
     common_keys=COMMON_KEYS,
     server_tools=server_tools,
     unsaid=unsaid_keys,
+    pictures=True,
 )
 """Gemini generateContent, both directions."""

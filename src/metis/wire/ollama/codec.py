@@ -26,5 +26,6 @@ CODEC = Codec(
     reasoning=REASONING,
     route=route,
     unsaid=unsaid_keys,
+    pictures=True,
 )
 """Ollama's own protocol, both directions."""
