@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.container import runs_code, with_container
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
 from metis.adapters.thinking import Thinking
@@ -59,6 +60,8 @@ class Asked:
         self._is_cached = self._names_cache(options)
         if self._is_cached:
             tools, asked = self._beside_cache(tools, asked)
+        if runs_code(own) and options.origin is None:
+            asked = with_container(asked, messages, profile, self.lost)
         if tools and is_refused:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
