@@ -211,7 +211,7 @@ def hinted(message: Message, *hints: CacheHint) -> Message:
 def test_hints_become_marks_where_there_are_marks() -> None:
     hint = CacheHint(after=0)
     talk = [
-        hinted(system("s"), CacheHint(after=0, ttl="1h")),
+        hinted(system("s" * 9000), CacheHint(after=0, ttl="1h")),
         hinted(user("go"), hint),
         assistant(A),
         hinted(tool("ok", answers=A.id), hint),
@@ -261,7 +261,7 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     assert hints == [(CacheHint(after=0),), (), (CacheHint(after=0),), ()]
     same = ANTHROPIC.to_wire(request.messages, request.tools, request.options)
     assert json.loads(same.body) == body
-    more = [hinted(user(word), CacheHint(after=0, ttl="1h")) for word in ("m", "n")]
+    more = [hinted(user(word), CacheHint(after=0, ttl="1h")) for word in ("m" * 9000, "n")]
     wire = ANTHROPIC.to_wire([*request.messages, *more], request.tools, request.options)
     sent = json.loads(wire.body)["messages"]
     assert "cache_control" not in sent[3]["content"][0]

@@ -1,6 +1,7 @@
 """Model: the one that is asked, with everything that a request to it must know."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
 from metis.catalog.load import catalog, reasoning, refusals, token_table
@@ -39,7 +40,10 @@ def model_of(profile: Profile, name: str) -> Model:
     return Model(
         name=name,
         capabilities=capabilities,
-        target=profile.target(capabilities, name, refused),
+        target=replace(
+            profile.target(capabilities, name, refused),
+            least_cached_tokens=refusals().least_cached_of(model),
+        ),
         is_listed=entry is not None,
         refused=refused,
         conflicts=refusals().conflicts_of(model),
