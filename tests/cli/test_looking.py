@@ -301,3 +301,10 @@ def test_commands_load_only_what_they_need(arguments: list[str]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    shown = f"{sys.executable} -m metis models --all | head -1"
+    done = subprocess.run(shown, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - a pipe is what is tried
+    assert done.stdout.startswith("anthropic")
+    assert done.stderr == ""

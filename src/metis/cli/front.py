@@ -50,7 +50,7 @@ class Front(click.Group):
         rest = [name for name in sorted(self.commands) if name not in listed]
         for title, names in (*SECTIONS.items(), ("More", rest)):
             rows = [
-                (name, self.commands[name].get_short_help_str(limit=62))
+                (name, self.commands[name].get_short_help_str(limit=200))
                 for name in names
                 if name in self.commands
             ]

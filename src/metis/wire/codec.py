@@ -99,6 +99,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """How a request says how much the model shall think."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
     """The provider's own tools in a request, where they have a shape of their own."""
+    unsaid_of_tools: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
+    """What such a request says of the client's tools beyond their definitions: tool and path."""
     route: Callable[[TurnWriter, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
     """Where a request goes, if the protocol has more than one place for it."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing

@@ -10,7 +10,7 @@ from rich.text import Text
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.calls import call_rows, result_rows
-from metis.cli.chat.flow import Flow, FoldedFlow, MarkdownFlow, ThoughtFlow
+from metis.cli.chat.flow import Flow, FoldedFlow, ThoughtFlow, markdown_flow
 from metis.cli.chat.letters import harmless
 from metis.cli.chat.losses import loss_rows
 from metis.cli.chat.rows import wrapped
@@ -109,7 +109,7 @@ class TurnView:
 
     def _flow_of(self, kind: Kind) -> Flow:
         if kind == "text":
-            return MarkdownFlow()
+            return markdown_flow()
         return ThoughtFlow() if self._shows_thinking else FoldedFlow()
 
     def _put(self, text: str) -> None:
