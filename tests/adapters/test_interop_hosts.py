@@ -164,19 +164,22 @@ def test_what_was_written_to_a_cache_is_never_told_as_read(name: str) -> None:
 @pytest.mark.row("AX-03")
 def test_a_message_that_changed_since_it_was_sent_is_reported() -> None:
     host = adapters.get("anthropic", base_url="http://127.0.0.1:9")
-    talk = [user("one"), assistant("two"), user("three")]
+    talk = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
     talk = [replace(one, id=f"{one.id[:-1]}{n}") for n, one in enumerate(talk)]
-    assert host.to_wire(talk).changed_from is None
-    longer = [*talk, replace(assistant("four"), id=f"{talk[0].id[:-1]}4"), user("five")]
-    assert host.to_wire(longer).changed_from is None
-    stored = [decode(encode(message)) for message in longer]
-    assert host.to_wire(stored).changed_from is None
-    mutated = [*stored[:1], replace(stored[1], content=user("other").content), *stored[2:]]
-    assert host.to_wire(mutated).changed_from == stored[1].id
-    assert host.to_wire(mutated).changed_from is None
-    shorter = [*mutated[:2], *mutated[3:]]
-    assert host.to_wire(shorter).changed_from == mutated[3].id
-    assert host.to_wire([user("another talk")]).changed_from is None
+    assert host.changed_since_sent(talk) is None
+    host.to_wire(talk[:3])
+    assert host.changed_since_sent(talk) is None
+    host.to_wire(talk)
+    stored = [decode(encode(message)) for message in talk]
+    assert host.changed_since_sent(stored) is None
+    mutated = [stored[0], replace(stored[1], content=user("other").content), *stored[2:]]
+    assert host.changed_since_sent(mutated) is mutated[1]
+    assert host.changed_since_sent([*talk[:2], *talk[3:]]) is talk[3]
+    assert host.changed_since_sent(mutated, model="claude-opus-5") is None
+    host.to_wire(mutated)
+    assert host.changed_since_sent(mutated) is None
+    assert host.changed_since_sent([]) is None
+    assert host.changed_since_sent([user("another talk")]) is None
 
 
 @pytest.mark.row("T178")

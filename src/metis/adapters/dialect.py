@@ -90,7 +90,7 @@ class Dialect:
         if len(calls) < _SEVERAL:
             return {}
         reason = "each call goes with its own result"
-        self._losses.append(self._loss(message, "tool_calls", reason, Change.ALTERED))
+        self._losses.append(self._loss(message, "$.tool_calls", reason, Change.ALTERED))
         others = [block for block in message.content if not isinstance(block, ToolUseBlock)]
         parts = [(*others, calls[0]), *((call,) for call in calls[1:])]
         return {

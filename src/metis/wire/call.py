@@ -102,5 +102,3 @@ class WireRequest(Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: Mapping[str, str] = {}
     losses: list[Loss] = []
-    changed_from: str | None = None
-    """The first message that is not as it was sent before; the provider's cache ends there."""
