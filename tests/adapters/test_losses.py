@@ -331,9 +331,7 @@ def test_a_request_for_one_target_leaves_nothing_behind_for_the_next() -> None:
     thought = replace(thinking("hm"), signature="s", issuer="anthropic")
     talk = [user("go"), assistant(thought, text("a"), A), tool(image(), answers=A.id)]
     options = AdapterOptions(temperature=0.5, top_k=3, tool_choice=ToolChoice("required"))
-    asked = (talk, [tool_named("f")], options)
-    # Other tests may have sent other messages under the same ids.
-    fresh = {name: replace(adapters.get(name).to_wire(*asked), changed_from=None) for name in NAMES}
+    fresh = {name: adapters.get(name).to_wire(talk, [tool_named("f")], options) for name in NAMES}
     for first in NAMES:
         for second in NAMES:
             adapters.get(first).to_wire(talk, [tool_named("f")], options)
