@@ -49,7 +49,13 @@ def cli() -> None:
     shell_complete=complete_models,
     help="Who answers: an id, an alias, or `sim`.",
 )
-@click.option("-c", "--continue", "is_continued", is_flag=True, help="Go on where this folder was.")
+@click.option(
+    "-c",
+    "--continue",
+    "is_continued",
+    is_flag=True,
+    help="Go on with the last talk of this folder.",
+)
 @click.option(
     "-s",
     "--session",

@@ -150,7 +150,7 @@ _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
 }
 
 _EVENTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "session.resumed": ("resumed", lambda told: count(told.message_count, "entry")),
+    "session.resumed": ("resumed", lambda told: f"after {count(told.message_count, 'step')}"),
     "llm.call_failed": ("failed", lambda told: f"{told.model}: {told.error_class}"),
     "turn.cancelled": ("stopped", lambda told: told.reason),
     "turn.failed": ("failed", lambda told: told.error_type),
