@@ -137,7 +137,7 @@ def test_commands_in_examples_exist(page: Path) -> None:
         options |= set(parameter.opts) if isinstance(parameter, click.Option) else set()
     for source in fences(page, "console"):
         for command in re.findall(r"^\$ metis(.*)$", source, re.MULTILINE):
-            words = command.split()
+            words = command.partition("#")[0].split()
             is_question = command.lstrip().startswith(('"', "'"))
             assert not words or is_question or words[0] in {*cli.commands, *options}, command
 
