@@ -237,4 +237,4 @@ def test_an_interrupt_ends_it_and_what_had_come_is_kept() -> None:
     assert b"Traceback" not in told
     session = run("sessions").stdout.split()[0]
     assert "cancelled" in run("trace", session).stdout
-    assert "this sentence" in run("show", session).stdout
+    assert "\n  this" in run("show", session).stdout
