@@ -221,9 +221,16 @@ def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None
 
 def test_an_interrupt_ends_it_and_what_had_come_is_kept() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])}
-    command = [sys.executable, "-m", "metis", "-m", "sim", "--no-tools", "200 words sim: slow 50"]
+    # Whoever runs the tests in the background has switched the signal off.
+    code = (
+        "import signal, sys\n"
+        "from metis.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['metis', '-m', 'sim', '--no-tools', '200 words sim: slow 50']\n"
+        "main()\n"
+    )
     with subprocess.Popen(  # noqa: S603 - our own program
-        command,
+        [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
