@@ -105,15 +105,13 @@ class Session:
 
     # Turns
 
-    async def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+    def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
-        `model`, or `@alias` at the start of words, lets another model answer this once. Whoever
-        stops listening cancels the turn.
+        `model`, or `@alias` at the start of words, lets another model answer this once. Nothing is
+        done before somebody listens, and whoever stops listening cancels the turn.
         """
-        async with aclosing(self._listen(self._turn(said, model))) as events:
-            async for event in events:
-                yield event
+        return self._listen(self._turn(said, model))
 
     async def ask(self, said: Said) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
