@@ -144,8 +144,8 @@ class Adapter:
         turns, dialect = sent.turns.copy(), sent.dialect
         own, unspelled = dialect.spell(more.messages)
         turns.add(own)
-        unsaid = self._unsaid(messages[len(sent.messages) :])
-        losses = [*sent.losses, *more.losses, *unspelled, *unsaid]
+        new = messages[len(sent.messages) :]
+        losses = [*sent.losses, *_in_order([*more.losses, *unspelled, *self._unsaid(new)], new)]
         if more.calls is not None and not _is_begun(messages):
             calls = sent.calls | more.calls if more.calls else sent.calls
             self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
@@ -339,6 +339,14 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
+    """Losses in the order of the messages, whoever found them, and however the request grew."""
+    if len(losses) > 1:
+        place = {message.id: number for number, message in enumerate(messages)}
+        losses.sort(key=lambda loss: place.get(loss.message_id, -1))
+    return losses
 
 
 def _is_begun(messages: Sequence[Message]) -> bool:
