@@ -35,6 +35,7 @@ except ImportError as error:
         f"the driver for PostgreSQL is missing ({error})", hint="pip install 'metis-llm[postgres]'"
     ) from None
 
+A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "postgres"
 _MIGRATION_LOCK = 0x6D657469
@@ -159,7 +160,7 @@ class PostgresDatabase:
             with self._writer.transaction():
                 return work(PostgresTransaction(self._writer))
 
-    def try_write(self, work: Callable[[PostgresTransaction], T]) -> T | None:  # noqa: ARG002 - never done
+    def try_write(self, work: Callable[[PostgresTransaction, A], T], given: A) -> T | None:  # noqa: ARG002 - never done
         """Nothing: a server never answers so quickly that it would be worth it."""
         return None
 
