@@ -51,11 +51,22 @@ def _with_sampling(kind: Any) -> Any:
 
 
 @cache
-def _gemini() -> type[pydantic.BaseModel]:
-    """The body of generateContent, made of the types of the official SDK."""
+def gemini_types() -> Any:
+    """The types of the official SDK for Gemini."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
         from google.genai import types as genai  # noqa: PLC0415 - heavy, and only here
+    return genai
+
+
+def _list_of(kind: Any) -> Any:
+    return list[kind]
+
+
+@cache
+def gemini_body() -> type[pydantic.BaseModel]:
+    """The body of generateContent, made of the types of the official SDK."""
+    genai = gemini_types()
     optional: dict[str, Any] = {
         "systemInstruction": genai.Content,
         "generationConfig": genai.GenerationConfig,
@@ -69,7 +80,7 @@ def _gemini() -> type[pydantic.BaseModel]:
     return pydantic.create_model(
         "Body",
         __config__=pydantic.ConfigDict(extra="forbid"),
-        contents=(list[genai.Content], ...),
+        contents=(_list_of(genai.Content), ...),
         **fields,
     )
 
@@ -79,7 +90,7 @@ def complaints(target: str, body: Any) -> list[str]:
     try:
         if target == "gemini":
             # From JSON, because bytes are base64 there.
-            _gemini().model_validate_json(json.dumps(body), strict=True)
+            gemini_body().model_validate_json(json.dumps(body), strict=True)
         else:
             judge(target).validate_python(body, strict=True)
     except pydantic.ValidationError as error:

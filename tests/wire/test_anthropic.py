@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from build import assistant, call, image, system, text, tool, user
 from corpus import body_of, needs_corpus, requests, responses, streams
+from metis import adapters
 from metis.canonical import (
     DocumentBlock,
     ImageBlock,
@@ -18,9 +19,11 @@ from metis.canonical import (
     MetisError,
     OpaqueBlock,
     Role,
+    SideEffects,
     StopReason,
     TextBlock,
     ThinkingBlock,
+    ToolDefinition,
     ToolResultBlock,
     ToolUseBlock,
     decode,
@@ -674,3 +677,33 @@ def test_documents_keep_their_names() -> None:
     assert isinstance(document, DocumentBlock)
     assert (document.name, document.source.data) == ("notes", "abc")
     assert message.role is Role.USER
+
+
+def test_system_messages_that_a_client_put_among_the_turns_stay_there() -> None:
+    """Also where they come first, and where they hold settings instead of words."""
+    adapter = adapters.get("anthropic")
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 10,
+        "system": "Be brief.",
+        "messages": [
+            {"role": "system", "content": "Today is Monday.", "clear_at": "next_user_message"},
+            {"role": "system", "output_config": {"effort": "low"}},
+            {"role": "user", "content": "hi"},
+        ],
+    }
+    request = adapter.from_wire_request(body)
+    wire = adapter.to_wire(request.messages, request.tools, request.options)
+    assert json.loads(wire.body) == body
+    assert wire.losses == []
+
+
+def test_a_choice_of_no_tool_says_nothing_of_parallel_calls() -> None:
+    options = AdapterOptions(
+        model="claude-sonnet-4-5", tool_choice=ToolChoice("none"), parallel_tool_calls=False
+    )
+    definition = ToolDefinition(
+        name="f", description="d", input_schema={"type": "object"}, side_effects=SideEffects.READ
+    )
+    wire = adapters.get("anthropic").to_wire([user("hi")], [definition], options)
+    assert json.loads(wire.body)["tool_choice"] == {"type": "none"}

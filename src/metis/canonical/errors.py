@@ -54,6 +54,8 @@
     │   ├── RoutingPolicyError      a rules file that cannot be used; holds every problem
     │   ├── RefusedChoiceError      the model that the user asked for cannot take the turn
     │   └── NoModelError            no model can take the turn; holds what was tried
+    ├── KeyFileError                a file of keys that cannot be used
+    ├── SettingsError               a setting that cannot be used; says where it stands
     ├── EventError                  something about what happened that cannot be told
     │   ├── InvalidEventError       an event that the catalogue does not allow
     │   └── BusOverflowError        more events than a subscriber has taken
@@ -61,6 +63,7 @@
         ├── SwapRefusedError        the history does not fit the model; nothing was changed
         ├── BudgetExceededError     the money is spent; nothing was sent
         ├── TurnLimitError          a turn that would not come to its end
+        ├── NoTurnError             no turn to take back or to ask again
         └── SessionEndedError       the session was ended
 
 The text of an error is for people; its fields are for programs.
@@ -291,6 +294,15 @@ class KeyFileError(MetisError):
     """A file of keys that cannot be used; what it says never holds a key."""
 
 
+class SettingsError(MetisError, ValueError):
+    """A setting that cannot be used: `place` is a file with its line, a variable or an option."""
+
+    def __init__(self, reason: str, *, place: str) -> None:
+        self.reason = reason
+        self.place = place
+        super().__init__(f"{place}: {reason}")
+
+
 class StoreError(MetisError):
     """A store that cannot do what was asked; `hint` says what to do about it."""
 
@@ -499,6 +511,10 @@ class BudgetExceededError(SessionError):
 
 class TurnLimitError(SessionError):
     """A turn was ended because the model went on and on."""
+
+
+class NoTurnError(SessionError):
+    """There is no turn that could be taken back or asked again."""
 
 
 class SessionEndedError(SessionError):

@@ -6,6 +6,7 @@ from typing import IO
 
 import click
 
+from metis.cli.front import Front
 from metis.version import SPEC_VERSION, __version__
 
 STORE = click.option(
@@ -14,16 +15,90 @@ STORE = click.option(
     envvar="METIS_STORE",
     help="sqlite:///path or postgresql://...; metis.db under $METIS_HOME if not given.",
 )
+EXIT_CODES = """Exit codes: 0 done; 1 done, but nothing found or not whole; 2 cannot be done as
+asked; 3 a key is missing or wrong; 4 the provider failed or was not reached, try again; 5 a budget
+is spent; 130 interrupted."""
 SESSION = click.argument("session_id", metavar="SESSION")
 INPUT = click.argument("source", metavar="FILE|-", type=click.File("rb"))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Front,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+    subcommand_metavar="[QUESTION | COMMAND ...]",
+)
 @click.version_option(
     __version__, prog_name="metis", message=f"%(prog)s %(version)s (canonical form {SPEC_VERSION})"
 )
 def cli() -> None:
-    """Keep conversations with language models in one canonical form."""
+    """Talk with language models, and keep what was said in one canonical form.
+
+    \b
+    metis                          a conversation; no key is needed to begin
+    metis "why is the sky blue"    one question, one answer
+    cat notes.txt | metis "sum up" what is piped in belongs to the question
+    metis -c "and at night?"       go on with the last conversation
+
+    Options of a question, such as -m MODEL and --json, are those of `metis ask`.
+    """  # noqa: D301 - click reads the backslash
+
+
+@cli.command()
+@click.argument("words", nargs=-1, metavar="[QUESTION]...")
+@click.option("-m", "--model", metavar="MODEL", help="Who answers: an id, an alias, or `sim`.")
+@click.option("-c", "--continue", "is_continued", is_flag=True, help="Go on where this folder was.")
+@click.option("-s", "--session", "session_id", metavar="SESSION", help="Go on with a session.")
+@click.option(
+    "-a",
+    "--attach",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Show a text, a picture or a PDF; several times for several.",
+)
+@click.option("--system", metavar="TEXT", help="What the model is told first; new sessions only.")
+@click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
+@click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
+@STORE
+def ask(  # noqa: PLR0913 - one parameter an option
+    words: tuple[str, ...],
+    *,
+    model: str | None,
+    session_id: str | None,
+    files: tuple[Path, ...],
+    system: str | None,
+    store: str | None,
+    is_continued: bool,
+    tools: bool | None,
+    is_trusting: bool,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Ask a question; without one, start a conversation at the terminal.
+
+    `metis QUESTION` does the same. What is piped in belongs to the question. In a pipe, standard
+    output is the answer and nothing else; everything beside it goes to standard error.
+    """
+    from metis.cli.ask import run_ask
+    from metis.cli.start import Wish
+
+    if system is not None and (is_continued or session_id is not None):
+        raise click.UsageError("--system is for a new conversation; leave out -c and -s")
+    log_to_stderr(verbose=verbose)
+    wish = Wish(
+        model=model,
+        store=store,
+        tools=tools,
+        system=system,
+        session_id=session_id,
+        is_continued=is_continued,
+        is_trusting=is_trusting,
+    )
+    sys.exit(run_ask(words, files, wish, as_json=as_json))
 
 
 @cli.command()
@@ -262,6 +337,16 @@ def sim(port: int, *, lenient: bool) -> None:
     from metis.cli.sim import serve
 
     serve(port=port, is_strict=not lenient)
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Show the log of metis, or keep it from the screen."""
+    import logging
+
+    log = logging.getLogger("metis")
+    log.addHandler(logging.StreamHandler() if verbose else logging.NullHandler())
+    log.setLevel(logging.INFO if verbose else logging.ERROR)
+    log.propagate = False
 
 
 def main() -> None:

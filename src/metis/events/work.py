@@ -86,6 +86,14 @@ class SessionModelChanged(Payload, frozen=True, kw_only=True):
     is_queued: bool = False
 
 
+@kind("session.rewound", PSEUDONYMOUS)
+class SessionRewound(Payload, frozen=True, kw_only=True):
+    """A session went back to an earlier place; nothing was deleted."""
+
+    to_message_id: str | None
+    message_count: int
+
+
 @kind("session.compacted", PSEUDONYMOUS)
 class SessionCompacted(Payload, frozen=True, kw_only=True):
     """A part of the history was put into a summary."""

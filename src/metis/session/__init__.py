@@ -2,6 +2,7 @@
 
 from metis.events import Budget
 from metis.session.conversation import SessionCost
+from metis.session.history import Place, Span
 from metis.session.library import Metis, Options, open_metis
 from metis.session.notices import (
     CallFailed,
@@ -18,6 +19,7 @@ from metis.session.session import Session
 from metis.session.setup import Toolbox, TurnRef
 from metis.session.swap import Preview
 from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
+from metis.session.window import Why, WindowUse
 
 __all__ = [
     "Budget",
@@ -25,11 +27,13 @@ __all__ = [
     "Lost",
     "Metis",
     "Options",
+    "Place",
     "Preview",
     "Reply",
     "Routed",
     "Session",
     "SessionCost",
+    "Span",
     "Stored",
     "SyncMetis",
     "SyncSession",
@@ -40,6 +44,8 @@ __all__ = [
     "TurnRef",
     "TurnStarted",
     "Warned",
+    "Why",
+    "WindowUse",
     "ask",
     "open_metis",
     "open_sync",

@@ -215,7 +215,8 @@ class Calling:
 
     async def _check_budget(self) -> None:
         """Warn of a budget that is nearly spent; a spent one ends the turn before the call."""
-        budget, session_usd = self._setup.budget, self._conversation.cost().total_usd
+        budget = self._conversation.budget(self._setup.budget)
+        session_usd = self._conversation.cost().total_usd
         if budget.day_usd is None and budget.month_usd is None:
             spent = Spent(session_usd=session_usd)
         else:

@@ -1,6 +1,7 @@
 """Compaction: the older part of a history becomes a summary; nothing is taken out of the store."""
 
 from decimal import Decimal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -9,10 +10,12 @@ from metis.canonical.blocks import TextBlock
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Usage
+from metis.events.work import SessionCompacted
 from metis.session.conversation import Conversation
-from metis.session.facts import words_of
+from metis.session.facts import estimate, words_of
 from metis.session.models import Served
 from metis.session.setup import Setup
+from metis.session.trace import Trace
 from metis.store.entries import CompactionEntry
 from metis.wire.call import UNPRICED, RequestContext, ToolChoice
 
@@ -25,15 +28,19 @@ ASK = (
     "that are still needed, what was tried and failed, and what comes next. Write plain text, and "
     "call no tool."
 )
+Trigger = Literal["limit", "user", "overflow"]
+"""Why a history is summed up."""
+
 LEAD = "What was said before, summed up:\n\n"
 
 
 class Compaction:
     """Sums up the history of one session."""
 
-    def __init__(self, setup: Setup, conversation: Conversation) -> None:
+    def __init__(self, setup: Setup, conversation: Conversation, trace: Trace) -> None:
         self._setup = setup
         self._conversation = conversation
+        self._trace = trace
 
     def is_due(self, tokens: int, served: Served) -> bool:
         """Whether the next question would come too near to the limit of the model."""
@@ -42,9 +49,10 @@ class Compaction:
             return False
         return tokens > at * served.adapter.capabilities(served.id).max_context_tokens
 
-    async def run(self, served: Served) -> int:
+    async def run(self, served: Served, trigger: Trigger) -> int:
         """Sum up what is old; gives the number of messages that are in the summary now."""
         messages = self._conversation.messages
+        before = estimate(messages, self._setup.tools, served)
         start = self._first_kept(messages, served)
         old = [each for each in messages[:start] if each.role is not Role.SYSTEM]
         if not old:
@@ -64,7 +72,18 @@ class Compaction:
                 created_at=self._setup.now(),
                 summary=LEAD + text,
                 first_kept_id=messages[start].id if start < len(messages) else None,
+                tokens_before=before,
                 details={"model": writer.id, "usage": msgspec.to_builtins(usage)},
+            )
+        )
+        self._trace.emit(
+            SessionCompacted(
+                trigger=trigger,
+                model=writer.id,
+                message_count=len(old),
+                tokens_before=before,
+                tokens_after=estimate(self._conversation.messages, self._setup.tools, served),
+                cost_usd=usage.cost_usd,
             )
         )
         return len(old)

@@ -6,19 +6,32 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, Usage
+from metis.events import Budget
 from metis.session.finishing import finished
 from metis.store import Store
-from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry, SwapEntry
+from metis.store.entries import (
+    AnyEntry,
+    BookmarkEntry,
+    CheckpointEntry,
+    CompactionEntry,
+    MessageEntry,
+    SidecarEntry,
+    SwapEntry,
+)
 from metis.store.threads import Threads
 from metis.wire.call import UNPRICED
 
 PINNED = "session.model"
 """The kind of the entry that says that no model is set for the session any more."""
+
+BUDGET = "session.budget"
+"""The kind of the entry that sets the limits of the session."""
 
 UNSEEN = "session.usage"
 """The kind of the entry for a call that cost something and left no message."""
@@ -48,6 +61,9 @@ class Conversation:
         self.store = store
         self.pinned = pinned
         """The model that the user set for the session."""
+        self._limit_usd: Decimal | UnsetType | None = UNSET
+        self.checkpoints: dict[int, str | None] = {}
+        """The message at each numbered place; None is before the first."""
         self._threads = Threads()
         self._view: list[Message] | None = []
         self._costs: dict[str, Decimal] = {}
@@ -66,6 +82,24 @@ class Conversation:
     def path(self) -> list[Message]:
         """Every message that leads to the newest, summed up or not."""
         return self._threads.path()
+
+    @property
+    def tip(self) -> str | None:
+        """The message that the next one follows."""
+        return self._threads.tip
+
+    @property
+    def bookmarks(self) -> dict[str, str]:
+        """Every name and the message where it is now."""
+        return dict(self._threads.bookmarks)
+
+    def resolve(self, headish: str) -> str | None:
+        """The id of the message that an id or a bookmark names."""
+        return self._threads.resolve(headish)
+
+    def path_to(self, message_id: str) -> list[Message]:
+        """Every message that leads to one of them."""
+        return self._threads.path(message_id)
 
     async def keep(self, *messages: Message) -> list[Message]:
         """Store messages, all or none; they are durable when this returns, or raises a cancel."""
@@ -93,6 +127,11 @@ class Conversation:
         total = sum(self._costs.values(), Decimal(0))
         return SessionCost(total, dict(self._costs), tuple(sorted(self._unpriced)))
 
+    def budget(self, house: Budget) -> Budget:
+        """The limits of the house, with the session's own if it has one."""
+        own = self._limit_usd
+        return house if own is UNSET else replace(house, session_usd=own)
+
     async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
         entries = await self.store.append_all(messages, renew_ids=True)
         for entry in entries:
@@ -115,6 +154,13 @@ class Conversation:
                 self.pinned = None
             case SidecarEntry() if entry.kind == UNSEEN:
                 self._spend(*usage_in(entry.data))
+            case SidecarEntry() if entry.kind == BUDGET:
+                limit = entry.data["session_usd"]
+                self._limit_usd = None if limit is None else Decimal(limit)
+            case CheckpointEntry():
+                self.checkpoints[entry.number] = entry.message_id
+            case BookmarkEntry() | SidecarEntry():
+                pass
             case CompactionEntry():
                 self._view = None
                 if entry.details and "usage" in entry.details:

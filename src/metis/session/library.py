@@ -41,6 +41,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Other addresses of providers, by the name of the adapter."""
     keys: Mapping[str, str | Sequence[str]] = {}
     """Keys by the name of the adapter; else they come from the environment."""
+    key_file: Path | None = None
+    """A TOML file with a table `[keys]`, which only its owner may read."""
     default_model: str | None = None
     """Who answers if neither the user nor a rule says."""
     fallbacks: Mapping[str, Sequence[str]] = {}
@@ -85,7 +87,7 @@ class Metis:
 
     async def __aenter__(self) -> Self:
         options = self.options
-        keys = Keys(options.keys)
+        keys = Keys(options.keys, file=options.key_file)
         models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)

@@ -1,33 +1,34 @@
-"""Session: the object that people hold; it sends, swaps, forks, and knows what it has cost."""
+"""Session: the object that people hold; it sends, swaps, goes back, and knows what it has cost."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from decimal import Decimal
 from typing import Literal
 
 from metis.canonical.blocks import ContentBlock, TextBlock
-from metis.canonical.errors import SessionEndedError, SwapRefusedError
+from metis.canonical.errors import SessionEndedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
-from metis.events import Actor
-from metis.events.work import (
-    RouteConstraintFailed,
-    SessionEnded,
-    SessionForked,
-    SessionModelChanged,
-)
+from metis.events import Actor, Budget
+from metis.events.house import FeedbackImplicit
+from metis.events.work import SessionEnded, SessionForked
 from metis.routing import read_override
 from metis.session.compaction import Compaction
-from metis.session.conversation import PINNED, Conversation, SessionCost
+from metis.session.conversation import BUDGET, Conversation, SessionCost
 from metis.session.finishing import finished
+from metis.session.history import History, Place, Span, spans
 from metis.session.notices import TurnEnded, TurnEvent
+from metis.session.pinning import Pinning
 from metis.session.setup import Setup
-from metis.session.swap import Preview, preview
+from metis.session.swap import Preview
 from metis.session.told import Told
 from metis.session.trace import Trace
 from metis.session.turn import Turn
-from metis.store.entries import RetractionEntry, SidecarEntry, SwapEntry
+from metis.session.window import Why, WindowUse, use_of, why
+from metis.store.entries import SidecarEntry
 
 log = logging.getLogger("metis.session")
 
@@ -54,9 +55,10 @@ class Session:
         self._reopen = reopen
         self._told = Told()
         self._trace = Trace(setup.bus, conversation.id)
+        self._pinning = Pinning(setup, conversation, self._told, self._trace)
+        self._history = History(setup, conversation, self._trace)
         self._lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], Turn] = {}
-        self._queued: list[str | None] = []
         self._is_ended = False
         self._turn_count = 0
         self._opened_s = time.monotonic()
@@ -69,7 +71,7 @@ class Session:
     @property
     def model(self) -> str | None:
         """The model that the user set; None leaves the choice to the rules."""
-        return self._queued[-1] if self._queued else self._conversation.pinned
+        return self._pinning.model
 
     @property
     def messages(self) -> list[Message]:
@@ -77,13 +79,29 @@ class Session:
         return list(self._conversation.messages)
 
     @property
+    def turns(self) -> list[Span]:
+        """The turns that lead to here, summed up or not; those that were taken back are gone."""
+        return spans(self._conversation.path)
+
+    @property
     def is_running(self) -> bool:
         """Whether a turn is under way."""
         return self._lock.locked()
 
     def cost(self) -> SessionCost:
-        """What the session has cost so far, exactly."""
+        """What the session has cost so far, exactly; what was taken back has cost the same."""
         return self._conversation.cost()
+
+    def context(self, model: str | None = None) -> WindowUse | None:
+        """How full the window of a model is; of the one that would answer, if none is named.
+
+        None if no model can take the next turn.
+        """
+        return use_of(self._setup, self._conversation, model)
+
+    def why(self) -> Why | None:
+        """Why the last turn was answered by its model, with every slot that was asked."""
+        return why(self._told, self._conversation)
 
     # Turns
 
@@ -93,7 +111,55 @@ class Session:
         `@alias` at the start lets another model answer this once. Whoever stops listening cancels
         the turn.
         """
-        turn = self._turn(said)
+        async with aclosing(self._listen(self._turn(said))) as events:
+            async for event in events:
+                yield event
+
+    async def ask(self, said: Said) -> Message | None:
+        """Say something and wait for the last answer; None if the model said nothing."""
+        answer: Message | None = None
+        async for event in self.send(said):
+            if isinstance(event, TurnEnded):
+                answer = event.message
+        return answer
+
+    async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Take the last turn back and ask the same again, of another model if one is named.
+
+        Raises:
+            NoTurnError: nothing was asked yet.
+        """
+        self._refuse_ended()
+        override = None if model is None else self._setup.models.resolve(model)
+        content = await self.undo()
+        signal = FeedbackImplicit(signal="retry", confidence=1.0, subject_id=self.id)
+        self._trace.emit(signal, actor=Actor.USER)
+        turn = self._made(content, override)
+        async with aclosing(self._listen(turn)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self) -> None:
+        """End the turn that runs, if there is one; what has come is kept."""
+        for task in tuple(self._tasks):
+            await self._stop(task)
+
+    def _turn(self, said: Said) -> Turn:
+        self._refuse_ended()
+        if not isinstance(said, str):
+            return self._made(said, None)
+        asked = read_override(said)
+        override = asked.override and self._setup.models.resolve(asked.override)
+        return self._made((TextBlock(asked.text),), override)
+
+    def _made(self, content: Sequence[ContentBlock], override: str | None) -> Turn:
+        return Turn(self._setup, self._conversation, content, override=override, told=self._told)
+
+    def _refuse_ended(self) -> None:
+        if self._is_ended:
+            raise SessionEndedError(f"session {self.id} was ended")
+
+    async def _listen(self, turn: Turn) -> AsyncGenerator[TurnEvent]:
         self._turn_count += 1
         task = asyncio.create_task(self._run(turn))
         self._tasks[task] = turn
@@ -105,36 +171,13 @@ class Session:
         finally:
             await self._stop(task)
 
-    async def ask(self, said: Said) -> Message | None:
-        """Say something and wait for the last answer; None if the model said nothing."""
-        answer: Message | None = None
-        async for event in self.send(said):
-            if isinstance(event, TurnEnded):
-                answer = event.message
-        return answer
-
-    async def cancel(self) -> None:
-        """End the turn that runs, if there is one; what has come is kept."""
-        for task in tuple(self._tasks):
-            await self._stop(task)
-
-    def _turn(self, said: Said) -> Turn:
-        if self._is_ended:
-            raise SessionEndedError(f"session {self.id} was ended")
-        if not isinstance(said, str):
-            return Turn(self._setup, self._conversation, said, override=None, told=self._told)
-        asked = read_override(said)
-        override = asked.override and self._setup.models.resolve(asked.override)
-        content = (TextBlock(asked.text),)
-        return Turn(self._setup, self._conversation, content, override=override, told=self._told)
-
     async def _run(self, turn: Turn) -> None:
         try:
             async with self._lock:
                 try:
                     await turn.run()
                 finally:
-                    await finished(self._swap_queued())
+                    await finished(self._pinning.settle())
         finally:
             turn.events.put_nowait(None)
 
@@ -153,12 +196,11 @@ class Session:
         if cancelled is not None:
             raise cancelled
 
-    # The model
+    # The model and the money
 
     def preview_swap(self, model: str) -> Preview:
         """Whether another model can go on, and exactly what it would not see as it is."""
-        served = self._setup.models.served(self._setup.models.resolve(model))
-        return preview(self._setup, self._conversation.messages, served)
+        return self._pinning.preview(model)
 
     async def swap(self, model: str | None) -> Preview | None:
         """Let another model answer from the next turn on; None leaves the choice to the rules.
@@ -168,95 +210,85 @@ class Session:
         Raises:
             SwapRefusedError: the history does not fit the model; nothing was changed.
         """
-        found = None if model is None else self.preview_swap(model)
-        if found is not None and not found.fits:
-            raise self._refused(found)
-        chosen = None if found is None else found.model
-        is_queued = self._lock.locked()
-        changed = SessionModelChanged(
-            old_model=self._conversation.pinned, new_model=chosen, is_queued=is_queued
-        )
-        self._trace.emit(changed, actor=Actor.USER)
-        if is_queued:
-            self._queued = [chosen]
-        else:
-            await self._pin(chosen)
-        return found
+        return await self._pinning.swap(model, is_running=self._lock.locked())
 
-    def _refused(self, found: Preview) -> SwapRefusedError:
-        self._trace.emit(
-            RouteConstraintFailed(
-                model=found.model,
-                active_model=self._conversation.pinned,
-                capability=found.capability or "",
-                reason=found.why or "",
-            ),
-            actor=Actor.USER,
-        )
-        return SwapRefusedError(
-            found.model,
-            capability=found.capability or "",
-            why=found.why or "",
-            active=self._conversation.pinned,
-        )
+    @property
+    def budget(self) -> Budget:
+        """The limits that hold for the session."""
+        return self._conversation.budget(self._setup.budget)
 
-    async def _swap_queued(self) -> None:
-        if self._queued:
-            chosen = self._queued.pop()
-            self._queued.clear()
-            await self._pin(chosen)
-
-    async def _pin(self, model: str | None) -> None:
-        conversation, now = self._conversation, self._setup.now()
-        before = conversation.pinned
-        if model == before:
-            return
-        if model is None:
-            await conversation.note(
-                SidecarEntry(
-                    id=new_ulid(), session_id=self.id, created_at=now, kind=PINNED, data={}
-                )
-            )
-            return
-        entry = SwapEntry(
-            id=new_ulid(),
-            session_id=self.id,
-            created_at=now,
-            from_model=before,
-            to_model=model,
-            reason="user swap",
-        )
-        await conversation.note(entry)
-        self._told.swapped_from = before
+    async def set_budget(self, limit_usd: Decimal | None) -> None:
+        """Set what this session may cost, from now on and when it is resumed; None is no limit."""
+        limit = Budget(session_usd=limit_usd).session_usd
+        await self._note(BUDGET, {"session_usd": None if limit is None else str(limit)})
+        self._told.warned.pop("session", None)
 
     # The history
 
     async def compact(self, model: str | None = None) -> int:
         """Sum up what is old with a model; gives the number of messages that were summed up."""
         async with self._lock:
-            name = model or self._conversation.pinned or self._last_model()
-            if name is None:
+            used = use_of(self._setup, self._conversation, model)
+            if used is None:
                 return 0
-            served = self._setup.models.served(self._setup.models.resolve(name))
-            return await Compaction(self._setup, self._conversation).run(served)
+            served = self._setup.models.served(used.model)
+            compaction = Compaction(self._setup, self._conversation, self._trace)
+            return await compaction.run(served, "user")
+
+    async def rewind(self, place: Place | None) -> None:
+        """Go back to a message, a bookmark or a checkpoint; None is before the first message.
+
+        What came after it is no longer seen and still in the store: its messages can be gone back
+        to in their turn. A place between a call and its results is moved behind the results.
+        """
+        async with self._lock:
+            await self._history.rewind(place)
+
+    async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
+        """Take the last turns back; gives what the user had said in the first of them.
+
+        Raises:
+            NoTurnError: there are not so many.
+        """
+        async with self._lock:
+            return await self._history.undo(count)
 
     async def retract(self, message_id: str, reason: str | None = None) -> None:
         """Take a message back, and what follows it with it; the store still has both."""
         async with self._lock:
-            entry = RetractionEntry(
-                id=new_ulid(),
-                session_id=self.id,
-                created_at=self._setup.now(),
-                message_id=message_id,
-                reason=reason,
-            )
-            await self._conversation.note(entry)
+            await self._history.retract(message_id, reason)
 
-    async def fork(self, *, at: str | None = None) -> "Session":
-        """A new session that goes on from here, or from a message; this one stays as it is."""
+    @property
+    def bookmarks(self) -> dict[str, str]:
+        """The message of each bookmark."""
+        return self._conversation.bookmarks
+
+    async def bookmark(self, name: str, place: Place | None = None) -> str:
+        """Give a name to a place, here if none is named; it moves on with what follows."""
         async with self._lock:
-            record = await self._setup.store.fork(self.id, at=at)
-        tip = at or next((each.id for each in reversed(self._conversation.path)), "")
+            return await self._history.bookmark(name, place)
+
+    async def unmark(self, name: str) -> None:
+        """Take a bookmark away."""
+        async with self._lock:
+            await self._history.unmark(name)
+
+    @property
+    def checkpoints(self) -> dict[int, str | None]:
+        """The message at each checkpoint; None is before the first."""
+        return dict(self._conversation.checkpoints)
+
+    async def checkpoint(self) -> int:
+        """Number the place where the conversation is; other than a bookmark it stays there."""
+        async with self._lock:
+            return await self._history.checkpoint()
+
+    async def fork(self, *, at: Place | None = None) -> "Session":
+        """A new session that goes on from here, or from a place; this one stays as it is."""
+        async with self._lock:
+            own = None if at is None else self._history.find(at)
+            record = await self._setup.store.fork(self.id, at=own)
+        tip = own or self._conversation.tip or ""
         self._trace.emit(SessionForked(source_session_id=self.id, at_message_id=tip))
         return await self._reopen(record.id)
 
@@ -275,16 +307,16 @@ class Session:
                 duration_seconds=time.monotonic() - self._opened_s,
             )
         )
+        data = {"disposition": disposition, "total_cost_usd": str(cost.total_usd)}
+        await self._note(ENDED, data)
+
+    async def _note(self, kind: str, data: Mapping[str, str | None]) -> None:
         await self._conversation.note(
             SidecarEntry(
                 id=new_ulid(),
                 session_id=self.id,
                 created_at=self._setup.now(),
-                kind=ENDED,
-                data={"disposition": disposition, "total_cost_usd": str(cost.total_usd)},
+                kind=kind,
+                data=data,
             )
         )
-
-    def _last_model(self) -> str | None:
-        named = (message.metadata.model for message in reversed(self._conversation.messages))
-        return next((model for model in named if model), None)

@@ -9,9 +9,11 @@ from typing import Any, Self, TypeVar
 
 from msgspec import Struct
 
+from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
 from metis.session.conversation import SessionCost
 from metis.session.facts import words_of
+from metis.session.history import Place
 from metis.session.library import Metis, Options
 from metis.session.notices import TurnEvent
 from metis.session.session import Disposition, Said, Session
@@ -72,7 +74,13 @@ class SyncSession:
 
     def send(self, said: Said) -> Iterator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered."""
-        events: AsyncGenerator[TurnEvent] = self._session.send(said)
+        yield from self._each(self._session.send(said))
+
+    def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
+        """Take the last turn back and ask the same again, of another model if one is named."""
+        yield from self._each(self._session.retry(model))
+
+    def _each(self, events: AsyncGenerator[TurnEvent]) -> Iterator[TurnEvent]:
         try:
             while (event := self._loop.run(_next(events))) is not None:
                 yield event
@@ -91,7 +99,19 @@ class SyncSession:
         """Let another model answer from now on; None leaves the choice to the rules."""
         return self._loop.run(self._session.swap(model))
 
-    def fork(self, *, at: str | None = None) -> "SyncSession":
+    def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
+        """Take the last turns back; gives what the user had said in the first of them."""
+        return self._loop.run(self._session.undo(count))
+
+    def rewind(self, place: Place | None) -> None:
+        """Go back to a message, a bookmark or a checkpoint; None is before the first message."""
+        self._loop.run(self._session.rewind(place))
+
+    def compact(self, model: str | None = None) -> int:
+        """Sum up what is old with a model; gives the number of messages that were summed up."""
+        return self._loop.run(self._session.compact(model))
+
+    def fork(self, *, at: Place | None = None) -> "SyncSession":
         """A new session that goes on from here, or from a message."""
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
 

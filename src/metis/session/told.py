@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.events.house import BudgetScope
 from metis.projection.loss import Loss
+from metis.routing import ChainEntry
 from metis.session.repair import Repairs
 
 
@@ -16,6 +17,10 @@ class Told:
 
     def __init__(self) -> None:
         self.repairs = Repairs()
+        self.record: RoutingDecisionRecord | None = None
+        """Why the model of the last turn was chosen."""
+        self.chain: tuple[ChainEntry, ...] = ()
+        """Every slot that was asked for it."""
         self.swapped_from: str | None = None
         """The model before the last swap, until a turn has told of it."""
         self._losses: set[tuple[str, str, str, str]] = set()

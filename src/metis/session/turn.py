@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -84,7 +85,7 @@ class Turn:
         self._started: Event | None = None
         self._started_s = time.monotonic()
         self._tool_count = 0
-        self._compaction = Compaction(setup, conversation)
+        self._compaction = Compaction(setup, conversation, self._trace)
         self._answer: Message | None = None
         self._spent_before = Decimal(0)
 
@@ -159,6 +160,7 @@ class Turn:
         if record is None:
             raise AssertionError("a decision without a record")
         record = self._told.with_swap(record)
+        self._told.record, self._told.chain = record, decision.chain
         self._tell(Routed(turn_id=self.id, record=record))
         return served, record
 
@@ -167,13 +169,13 @@ class Turn:
         tried = {chosen[0].id}
         is_compacted = is_repaired = False
         if self._compaction.is_due(self._calling.tokens(chosen[0]), chosen[0]):
-            is_compacted = await self._compact(chosen[0], "the window is nearly full")
+            is_compacted = await self._compact(chosen[0], "limit")
         while True:
             self._check_count()
             try:
                 return await self._calling.ask(*chosen), chosen
             except ContextOverflowError:
-                if is_compacted or not await self._compact(chosen[0], "the window is full"):
+                if is_compacted or not await self._compact(chosen[0], "overflow"):
                     raise
                 is_compacted = True
             except InvalidRequestError as error:
@@ -223,10 +225,11 @@ class Turn:
 
     # When something is in the way
 
-    async def _compact(self, served: Served, why: str) -> bool:
-        count = await self._compaction.run(served)
+    async def _compact(self, served: Served, trigger: Literal["limit", "overflow"]) -> bool:
+        count = await self._compaction.run(served, trigger)
         if count:
-            text = f"{why}: {count} messages were summed up"
+            full = "full" if trigger == "overflow" else "nearly full"
+            text = f"the window is {full}: {count} messages were summed up"
             self._tell(Warned(turn_id=self.id, code="compacted", text=text))
         return count > 0
 
@@ -256,6 +259,7 @@ class Turn:
                 rule_name="fallback",
                 alternatives_considered=(served.id,),
             )
+            self._told.record = record
             self._tell(Warned(turn_id=self.id, code="fallback", text=record.reason))
             self._tell(Routed(turn_id=self.id, record=record))
             return setup.models.served(model), record

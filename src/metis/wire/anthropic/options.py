@@ -96,7 +96,7 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
     wire: Wire = {"type": _WORDS[choice.mode]}
     if choice.name is not None:
         wire["name"] = choice.name
-    if options.parallel_tool_calls is not None:
+    if options.parallel_tool_calls is not None and choice.mode != "none":
         wire["disable_parallel_tool_use"] = not options.parallel_tool_calls
     return wire
 

@@ -101,6 +101,9 @@ def _take_parts(body: _Body, draft: "_Draft") -> Wire:
         role = _ROLES.get(turn.role)
         if role is None:
             raise DecodeError(f"unknown role {turn.role!r}", path=f"$.messages[{index}].role")
+        if role is _SYSTEM and draft.is_leading:
+            draft.take(to_builtins(turn), f"$.messages[{index}]")
+            continue
         draft.take_turn(role, turn.content)
     stated = ((name, getattr(body, name)) for name in _OPTIONS)
     return {name: value for name, value in stated if value is not UNSET}
@@ -149,6 +152,11 @@ class _Draft:
                 )
             ]
         )
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether nothing but instructions was read so far."""
+        return not self._read or self._read[-1][0] is _SYSTEM
 
     def take_turn(self, role: Role, content: str | Sequence[Part]) -> None:
         """Take one message of the wire: one or several of ours."""
@@ -231,8 +239,11 @@ class _Draft:
         role = _ROLES.get(str(wire.get("role")))
         if role is None:
             raise unknown_role(wire.get("role"), path)
-        content = wire.get("content")
+        # A system message among the turns may hold settings only.
+        is_bare = role is _SYSTEM and "content" not in wire
+        content: Any = [] if is_bare else wire.get("content")
         plain = isinstance(content, str)
+        is_turn = role is _SYSTEM and path != "$.system" and self.is_leading
         blocks = [{"type": "text", "text": content}] if plain else list_at(content, path)
         spare = {name: value for name, value in wire.items() if name not in ("role", "content")}
         groups = list(_groups(role, blocks)) or [(role, [])]
@@ -243,6 +254,8 @@ class _Draft:
                 {
                     "joined": number > 0,
                     "plain": plain,
+                    "bare": is_bare,
+                    "turn": is_turn,
                     "keys": spare if number == 0 else None,
                 },
             )

@@ -137,11 +137,16 @@ class Turns:
         if spelling.get("plain") and _is_bare(blocks):
             content, self._parts = blocks[0].text, None
         keys = spelling.get("keys")
-        self._last = {"role": word, "content": content, **keys} if keys else _Turn(content, word)
+        if spelling.get("bare") and not blocks:
+            self._last, self._parts = {"role": word, **(keys or {})}, None
+        elif keys:
+            self._last = {"role": word, "content": content, **keys}
+        else:
+            self._last = _Turn(content, word)
 
     def _without_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Leading instructions stand beside the turns, not among them."""
-        count = next((i for i, m in enumerate(messages) if m.role is not _SYSTEM), len(messages))
+        count = next((i for i, m in enumerate(messages) if not _is_aside(m)), len(messages))
         self._system = [*self._system, *messages[:count]]
         return messages[count:]
 
@@ -174,6 +179,11 @@ class Turns:
         if not theirs:
             theirs = self._ids[ours] = derived_id(ours, "toolu_")
         return theirs
+
+
+def _is_aside(message: Message) -> bool:
+    """Whether a leading message stands beside the turns; a client may have put it among them."""
+    return message.role is _SYSTEM and not spelling_of(message, PROTOCOL).get("turn")
 
 
 def _role_of(turn: _Turn | Wire) -> str:

@@ -1,0 +1,150 @@
+"""Choice: which model answers when `metis` is started, and why that one."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from metis import adapters
+from metis.adapters.profile import Profile
+from metis.canonical.errors import AuthenticationError, NetworkError, UnknownModelError
+from metis.catalog.load import catalog
+from metis.catalog.model_id import ModelId, is_model_id
+from metis.cli.servers import NAMES, Server, answering
+from metis.settings import Loaded
+from metis.transport.keys import Keys
+
+SIMULATED = "anthropic:sim-small"
+"""Who answers in the simulator if nobody else is named."""
+PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
+"""Whose key counts first if there are several."""
+NO_KEY = (
+    "No key and no local server was found: the built-in simulator answers, by fixed rules. "
+    "Set ANTHROPIC_API_KEY or another key, or start Ollama, to talk with a real model."
+)
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """A model, or None if the session has its own, and how it came to be chosen."""
+
+    model: str | None
+    why: str
+    is_pinned: bool = False
+    """Whether the user asked for it by name, so that no rule may choose another."""
+    is_simulated: bool = False
+    notice: str = ""
+    """A line for people, if there is something that they should know."""
+
+
+class Chooser:
+    """Finds the model: by name if there is one, else the best that can be asked now."""
+
+    def __init__(self, loaded: Loaded, keys: Keys) -> None:
+        self._settings = loaded.settings
+        self._origin = loaded.origins["model"]
+        self._keys = keys
+
+    async def choose(self, *, pinned: str | None = None, last: Sequence[str] = ()) -> Choice:
+        """The choice for a session: `pinned` is what it was set to, `last` who answered before.
+
+        Raises:
+            AuthenticationError: the model that was asked for needs a key, and there is none.
+            NetworkError: a server of this machine was asked for, and does not answer.
+            UnknownModelError: there is no such model.
+        """
+        if self._origin.source == "option":
+            return await self._named(self._settings.model or "", why="you asked for it")
+        if pinned is not None:
+            return self._kept(pinned)
+        if self._settings.model is not None:
+            return await self._named(self._settings.model, why=f"set in {self._origin.place}")
+        return await self._found(last)
+
+    async def _named(self, name: str, *, why: str) -> Choice:
+        is_pinned = self._origin.source == "option"
+        if name == "sim" or name.startswith("sim:"):
+            model = self._resolved(name[4:]) if name[4:] else SIMULATED
+            return Choice(model=model, why=why, is_pinned=is_pinned, is_simulated=True)
+        model = await self._of_server(name) if name in NAMES else self._resolved(name)
+        self._require_key(model)
+        return Choice(model=model, why=why, is_pinned=is_pinned)
+
+    def _kept(self, pinned: str) -> Choice:
+        """The model that the session was left with."""
+        if is_simulated(pinned):
+            notice = "This conversation was held with the simulator, which goes on with it."
+            return Choice(model=None, why="the session", is_simulated=True, notice=notice)
+        self._require_key(pinned)
+        return Choice(model=None, why="the session")
+
+    async def _found(self, last: Sequence[str]) -> Choice:
+        for model in last:
+            if await self._can_ask(model):
+                return Choice(model=model, why="it answered last")
+        for profile in self._with_keys():
+            _, place = self._keys.of(profile)
+            return Choice(model=_default(profile), why=f"there is a key in {place}")
+        for server in await self._servers():
+            if server.model is not None:
+                told = f"{NAMES[server.adapter]} answers on this machine: {server.model}."
+                return Choice(model=server.model, why="a local server answers", notice=told)
+        return Choice(model=SIMULATED, why="nothing else", is_simulated=True, notice=NO_KEY)
+
+    def _resolved(self, name: str) -> str:
+        """The id of a model by id, alias, suffix, or the name of its provider alone."""
+        if name in adapters.names():
+            return _default(adapters.get(name).profile)
+        try:
+            return catalog().resolve(name)
+        except UnknownModelError:
+            if is_model_id(name) and ModelId.parse(name).provider in adapters.names():
+                return name
+            raise
+
+    async def _of_server(self, name: str) -> str:
+        found = await answering(self._settings.base_urls, [name], patience_s=2.0)
+        if found and found[0].model:
+            return found[0].model
+        what = "runs no model" if found else "does not answer"
+        raise NetworkError(f"{NAMES[name]} {what} on this machine", provider=name)
+
+    async def _can_ask(self, model: str) -> bool:
+        if is_simulated(model) or not is_model_id(model):
+            return False
+        provider = ModelId.parse(model).provider
+        if provider not in adapters.names():
+            return False
+        if provider in NAMES:
+            servers = await answering(self._settings.base_urls, [provider])
+            return any(model in server.models for server in servers)
+        return self._has_key(adapters.get(provider).profile)
+
+    async def _servers(self) -> list[Server]:
+        return await answering(self._settings.base_urls)
+
+    def _with_keys(self) -> list[Profile]:
+        order = [*PREFERRED, *(name for name in adapters.names() if name not in PREFERRED)]
+        profiles = [adapters.get(name).profile for name in order]
+        return [each for each in profiles if each.auth.variable and self._keys.of(each)[0]]
+
+    def _has_key(self, profile: Profile) -> bool:
+        is_moved = profile.name in self._settings.base_urls
+        return is_moved or profile.auth.variable is None or bool(self._keys.of(profile)[0])
+
+    def _require_key(self, model: str) -> None:
+        provider = ModelId.parse(model).provider
+        profile = adapters.get(provider).profile
+        if not self._has_key(profile):
+            raise AuthenticationError(
+                f"there is no key for {model}: set {profile.auth.variable}, "
+                f"or try it on the simulator with -m sim:{ModelId.parse(model).name}",
+                provider=provider,
+            )
+
+
+def is_simulated(model: str) -> bool:
+    """Whether a model is one of the simulator."""
+    return model.partition(":")[2].startswith("sim-")
+
+
+def _default(profile: Profile) -> str:
+    return f"{profile.name}:{profile.default_model}"

@@ -1,0 +1,223 @@
+"""One question at the command line: what is printed where, and which exit code."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metis import adapters, store
+from metis.cli.choice import SIMULATED, Chooser
+from metis.cli.main import cli
+from metis.cli.start import Wish, opened
+from metis.settings import Places, load
+from metis.transport.keys import Keys
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without a key or a server, in a folder of their own."""
+    for name in adapters.names():
+        monkeypatch.delenv(adapters.get(name).profile.auth.variable or "METIS_MODEL", raising=False)
+    folder = tmp_path / "home"
+    folder.mkdir()
+    set_servers(folder)
+    monkeypatch.setenv("METIS_HOME", str(folder))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def set_servers(home: Path, **urls: str) -> None:
+    """Look for servers where none is, but for these."""
+    dead = dict.fromkeys(("ollama", "lmstudio", "llamacpp"), "http://127.0.0.1:9")
+    lines = "".join(f'{name} = "{url}"\n' for name, url in {**dead, **urls}.items())
+    (home / "config.toml").write_text(f"[base_urls]\n{lines}")
+
+
+def run(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def test_words_that_are_no_command_are_a_question() -> None:
+    done = run("say", "all", "is", "well")
+    assert (done.exit_code, done.stdout) == (0, "all is well\n")
+    assert "simulator answers" in done.stderr
+    assert run("ask", "say all is well").stdout == "all is well\n"
+
+
+def test_what_is_piped_in_belongs_to_the_question() -> None:
+    assert run("say", stdin=b"the owl hoots").stdout == "the owl hoots\n"
+    assert run(stdin=b"count to 4").stdout == "1, 2, 3, 4\n"
+
+
+def test_json_is_all_that_a_script_wants_to_know() -> None:
+    done = run("-m", "sim", "--json", "count to 3")
+    told = json.loads(done.stdout)
+    assert told["text"] == "1, 2, 3"
+    assert (told["model"], told["stop_reason"]) == (SIMULATED, "end_turn")
+    assert told["is_simulated"]
+    assert told["session_id"] in run("sessions").stdout
+
+
+def test_the_last_conversation_of_the_folder_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("my name is Ada")
+    assert "Ada" in run("-c", "what is my name?").stdout
+    session = run("sessions").stdout.split()[0]
+    assert "Ada" in run("-s", session[-8:], "what is my name?").stdout
+    assert len(run("sessions").stdout.splitlines()) == 1
+    monkeypatch.chdir("/")
+    elsewhere = run("-c", "what is my name?")
+    assert elsewhere.exit_code == 2
+    assert "no conversation was held in this folder yet" in elsewhere.stderr
+
+
+def test_tools_are_used_and_only_the_answer_is_printed() -> None:
+    Path("owl.txt").write_text("hoot hoot")
+    done = run("read owl.txt")
+    assert done.exit_code == 0
+    assert "hoot hoot" in done.stdout
+    assert "I will call" not in done.stdout
+    assert "hoot" not in run("--no-tools", "read owl.txt").stdout
+
+
+def test_a_tool_that_changes_something_runs_only_if_it_is_let() -> None:
+    words = "write_file path new.txt content owl"
+    run(words)
+    assert not Path("new.txt").exists()
+    run("--yes", words)
+    assert Path("new.txt").exists()
+
+
+def test_files_are_attached() -> None:
+    Path("a.png").write_bytes(PNG)
+    Path("a.txt").write_text("count to 3")
+    assert run("-a", "a.png", "what is in the picture?").exit_code == 0
+    assert run("-a", "a.txt", "do it").exit_code == 0
+    assert run("what is this", stdin=PNG).exit_code == 0
+
+
+def test_a_slip_in_a_command_is_told() -> None:
+    done = run("sesions")
+    assert done.exit_code == 2
+    assert "did you mean 'sessions'?" in done.stderr
+    assert run("sesions", "of", "today").exit_code == 0
+
+
+def test_an_answer_that_is_not_whole_has_its_own_code() -> None:
+    refused = run("sim: refuse")
+    assert refused.exit_code == 1
+    assert "refused" in refused.stderr
+    assert run("sim: empty").exit_code == 1
+
+
+def test_nothing_said_leaves_nothing_behind(home: Path) -> None:
+    async def open_only() -> str:
+        async with opened(Wish()) as ready:
+            assert ready.is_new
+            return ready.session.id
+
+    gone = asyncio.run(open_only())
+    assert gone not in run("sessions").stdout
+
+
+def test_a_model_is_named_in_many_ways(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    assert _chosen("gpt-5") == "openai:gpt-5"
+    assert _chosen("openai") == "openai:gpt-5"
+    assert _chosen("openai:made-up") == "openai:made-up"
+    assert _chosen("sim:gpt-5") == "openai:gpt-5"
+    assert _chosen(None) == "openai:gpt-5"
+    monkeypatch.setenv("METIS_MODEL", "gpt-5-mini")
+    assert _chosen(None) == "openai:gpt-5-mini"
+
+
+def _chosen(name: str | None, *last: str) -> str | None:
+    loaded = load({"model": name})
+    chooser = Chooser(loaded, Keys(file=Places.of().keys))
+    return asyncio.run(chooser.choose(last=last)).model
+
+
+def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _chosen(None, "openai:gpt-5") == SIMULATED
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
+    assert _chosen(None, "gemini:gemini-2.5-pro") == "gemini:gemini-2.5-pro"
+    assert _chosen(None, SIMULATED, "nobody:x", "nonsense") == "openai:gpt-5"
+
+
+def test_a_key_of_the_file_counts(home: Path) -> None:
+    keys = home / "keys.toml"
+    keys.write_text('[keys]\ngroq = "none"\n')
+    keys.chmod(0o600)
+    assert _chosen(None) == "groq:openai/gpt-oss-120b"
+
+
+@asynccontextmanager
+async def served(body: bytes, status: str = "200 OK") -> AsyncGenerator[str]:
+    """A server on loopback that says one thing."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.0 {status}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "model"),
+    [
+        ("ollama", b'{"models":[{"name":"qwen3:4b"},{"name":"x"}]}', "ollama:qwen3:4b"),
+        ("lmstudio", b'{"data":[{"id":"text-embed-1"},{"id":"phi"}]}', "lmstudio:phi"),
+        ("llamacpp", b'{"object":"list","data":[{"id":"m.gguf"}]}', "llamacpp:m.gguf"),
+        ("llamacpp", b"<html>some other program</html>", SIMULATED),
+        ("llamacpp", b'{"data":[]}', SIMULATED),
+    ],
+)
+def test_a_local_server_that_answers_is_taken(
+    home: Path, name: str, body: bytes, model: str
+) -> None:
+    async def choose() -> str | None:
+        async with served(body) as url:
+            set_servers(home, **{name: url})
+            choice = await Chooser(load(), Keys()).choose()
+            assert (choice.model == SIMULATED) == choice.is_simulated
+            return choice.model
+
+    assert asyncio.run(choose()) == model
+
+
+def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("-m", "sim", "my name is Ada")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    done = run("-c", "what is my name?")
+    assert "Ada" in done.stdout
+    assert "held with the simulator" in done.stderr
+
+
+def test_happenings_are_traced_without_words(home: Path) -> None:
+    run("say hush hush")
+    data = b"".join(path.read_bytes() for path in home.glob("trace.db*"))
+    assert b"llm.call_completed" in data
+    assert b"hush" not in data
+
+
+def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    assert run("--store", url, "say hi").exit_code == 0
+
+    async def messages() -> int:
+        async with store.open(url) as keep:
+            (record,) = await keep.sessions()
+            return len(await keep.messages(record.id))
+
+    assert asyncio.run(messages()) >= 2

@@ -1,0 +1,234 @@
+"""Undo, retry, rewind, checkpoints, bookmarks and forks leave a session that goes on."""
+
+from decimal import Decimal
+
+import pytest
+
+from build import call, text
+from metis.canonical import Message, Role, TextBlock, new_tool_use_id, validate_session
+from metis.canonical.errors import (
+    BudgetExceededError,
+    InvalidValueError,
+    NoTurnError,
+    UnknownHeadError,
+)
+from metis.events import Bus, Event
+from metis.events.work import SessionCompacted, SessionRewound
+from metis.session import Budget, Metis, Session, TurnEnded
+from metis.session.facts import words_of
+from session.fake import Fake, Say, say, serving
+from session.kit import GPT, SONNET, options
+
+pytestmark = pytest.mark.anyio
+ONE = Decimal("0.000654")
+
+
+def reading() -> list[Say]:
+    return [
+        say(
+            call("read_file", new_tool_use_id(), path="a"),
+            call("read_file", new_tool_use_id(), path="b"),
+        ),
+        say("read"),
+    ]
+
+
+def said(session: Session) -> list[str]:
+    return [words_of(message.content).strip() for message in session.messages]
+
+
+async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> None:
+    async with (
+        serving(Fake(say("one"), *reading(), say("three"))) as fake,
+        Metis(url, options(fake)) as m,
+    ):
+        session = await m.session(model="sonnet", system="Be short.")
+        await session.ask("first")
+        await session.ask("second")
+        assert [span.number for span in session.turns] == [1, 2]
+        assert len(session.turns[1].rest) == 4
+        assert await session.undo() == (TextBlock("second"),)
+        assert said(session) == ["Be short.", "first", "one"]
+        await session.ask("third")
+        assert said(session) == ["Be short.", "first", "one", "third", "three"]
+        assert session.cost().total_usd == 4 * ONE
+        stored = await m.store.messages(session.id)
+        assert validate_session(stored) == []
+        assert len(stored) == 10
+        assert await session.undo(2) == (TextBlock("first"),)
+        assert said(session) == ["Be short."]
+        with pytest.raises(NoTurnError):
+            await session.undo()
+        own = session.id
+        async with Metis(url, options(fake)) as other:
+            again = await other.resume(own)
+            assert said(again) == ["Be short."]
+            assert again.cost() == session.cost()
+    assert [len(asked.messages) for asked in fake.asked] == [2, 4, 7, 4]
+
+
+async def test_retry_asks_the_same_of_another_model(url: str) -> None:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    async with (
+        serving(Fake(*reading(), say("better"))) as fake,
+        Metis(url, options(fake, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        with pytest.raises(NoTurnError):
+            [_ async for _ in session.retry()]
+        await session.ask([text("what"), text("now?")])
+        events = [event async for event in session.retry(GPT)]
+        assert isinstance(events[-1], TurnEnded)
+        assert said(session) == ["what\nnow?", "better"]
+        assert session.messages[-1].metadata.model == GPT
+        assert session.model == SONNET
+        found = session.why()
+        assert found is not None
+        assert found.record.chosen_model == GPT
+        assert found.chain[-1].policy.value == "per_message_override"
+    types = [event.type for event in heard]
+    assert types.index("session.rewound") < types.index("feedback.implicit")
+    gone = [each.payload for each in heard if isinstance(each.payload, SessionRewound)]
+    assert [each.message_count for each in gone] == [5]
+
+
+async def test_why_is_known_from_the_record_after_a_resume(url: str) -> None:
+    async with serving(Fake()) as fake:
+        async with Metis(url, options(fake)) as m:
+            session = await m.session(model="sonnet")
+            assert session.why() is None
+            await session.ask("one")
+        async with Metis(url, options(fake)) as m:
+            found = (await m.resume(session.id)).why()
+    assert found is not None
+    assert found.record.chosen_model == SONNET
+    assert found.chain == ()
+
+
+@pytest.mark.row("AX-06")
+async def test_checkpoints_stay_and_branches_can_be_gone_back_to(url: str) -> None:
+    async with (
+        serving(Fake(say("one"), say("two"), say("other"))) as fake,
+        Metis(url, options(fake)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        start = await session.checkpoint()
+        await session.ask("first")
+        first = await session.checkpoint()
+        await session.ask("second")
+        left = session.messages[-1].id
+        await session.rewind(first)
+        assert said(session) == ["first", "one"]
+        await session.ask("instead")
+        assert said(session) == ["first", "one", "instead", "other"]
+        await session.rewind(left)
+        assert said(session) == ["first", "one", "second", "two"]
+        await session.rewind(start)
+        assert said(session) == []
+        assert session.checkpoints == {1: None, 2: (await m.store.messages(session.id))[1].id}
+        with pytest.raises(InvalidValueError):
+            await session.rewind(9)
+        with pytest.raises(UnknownHeadError):
+            await session.rewind("nowhere")
+        own = session.id
+        async with Metis(url, options(fake)) as other:
+            again = await other.resume(own)
+            assert again.checkpoints == session.checkpoints
+            await again.rewind(left)
+            assert await again.ask("on") is not None
+
+
+async def test_a_bookmark_goes_with_its_thread(url: str) -> None:
+    async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="sonnet")
+        with pytest.raises(InvalidValueError):
+            await session.bookmark("here")
+        await session.ask("one")
+        one = session.messages[-1].id
+        assert await session.bookmark("here") == one
+        await session.bookmark("start", session.messages[0].id)
+        await session.ask("two")
+        assert session.bookmarks == {
+            "here": session.messages[-1].id,
+            "start": session.messages[0].id,
+        }
+        await session.unmark("here")
+        assert set(session.bookmarks) == {"start"}
+        with pytest.raises(InvalidValueError):
+            await session.unmark("here")
+        await session.rewind("start")
+        assert said(session) == ["one"]
+
+
+@pytest.mark.parametrize("back", ["rewind", "fork"])
+async def test_no_place_lies_between_a_call_and_its_results(url: str, back: str) -> None:
+    async with serving(Fake(*reading(), say("on"))) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask("read a and b")
+        call_id = session.messages[1].id
+        if back == "rewind":
+            await session.rewind(call_id)
+        else:
+            session = await session.fork(at=call_id)
+        roles = [message.role for message in session.messages]
+        assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL]
+        await session.ask("go on")
+        assert validate_session(await m.store.messages(session.id)) == []
+        assert await m.store.check() == []
+    assert len(fake.asked[-1].messages) == 5
+
+
+async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> None:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    async with (
+        serving(Fake(say("one"), say("two"), say("the gist"))) as fake,
+        Metis(url, options(fake, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("first")
+        await session.ask("second")
+        before = session.context()
+        assert before is not None
+        assert before.model == SONNET
+        assert 0 < before.part < 0.01
+        assert await session.compact() == 2
+        assert said(session)[1:] == ["second", "two"]
+        assert "the gist" in said(session)[0]
+        assert [span.number for span in session.turns] == [1, 2]
+        await session.undo()
+        assert said(session) == ["first", "one"]
+    told = [each.payload for each in heard if isinstance(each.payload, SessionCompacted)]
+    assert [(each.trigger, each.message_count) for each in told] == [("user", 2)]
+    assert told[0].cost_usd == ONE
+
+
+async def test_the_window_of_no_model_is_not_known(url: str) -> None:
+    async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
+        session = await m.session()
+        assert session.context() is None
+        assert await session.compact() == 0
+        used = session.context("haiku")
+        assert used is not None
+        assert used.window_tokens == 200_000
+
+
+async def test_a_budget_of_the_session_is_kept_and_can_be_lifted(url: str) -> None:
+    async with serving(Fake()) as fake:
+        async with Metis(url, options(fake, budget=Budget(day_usd=Decimal(5)))) as m:
+            session = await m.session(model="sonnet")
+            await session.ask("one")
+            with pytest.raises(InvalidValueError):
+                await session.set_budget(Decimal(-1))
+            await session.set_budget(ONE)
+            assert session.budget == Budget(session_usd=ONE, day_usd=Decimal(5))
+            with pytest.raises(BudgetExceededError):
+                await session.ask("two")
+        async with Metis(url, options(fake)) as m:
+            again = await m.resume(session.id)
+            with pytest.raises(BudgetExceededError):
+                await again.ask("three")
+            await again.set_budget(None)
+            answer: Message | None = await again.ask("four")
+            assert answer is not None

@@ -1,0 +1,70 @@
+"""What the official SDKs' types allow goes through key for key, and elsewhere in valid words."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from drawn import draw_request, draw_response
+from judges import complaints
+from metis import adapters
+from metis.adapters.laws import check
+from metis.adapters.recording import read_recording
+
+PROVIDERS = {
+    "anthropic": "anthropic",
+    "openai_chat": "openai",
+    "openai_responses": "openai-responses",
+    "gemini": "gemini",
+    "ollama": "ollama",
+}
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai": "gpt-5",
+    "openai-responses": "gpt-5",
+    "gemini": "gemini-2.5-pro",
+    "ollama": "llama3.2",
+}
+SEEDS = range(40)
+
+
+def faults(protocol: str, **parts: Any) -> list[str]:
+    recording = read_recording(json.dumps({"protocol": protocol, **parts}).encode())
+    findings = check(recording, adapters.get(PROVIDERS[protocol]))
+    return [fault for verdict in findings.verdicts for fault in verdict.faults]
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_requests_come_back_key_for_key(protocol: str) -> None:
+    drawn = {seed: draw_request(protocol, seed) for seed in SEEDS}
+    broken = {seed: faults(protocol, request=body) for seed, body in drawn.items()}
+    assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_responses_come_back_key_for_key(protocol: str) -> None:
+    drawn = {seed: draw_response(protocol, seed) for seed in SEEDS}
+    # The SDK's type of Gemini takes a response that says nothing at all; no server sends one.
+    told = ("candidates", "promptFeedback", "usageMetadata")
+    broken = {
+        seed: faults(protocol, response=body)
+        for seed, body in drawn.items()
+        if protocol != "gemini" or any(body.get(key) for key in told)
+    }
+    assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+@pytest.mark.parametrize("target", MODELS)
+def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> None:
+    if PROVIDERS[protocol] == target:
+        return
+    source, other = adapters.get(PROVIDERS[protocol]), adapters.get(target)
+    broken: dict[int, list[str]] = {}
+    for seed in SEEDS:
+        request = source.from_wire_request(draw_request(protocol, seed))
+        options = replace(request.options, model=MODELS[target], stream=None)
+        wire = other.to_wire(request.messages, request.tools, options)
+        broken[seed] = complaints(target, json.loads(wire.body))
+    assert {seed: found for seed, found in broken.items() if found} == {}
