@@ -53,7 +53,7 @@ class SearchIndex(Protocol):
         ...
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
-        """Session, message and snippet of the best matches."""
+        """Session, message and snippet of the best matches among the newest few hundred."""
         ...
 
     def clear(self) -> None:

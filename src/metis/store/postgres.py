@@ -42,7 +42,9 @@ _MIGRATION_LOCK = 0x6D657469
 _OPEN_LOCK = 0x6D657473
 _MARK = "metis_schema"
 _AT_ONCE = 500
+_RANKED = 500
 _FETCH = 2000
+_HEADLINE = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
 _PATIENCE_S = 0.5
 _PAUSE_S = 0.02
 _PENDING = (
@@ -352,15 +354,22 @@ class PostgresSearch:
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
         """Session, message and snippet of the best matches."""
-        options = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
+        where, values = "words @@ query", [words]
+        if session_id is not None:
+            where, values = f"{where} AND session_id = ?", [words, session_id]
+        hits = (
+            "SELECT session_id, message_id, body, words, query "  # noqa: S608 - no input
+            f"FROM search_index, plainto_tsquery('simple', ?) query WHERE {where} "
+            "ORDER BY message_id DESC LIMIT ?"
+        )
+        best = (
+            f"SELECT * FROM ({hits}) hits "  # noqa: S608 - no input
+            "ORDER BY ts_rank(words, query) DESC, message_id DESC LIMIT ?"
+        )
+        snippet = "ts_headline('simple', body, query, ?)"
+        sql = f"SELECT session_id, message_id, {snippet} FROM ({best}) best"  # noqa: S608 - no input
         with self._database.read() as transaction:
-            return transaction.run(
-                "SELECT session_id, message_id, ts_headline('simple', body, query, ?) "
-                "FROM search_index, plainto_tsquery('simple', ?) query WHERE words @@ query "
-                "AND (?::text IS NULL OR session_id = ?) "
-                "ORDER BY ts_rank(words, query) DESC, message_id DESC LIMIT ?",
-                (options, words, session_id, session_id, limit),
-            )
+            return transaction.run(sql, (_HEADLINE, *values, max(_RANKED, limit), limit))
 
     def clear(self) -> None:
         """Drop everything."""

@@ -311,7 +311,7 @@ class Store:
     async def search(
         self, words: str, *, session_id: str | None = None, limit: int = 20
     ) -> list[Match]:
-        """The messages that hold all these words, best first."""
+        """The messages that hold all these words, best first; of very many only the newest."""
         if not words.split():
             return []
 
