@@ -175,9 +175,7 @@ def test_a_request_becomes_what_is_expected(name: str, key: str) -> None:
 def test_an_answer_becomes_what_is_expected(name: str, key: str) -> None:
     exchange = exchange_of(name, key)
     message = adapters.get(name).from_wire_response(exchange.body(), context(exchange))
-    # An answer of nothing is kept as it is, and is the one that breaks a rule.
-    expected = [] if message.content else ["M-123"]
-    assert [problem.rule for problem in validate(message)] == expected
+    assert [problem.rule for problem in validate(message)] == []
     check(message, exchange)
 
 
