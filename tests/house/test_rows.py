@@ -9,7 +9,6 @@ WAITING: dict[str, str] = {
     "M-073": "gateway",
     "M-074": "gateway",
     "M-143": "adapters",
-    "M-145": "events",
 }
 
 

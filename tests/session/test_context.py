@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+import metis.session.bounded
 import metis.session.context
+import metis.session.skills
 from metis.canonical import Role
 from metis.session import Metis
 from metis.session.context import MEMORY_BYTES, read_context
@@ -43,9 +45,17 @@ def test_instructions_are_composed_without_knowing_providers(places: tuple[Path,
     again = read_context("You are metis.", workspace=workspace, home=home)
     assert again.stable == stable
     assert again.volatile != volatile
-    source = Path(metis.session.context.__file__).read_text(encoding="utf-8")
-    modules = {n.module for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ImportFrom)}
-    assert not [name for name in modules if name and name.startswith("metis")]
+    names = {
+        node.module
+        for module in (metis.session.context, metis.session.skills, metis.session.bounded)
+        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    }
+    ours = {name for name in names if name and name.startswith("metis")}
+    assert {name for name in ours if not name.startswith("metis.canonical.")} == {
+        "metis.session.bounded",
+        "metis.session.skills",
+    }
 
 
 def test_what_is_too_long_is_cut_and_told(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,19 @@ class Notes:
     def __init__(self) -> None:
         self.calls: list[tuple[str, SideEffects]] = []
         self.answers: list[Message] = []
+        self.refusals: list[tuple[str, Sequence[str]]] = []
+        self.questions: list[str] = []
+        self.decisions: list[Answer | None] = []
+
+    def refused(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+        self.refusals.append((call.name, problems))
+
+    def asking(self, question: Question) -> None:
+        self.questions.append(question.call.name)
+
+    def decided(self, question: Question, answer: Answer | None) -> None:
+        assert question.call.name in self.questions
+        self.decisions.append(answer)
 
     def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         self.calls.append((call.name, definition.side_effects))

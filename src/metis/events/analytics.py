@@ -75,7 +75,7 @@ class Repriced(Struct, frozen=True, kw_only=True):
 
 class _Call(NamedTuple):
     event: Event
-    told: LlmCallCompleted
+    told: LlmCallCompleted | LlmCallFailed
 
 
 def within(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
@@ -94,7 +94,7 @@ def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLin
     return dict(sorted(lines.items()))
 
 
-def _add(line: CostLine, call: LlmCallCompleted) -> CostLine:
+def _add(line: CostLine, call: LlmCallCompleted | LlmCallFailed) -> CostLine:
     return CostLine(
         call_count=line.call_count + 1,
         input_tokens=line.input_tokens + call.input_tokens,
@@ -202,7 +202,7 @@ def reprice_calls(events: Iterable[Event], table: PriceTable) -> Repriced:
     )
 
 
-def _usage(call: LlmCallCompleted) -> Usage:
+def _usage(call: LlmCallCompleted | LlmCallFailed) -> Usage:
     return Usage(
         input_tokens=call.input_tokens,
         cached_input_tokens=call.cached_input_tokens,
@@ -216,9 +216,12 @@ def _usage(call: LlmCallCompleted) -> Usage:
 
 
 def _calls(events: Iterable[Event]) -> Iterator[_Call]:
+    """The calls that took something: those with an answer, and those that failed on the way."""
     for event in events:
-        if isinstance(event.payload, LlmCallCompleted):
-            yield _Call(event, event.payload)
+        told = event.payload
+        has_answer = isinstance(told, LlmCallCompleted)
+        if has_answer or (isinstance(told, LlmCallFailed) and told.input_tokens):
+            yield _Call(event, told)
 
 
 def _count(counts: dict[str, int], name: str) -> None:

@@ -262,6 +262,17 @@ class LlmCallFailed(Payload, frozen=True, kw_only=True):
     error_message: Private
     latency_ms: int
     retry_count: int = 0
+    """How often the call had been tried before."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_creation_1h_input_tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+    """What came before it failed is paid for, too; an estimate, if the provider did not say."""
+    pricing_version: str = "unpriced"
+    user_id: UserRef | None = None
+    team_id: TeamRef | None = None
 
 
 @kind("tool.called", PRIVATE, parents=("llm.call_completed",), ends=TOOL_ENDS)

@@ -38,6 +38,8 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     """What a planner asked for; set in worker sessions only."""
     workspace_path: str = ""
     estimated_input_tokens: int = 0
+    needed_tokens: int | None = None
+    """What a window must hold at least, if older parts can be summed up; None is all of it."""
     reserved_output_tokens: int = 0
     """How much of the window must stay free for the answer."""
     has_images: bool = False

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.errors import RoutingPolicyError
 from metis.canonical.problem import Problem
@@ -26,7 +27,8 @@ class Rules(Struct, frozen=True):
 class RulesFile:
     """Reads a rules file again when its time or size has changed.
 
-    Without a file the `fallback` holds; so it does when the file is removed.
+    Without a file the `fallback` holds; so it does when the file is removed. Its default model and
+    its tiers also hold where the file names none.
     """
 
     def __init__(
@@ -61,7 +63,12 @@ class RulesFile:
         if size > MAX_BYTES:
             return self._broken(f"larger than {MAX_BYTES} bytes")
         try:
-            return Rules(read_policy(self.path.read_bytes(), self._catalog, name=str(self.path)))
+            policy = read_policy(self.path.read_bytes(), self._catalog, name=str(self.path))
+            common, ours = policy.common, self._fallback.common
+            common = replace(
+                common, default=common.default or ours.default, tiers=common.tiers or ours.tiers
+            )
+            return Rules(replace(policy, common=common))
         except RoutingPolicyError as error:
             return Rules(self._rules.policy, error)
 

@@ -56,7 +56,8 @@ class Validator(Struct, frozen=True, kw_only=True):
         can = self.catalog.entries[model].capabilities
         if turn.has_images and not can.supports_images:
             yield Failure(Reason.NO_VISION_SUPPORT, "it does not read images")
-        needed = turn.estimated_input_tokens + turn.reserved_output_tokens
+        least = turn.estimated_input_tokens if turn.needed_tokens is None else turn.needed_tokens
+        needed = least + turn.reserved_output_tokens
         if needed > can.max_context_tokens:
             text = f"about {needed} tokens do not fit into {can.max_context_tokens}"
             yield Failure(Reason.EXCEEDS_CONTEXT_WINDOW, text)

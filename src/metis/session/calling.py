@@ -1,7 +1,8 @@
 """Calling: one question to a model and its answer, kept however it ends."""
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -26,10 +27,11 @@ from metis.session.answer import (
 from metis.session.conversation import Conversation
 from metis.session.facts import estimate
 from metis.session.models import Served
-from metis.session.notices import CallFailed, Lost, Stored, TurnEvent, Warned
+from metis.session.notices import CallFailed, Lost, Stored
 from metis.session.setup import Setup
+from metis.session.telling import Telling
 from metis.session.told import Told
-from metis.session.trace import Trace, completed, failed
+from metis.session.trace import completed, failed
 from metis.streaming import MessageComplete, StreamError
 from metis.transport.failures import error_of
 from metis.wire.call import RequestContext, WireRequest
@@ -39,30 +41,33 @@ from metis.wire.codec import StreamReader
 class Calling:
     """The calls of one turn."""
 
-    def __init__(  # noqa: PLR0913 - what a turn has, all by name
-        self,
-        setup: Setup,
-        conversation: Conversation,
-        told: Told,
-        *,
-        turn_id: str,
-        trace: Trace,
-        tell: Callable[[TurnEvent], None],
+    def __init__(
+        self, setup: Setup, conversation: Conversation, told: Told, telling: Telling
     ) -> None:
         self.count = 0
         """How often a model was asked."""
+        self.input_tokens = 0
+        """What all of these calls took, from caches or not."""
+        self.output_tokens = 0
         self._setup = setup
         self._conversation = conversation
         self._told = told
-        self._turn_id = turn_id
-        self._tell = tell
-        self._trace = trace
+        self._turn_id = telling.turn_id
+        self._telling = telling
+        self._tell = telling.tell
+        self._trace = telling.trace
         self.parent: Event | None = None
         """What the next event comes of."""
         self._started: Event | None = None
         self._asked: Asked | None = None
         self._reader: StreamReader | None = None
         """The answer that is coming in; it must be stored, whatever happens."""
+        self._broken: Message | None = None
+        """What came of an answer whose stream ended with an error."""
+        self._left: Message | None = None
+        """What came of an answer that will not be finished, and is not stored yet."""
+        self._retry_count = 0
+        self._first_ms: int | None = None
 
     async def ask(self, served: Served, record: RoutingDecisionRecord) -> Message | None:
         """Ask a model and store what it says; None if it says nothing.
@@ -74,31 +79,33 @@ class Calling:
         tokens = self.tokens(served)
         self.count += 1
         request = self._request(served)
-        context, started_s = self._context(served), time.monotonic()
-        self._asked = Asked(
+        context = self._context(served)
+        self._asked = asked = Asked(
             served=served,
             record=record,
             input_tokens=tokens,
             started_at=context.created_at,
-            started_s=started_s,
+            started_s=time.monotonic(),
         )
+        self._broken, self._retry_count, self._first_ms = None, 0, None
         self._started = self._trace.emit(
             LlmCallStarted(
                 model=served.id,
                 provider=served.adapter.name,
                 request_id=new_ulid(),
                 estimated_input_tokens=tokens,
+                is_worker=self._setup.parent is not None,
             ),
             parent=self.parent,
         )
         try:
             message = await self._whole(served, request, context)
         except BaseException as error:
-            spent_ms = round((time.monotonic() - started_s) * 1000)
-            ended = failed(served.id, served.adapter.name, error, spent_ms)
-            self.parent = self._trace.emit(ended, parent=self._started) or self.parent
+            self._break_off(asked, error)
+            if isinstance(error, Exception):
+                await self._keep_left()
             raise
-        return await self._store_answer(message)
+        return await self._store_answer(message, asked)
 
     def tokens(self, served: Served) -> int:
         """About how many tokens the next question takes."""
@@ -111,26 +118,39 @@ class Calling:
             self._tell(Stored(turn_id=self._turn_id, message=message))
         return stored[0]
 
-    async def close(self, status: MessageStatus) -> None:
+    async def close(self) -> None:
         """Leave a whole conversation behind: what has come is kept, every call has a result."""
-        await self.keep_partial(status)
+        await self._keep_left()
         unanswered = open_calls(self._conversation.messages)
         if unanswered:
-            await self.keep(self._aborted(unanswered, ABORTED))
+            await self.keep(self.results(unanswered, ABORTED, OutcomeStatus.ABORTED))
 
-    async def keep_partial(self, status: MessageStatus, message: Message | None = None) -> None:
+    def _break_off(self, asked: Asked, error: BaseException) -> None:
+        """Tell that an answer will not be finished, and hold on to what has come of it."""
+        reader, self._reader, self._asked = self._reader, None, None
+        if reader is not None:
+            found = self._broken or reader.message
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            status = MessageStatus.CANCELLED if is_cancelled else MessageStatus.ERROR
+            usage = found.metadata.usage
+            left = self._settled(found, asked, status)
+            if left.content or (usage is not None and usage.prompt_tokens + usage.output_tokens):
+                self._left = left
+                self._count(left)
+        ended = failed(asked, error, retries=self._retry_count, partial=self._left)
+        self.parent = self._trace.emit(ended, parent=self._started) or self.parent
+
+    async def _keep_left(self) -> None:
         """Store what has come of an answer that will not be finished, with aborted results."""
-        asked, reader = self._asked, self._reader
-        self._asked = self._reader = None
-        if asked is None or reader is None:
+        left, self._left = self._left, None
+        if left is None:
             return
-        partial = self._settled(message or reader.message, asked, status)
-        if not partial.content:
-            if message is not None and message.metadata.usage is not None:
-                await self._keep_usage(partial)
+        if not left.content:
+            await self._keep_usage(left)
             return
-        words = ABORTED if status is MessageStatus.CANCELLED else NOT_RUN
-        await self.keep([partial, *self._aborted(calls_of(partial), words)])
+        is_cancelled = left.metadata.status is MessageStatus.CANCELLED
+        words = ABORTED if is_cancelled else NOT_RUN
+        await self.keep([left, *self.results(calls_of(left), words, OutcomeStatus.ABORTED)])
 
     def results(
         self, calls: Sequence[ToolUseBlock], text: str, status: OutcomeStatus
@@ -139,18 +159,15 @@ class Calling:
         at, session_id = self._setup.now(), self._conversation.id
         return [failed_result(call, session_id, text, status, at) for call in calls]
 
-    def _aborted(self, calls: Sequence[ToolUseBlock], text: str) -> list[Message]:
-        return self.results(calls, text, OutcomeStatus.ABORTED)
-
     async def _whole(
         self, served: Served, request: WireRequest, context: RequestContext
     ) -> Message:
-        """The whole answer; of one that breaks off, what came is stored."""
+        """The whole answer, or the error that says why there is none."""
         end = await self._stream(served, request, context)
         if isinstance(end, MessageComplete):
             return end.message
-        await self.keep_partial(MessageStatus.ERROR, None if end is None else end.message)
-        raise _broken(end, served)
+        self._broken = None if end is None else end.message
+        raise _error(end, served)
 
     async def _stream(
         self, served: Served, request: WireRequest, context: RequestContext
@@ -162,24 +179,25 @@ class Calling:
         )
         async with aclosing(stream) as events:
             async for event in events:
+                if self._first_ms is None:
+                    self._first_ms = self._since()
                 if isinstance(event, MessageComplete | StreamError):
                     end = event
                 self._tell(event)
         return end
 
-    async def _store_answer(self, message: Message) -> Message | None:
-        asked = self._asked
-        if asked is None:
-            raise AssertionError("an answer without a question")
+    async def _store_answer(self, message: Message, asked: Asked) -> Message | None:
         answer = self._settled(message, asked, MessageStatus.COMPLETE)
-        self._setup.availability.succeeded(asked.served.id)
+        self._count(answer)
+        self._setup.outages.succeeded(asked.served.id, self._trace)
         self._asked = self._reader = None
-        self.parent = self._trace.emit(completed(answer), parent=self._started, actor=Actor.AGENT)
+        told = completed(answer, first_ms=self._first_ms, parent=self._setup.parent)
+        self.parent = self._trace.emit(told, parent=self._started, actor=Actor.AGENT)
         if not answer.content:
             # A blank turn would be refused by every provider from now on (T166).
             await self._keep_usage(answer)
             text = f"{asked.served.id} ended its turn without a word"
-            self._tell(Warned(turn_id=self._turn_id, code="empty_answer", text=text))
+            self._telling.warn("empty_answer", text)
             return None
         kept = [answer]
         if not may_run(answer):
@@ -194,6 +212,17 @@ class Calling:
     def _settled(self, message: Message, asked: Asked, status: MessageStatus) -> Message:
         models = self._setup.models
         return settle(message, asked, models, ended_s=time.monotonic(), status=status)
+
+    def _count(self, answer: Message) -> None:
+        usage = answer.metadata.usage
+        if usage is not None:
+            self.input_tokens += usage.prompt_tokens
+            self.output_tokens += usage.output_tokens
+
+    def _since(self) -> int:
+        """The milliseconds since the model was asked."""
+        asked = self._asked
+        return 0 if asked is None else round((time.monotonic() - asked.started_s) * 1000)
 
     def _request(self, served: Served) -> WireRequest:
         options = replace(self._setup.options, model=served.id, stream=True)
@@ -231,13 +260,15 @@ class Calling:
             self._told.warned[each.scope] = each.level
             self._trace.emit(each)
             text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
-            self._tell(Warned(turn_id=self._turn_id, code="budget", text=text))
+            self._telling.warn("budget", text)
 
     def _begin(self, reader: StreamReader) -> None:
         self._reader = reader
 
     async def _tell_failure(self, error: ProviderError, attempt: int, delay: float | None) -> None:
         asked = self._asked
+        if delay is not None:
+            self._retry_count = attempt
         self._tell(
             CallFailed(
                 turn_id=self._turn_id,
@@ -249,7 +280,7 @@ class Calling:
         )
 
 
-def _broken(end: StreamError | None, served: Served) -> ProviderError:
+def _error(end: StreamError | None, served: Served) -> ProviderError:
     """Why there is no whole answer, once part of it was shown."""
     if end is None:
         return NetworkError("the answer did not end", provider=served.adapter.name)

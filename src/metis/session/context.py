@@ -3,28 +3,25 @@
 The stable part comes first, the part that changes from day to day last, so that caches hit.
 """
 
-import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
 
-log = logging.getLogger("metis.session")
+from metis.canonical.blocks import TextBlock
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.session.bounded import read_bounded
+from metis.session.skills import Skill, find_skills
 
 AGENTS_BYTES = 32_768
 MEMORY_BYTES = 4096
 USER_BYTES = 3072
-SKILL_HEAD_BYTES = 4096
-MOST_SKILLS = 100
-_FENCE = "---"
 
 
-class Skill(Struct, frozen=True):
-    """A folder with a `SKILL.md`: what it is for, and where its body is."""
-
-    name: str
-    description: str
-    path: str
+LOAD = "Before you do what one of these is for, read it with `load_skill`.\n"
+"""What a model is told above the list of skills."""
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -47,7 +44,7 @@ class Context(Struct, frozen=True, kw_only=True):
         return _joined(
             self.base,
             _titled("Instructions of the workspace", self.workspace),
-            _titled("Skills", "\n".join(_line(skill) for skill in self.skills)),
+            _titled("Skills", "\n".join([LOAD, *map(_line, self.skills)]) if self.skills else ""),
         )
 
     @property
@@ -68,57 +65,28 @@ def read_context(
     base: str = "", *, workspace: Path | None = None, home: Path | None = None
 ) -> Context:
     """The context of a workspace, and of a folder with the memory and the skills of a user."""
-    skill_folders = [
-        folder / "skills" for folder in (home, workspace and workspace / ".metis") if folder
-    ]
     return Context(
         base=base,
-        workspace="" if workspace is None else _bounded(workspace / "AGENTS.md", AGENTS_BYTES),
-        skills=tuple(_skills(skill_folders)),
-        user="" if home is None else _bounded(home / "USER.md", USER_BYTES),
-        memory="" if home is None else _bounded(home / "MEMORY.md", MEMORY_BYTES),
+        workspace="" if workspace is None else read_bounded(workspace / "AGENTS.md", AGENTS_BYTES),
+        skills=find_skills(home, workspace),
+        user="" if home is None else read_bounded(home / "USER.md", USER_BYTES),
+        memory="" if home is None else read_bounded(home / "MEMORY.md", MEMORY_BYTES),
         facts="" if workspace is None else f"The workspace is {workspace}.",
     )
 
 
-def _skills(folders: Iterable[Path]) -> Iterable[Skill]:
-    """The skills of some folders, by name; of two with one name the later folder's counts."""
-    found: dict[str, Skill] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*/SKILL.md"))[:MOST_SKILLS]:
-            head = _bounded(path, SKILL_HEAD_BYTES)
-            name = _field(head, "name") or path.parent.name
-            found[name] = Skill(name, _field(head, "description"), str(path))
-    return (found[name] for name in sorted(found))
-
-
-def _field(head: str, name: str) -> str:
-    """A field of the lines between two fences at the top of a file."""
-    lines = head.splitlines()
-    if not lines or lines[0].strip() != _FENCE:
-        return ""
-    for line in lines[1:]:
-        if line.strip() == _FENCE:
-            break
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
-
-
-def _bounded(path: Path, limit: int) -> str:
-    """The text of a file up to a limit; a file that is not there is empty, a longer one is told."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        log.warning("%s cannot be read: %s", path.name, error.strerror)
-        return ""
-    if len(data) > limit:
-        log.warning("%s is longer than %d bytes: the rest is left out", path.name, limit)
-    return data[:limit].decode("utf-8", "ignore").strip()
+def instructions(session_id: str, texts: Sequence[str], now: datetime) -> list[Message]:
+    """The texts as the SYSTEM messages with which a session begins."""
+    return [
+        Message(
+            id=new_ulid(),
+            session_id=session_id,
+            role=Role.SYSTEM,
+            content=(TextBlock(text),),
+            created_at=now,
+        )
+        for text in texts
+    ]
 
 
 def _titled(title: str, text: str) -> str:
@@ -130,4 +98,4 @@ def _joined(*parts: str) -> str:
 
 
 def _line(skill: Skill) -> str:
-    return f"- {skill.name}: {skill.description} ({skill.path})"
+    return f"- {skill.name}: {skill.description}"

@@ -14,6 +14,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, Usage
 from metis.events import Budget
 from metis.session.finishing import finished
+from metis.session.seen import Seen
 from metis.store import Store
 from metis.store.entries import (
     AnyEntry,
@@ -66,6 +67,7 @@ class Conversation:
         """The message at each numbered place; None is before the first."""
         self._threads = Threads()
         self._view: list[Message] | None = []
+        self._seen = Seen()
         self._costs: dict[str, Decimal] = {}
         self._unpriced: set[str] = set()
         for entry in entries:
@@ -76,7 +78,15 @@ class Conversation:
         """What a model is shown now."""
         if self._view is None:
             self._view = self._threads.view().messages
+            self._seen = Seen(self._view)
         return self._view
+
+    @property
+    def seen(self) -> Seen:
+        """What kinds of things are in what a model is shown."""
+        if self._view is None:
+            self._view = self.messages
+        return self._seen
 
     @property
     def path(self) -> list[Message]:
@@ -174,6 +184,7 @@ class Conversation:
             self._view = None
         elif self._view is not None:
             self._view.append(message)
+            self._seen.add(message)
         if metadata.usage is not None:
             self._spend(metadata.model or "", metadata.usage)
 

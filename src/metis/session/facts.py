@@ -2,40 +2,28 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from pathlib import PurePosixPath
+from itertools import takewhile
 
-from metis.canonical.blocks import (
-    ContentBlock,
-    ImageBlock,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
 from metis.routing import TurnFacts
 from metis.session.models import Served
+from metis.session.seen import Seen
 
 
-def facts_of(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], now: datetime
-) -> TurnFacts:
+def facts_of(seen: Seen, tools: Sequence[ToolDefinition], now: datetime) -> TurnFacts:
     """What a conversation and its tools ask of a model."""
     return TurnFacts(
         now=now,
-        has_images=has_images(messages),
-        has_tool_calls_in_history=_has_calls(messages),
+        has_images=seen.has_images,
+        has_tool_calls_in_history=seen.has_calls,
         needs_tools=bool(tools),
-        needs_system_prompt=any(message.role is Role.SYSTEM for message in messages),
+        needs_system_prompt=seen.has_instructions,
         side_effects=frozenset(tool.side_effects for tool in tools),
-        file_extensions_in_context=_extensions(messages),
+        file_extensions_in_context=frozenset(seen.extensions),
     )
-
-
-def has_images(messages: Iterable[Message]) -> bool:
-    """Whether any message or result holds an image."""
-    return any(_has_image(block) for message in messages for block in message.content)
 
 
 def estimate(messages: Sequence[Message], tools: Sequence[ToolDefinition], served: Served) -> int:
@@ -55,6 +43,16 @@ def estimate(messages: Sequence[Message], tools: Sequence[ToolDefinition], serve
     return served.adapter.estimate_input_tokens(messages, tools, model=served.id)
 
 
+def needed(messages: Sequence[Message], tools: Sequence[ToolDefinition], served: Served) -> int:
+    """About how many tokens a request takes at least: instructions and the last turn."""
+    start = len(messages) - 1
+    while start > 0 and messages[start].role is not Role.USER:
+        start -= 1
+    lead = takewhile(lambda message: message.role is Role.SYSTEM, messages[:start])
+    least = [*lead, *messages[max(start, 0) :]]
+    return served.adapter.estimate_input_tokens(least, tools, model=served.id)
+
+
 def words_of(content: Iterable[ContentBlock]) -> str:
     """The plain words of some blocks."""
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
@@ -64,25 +62,3 @@ def _is_before_summary(messages: Sequence[Message], place: int) -> bool:
     """Whether an answer was given to more than is shown now."""
     first = next((each for each in messages if each.role is not Role.SYSTEM), messages[place])
     return first.metadata.origin == "compaction" and first.id > messages[place].id
-
-
-def _has_image(block: ContentBlock) -> bool:
-    if isinstance(block, ToolResultBlock):
-        return any(isinstance(part, ImageBlock) for part in block.content)
-    return isinstance(block, ImageBlock)
-
-
-def _has_calls(messages: Iterable[Message]) -> bool:
-    return any(isinstance(block, ToolUseBlock) for each in messages for block in each.content)
-
-
-def _extensions(messages: Iterable[Message]) -> frozenset[str]:
-    """The kinds of the files that calls have named."""
-    paths = (
-        block.input.get("path")
-        for message in messages
-        for block in message.content
-        if isinstance(block, ToolUseBlock)
-    )
-    found = {PurePosixPath(path).suffix.lower() for path in paths if isinstance(path, str)}
-    return frozenset(found - {""})

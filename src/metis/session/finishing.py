@@ -13,13 +13,13 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
     What is half written when a turn is cancelled is then either there or was never begun.
     """
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+    interrupted: BaseException | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # it was looked at; the cancellation is what the caller hears of
-        raise cancelled
+        except BaseException as error:  # noqa: BLE001 - it goes on below
+            interrupted = error
+    if interrupted is not None:
+        task.exception()  # it was looked at; the interruption is what the caller hears of
+        raise interrupted
     return task.result()

@@ -64,11 +64,17 @@ class CallFailed(Notice, frozen=True, kw_only=True, tag="call_failed"):
     next_in_s: float | None = None
 
 
+WarningCode = Literal[
+    "budget", "compacted", "empty_answer", "fallback", "outage", "repaired", "rules_invalid"
+]
+"""What a warning is about."""
+
+
 class Warned(Notice, frozen=True, kw_only=True, tag="warned"):
     """Something that a person should know, and that stops nothing."""
 
     type: ClassVar[Literal["warned"]] = "warned"
-    code: Literal["budget", "compacted", "empty_answer", "fallback", "repaired", "swap_refused"]
+    code: WarningCode
     text: str
 
 

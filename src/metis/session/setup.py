@@ -7,13 +7,15 @@ from typing import Protocol
 from msgspec import Struct
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.events import Budget, Bus
-from metis.routing import Availability, Router
+from metis.routing import Router, Tier
 from metis.session.models import Models
+from metis.session.outages import Outages
+from metis.session.skills import Skill
 from metis.session.spending import Spending
 from metis.store import Store
+from metis.tools import Watcher
 from metis.transport import Transport
 from metis.wire.call import AdapterOptions
 
@@ -32,13 +34,7 @@ class Toolbox(Protocol):
         """What models are told of."""
         ...
 
-    async def run(
-        self,
-        calls: Sequence[ToolUseBlock],
-        turn: "TurnRef",
-        started: Callable[[ToolUseBlock], None],
-        answered: Callable[[Message], None],
-    ) -> None:
+    async def run(self, calls: Sequence[ToolUseBlock], turn: "TurnRef", watcher: Watcher) -> None:
         """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
         ...
 
@@ -61,7 +57,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     transport: Transport
     models: Models
     router: Router
-    availability: Availability
+    outages: Outages
     spending: Spending
     budget: Budget = Budget()
     bus: Bus | None = None
@@ -70,6 +66,11 @@ class Setup(Struct, frozen=True, kw_only=True):
     options: AdapterOptions = AdapterOptions()
     fallbacks: Mapping[str, Sequence[str]] = {}
     """Which models step in, by the id of the one that is down; `*` stands for any."""
+    skills: tuple[Skill, ...] = ()
+    parent: str | None = None
+    """The session that gave this one its task, if it is a worker."""
+    tier: Tier | None = None
+    """How much thought a worker is to give to it."""
     workspace_path: str = ""
     has_rules: bool = False
     """Whether there may be rules that ask what was spent."""

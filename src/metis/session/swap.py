@@ -11,6 +11,7 @@ from metis.projection.loss import Change, Loss
 from metis.routing import Failure, Reason
 from metis.session.facts import facts_of
 from metis.session.models import Served
+from metis.session.seen import Seen
 from metis.session.setup import Setup
 
 _SEALED = frozenset({"thinking", "redacted_thinking", "opaque", "artifact"})
@@ -45,7 +46,7 @@ class Preview(Struct, frozen=True, kw_only=True):
 def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Preview:
     """Look at a history with the eyes of another model; nothing is changed or told."""
     tokens = served.adapter.estimate_input_tokens(messages, setup.tools, model=served.id)
-    facts = facts_of(messages, setup.tools, setup.now())
+    facts = facts_of(Seen(messages), setup.tools, setup.now())
     facts = replace(facts, estimated_input_tokens=tokens)
     failure = setup.router.check(served.id, facts)
     losses: Sequence[Loss] = ()

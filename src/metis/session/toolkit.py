@@ -1,13 +1,24 @@
 """Toolkit: the tools of one session, run by the dispatcher inside a workspace."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.session.setup import TurnRef
-from metis.tools import Dispatcher, ToolContext, Workspace
+from metis.tools import (
+    Confirmation,
+    Dispatcher,
+    Factory,
+    Registry,
+    ToolContext,
+    Watcher,
+    Workspace,
+)
+from metis.tools.dispatch import TIMEOUTS_S
+
+TIMES_S = {**TIMEOUTS_S, "delegate": 600.0}
+"""How long calls may take; a worker ends itself before that."""
 
 
 class Toolkit:
@@ -22,13 +33,7 @@ class Toolkit:
         """What models are told of."""
         return tuple(self._dispatcher.registry.tools.values())
 
-    async def run(
-        self,
-        calls: Sequence[ToolUseBlock],
-        turn: TurnRef,
-        started: Callable[[ToolUseBlock], None],
-        answered: Callable[[Message], None],
-    ) -> None:
+    async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
         """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
         context = ToolContext(
             session_id=turn.session_id,
@@ -36,22 +41,18 @@ class Toolkit:
             cancel=asyncio.Event(),
             workspace=self._workspace,
         )
-        await self._dispatcher.run(calls, context, _Watcher(started, answered))
+        await self._dispatcher.run(calls, context, watcher)
 
 
-class _Watcher:
-    """Passes on what the dispatcher tells."""
-
-    def __init__(
-        self, started: Callable[[ToolUseBlock], None], answered: Callable[[Message], None]
-    ) -> None:
-        self._started = started
-        self._answered = answered
-
-    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
-        del definition
-        self._started(call)
-
-    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        del call, latency_ms
-        self._answered(message)
+def make_toolkit(
+    registry: Registry,
+    house: Iterable[Factory],
+    confirmation: Confirmation | None,
+    workspace: Workspace | None,
+) -> Toolkit:
+    """The tools that somebody registered, and those of the house whose names are free."""
+    factories = {name: entry.factory for name in registry if (entry := registry.get(name))}
+    for factory in house:
+        factories.setdefault(factory().definition.name, factory)
+    own = Registry(*factories.values())
+    return Toolkit(Dispatcher(own, confirmation, timeouts_s=TIMES_S), workspace)

@@ -2,9 +2,12 @@
 
 import hashlib
 import logging
-from typing import Any
+import re
+import time
+from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.blocks import ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import (
@@ -18,23 +21,26 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.canonical.message import Message
-from metis.canonical.metadata import OutcomeStatus, StopReason
+from metis.canonical.metadata import StopReason
 from metis.canonical.tools import SideEffects
 from metis.events import Actor, Bus, Event, Payload
 from metis.events.work import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmErrorClass,
-    RouteAlternative,
-    RouteDecided,
-    RouteStep,
     ToolCalled,
     ToolCompleted,
+    ToolConfirmationRequested,
     ToolFailed,
+    ToolInputInvalid,
 )
-from metis.routing import Decision
+from metis.session.answer import Asked
+from metis.tools import Question, error_class
 
 log = logging.getLogger("metis.session")
+
+_VALUE = re.compile(r"[,;] got .*", re.DOTALL)
+"""The end of a problem: what stood in the place, which an event does not tell."""
 
 _CLASSES: tuple[tuple[type[ProviderError], LlmErrorClass], ...] = (
     (RateLimitError, "rate_limit"),
@@ -53,10 +59,6 @@ class Trace:
         self._bus = bus
         self._session_id = session_id
         self._turn_id = turn_id
-
-    def of_turn(self, turn_id: str) -> "Trace":
-        """The trace of one turn."""
-        return Trace(self._bus, self._session_id, turn_id)
 
     def emit(
         self, payload: Payload, *, parent: Event | None = None, actor: Actor = Actor.SYSTEM
@@ -77,36 +79,9 @@ class Trace:
             return None
 
 
-def routed(decision: Decision, elapsed_ms: float) -> RouteDecided:
-    """What is told of a decision: the chain up to the winner."""
-    steps = [
-        RouteStep(
-            policy=entry.policy,
-            verdict=entry.verdict.value,
-            reason=entry.reason,
-            candidate_model=entry.candidate_model,
-            rule_name=entry.rule_name,
-            confidence=entry.confidence,
-            pattern_alternatives=tuple(
-                RouteAlternative(
-                    model=score.model, score=score.score, sample_size=score.sample_size
-                )
-                for score in entry.pattern_alternatives
-            ),
-            validation_failure=entry.validation_failure and str(entry.validation_failure.reason),
-        )
-        for entry in decision.chain
-    ]
-    return RouteDecided(
-        chosen_model=decision.chosen,
-        winner_index=decision.winner_index,
-        elapsed_ms=elapsed_ms,
-        chain=tuple(steps),
-        policy_version=decision.policy_version,
-    )
-
-
-def completed(answer: Message) -> LlmCallCompleted:
+def completed(
+    answer: Message, *, first_ms: int | None = None, parent: str | None = None
+) -> LlmCallCompleted:
     """What is told of an answer."""
     metadata = answer.metadata
     usage = metadata.usage
@@ -125,25 +100,62 @@ def completed(answer: Message) -> LlmCallCompleted:
         cost_usd=usage.cost_usd,
         pricing_version=usage.pricing_version,
         latency_ms=usage.latency_ms,
+        time_to_first_chunk_ms=first_ms,
         stop_reason=metadata.stop_reason or StopReason.UNKNOWN,
         response_id=metadata.response_id,
+        parent_session_id=parent,
         produced_tool_calls=_count(answer, ToolUseBlock),
         produced_thinking_blocks=_count(answer, ThinkingBlock),
     )
 
 
-def failed(model: str, provider: str, error: BaseException, latency_ms: int) -> LlmCallFailed:
+def failed(
+    asked: Asked, error: BaseException, *, retries: int, partial: Message | None
+) -> LlmCallFailed:
     """What is told of a call without an answer; the provider's words may hold ours."""
     found: LlmErrorClass = "other" if isinstance(error, Exception) else "cancelled"
     for kind, name in _CLASSES:
         if isinstance(error, kind):
             found = name
-    return LlmCallFailed(
-        model=model,
-        provider=provider,
+    usage = None if partial is None else partial.metadata.usage
+    told = LlmCallFailed(
+        model=asked.served.id,
+        provider=asked.served.adapter.name,
         error_class=found,
         error_message=type(error).__name__,
-        latency_ms=latency_ms,
+        latency_ms=round((time.monotonic() - asked.started_s) * 1000),
+        retry_count=retries,
+    )
+    if usage is None:
+        return told
+    return replace(
+        told,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_creation_input_tokens=usage.cache_creation_input_tokens,
+        cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
+        cost_usd=usage.cost_usd,
+        pricing_version=usage.pricing_version,
+    )
+
+
+def input_invalid(call: ToolUseBlock, problems: Sequence[str]) -> ToolInputInvalid:
+    """What is told of arguments that are refused: places and kinds, and not what stood there."""
+    told = tuple(_VALUE.sub("", problem) for problem in problems)
+    return ToolInputInvalid(tool_use_id=call.id, tool_name=call.name, validation_errors=told)
+
+
+def asked_for(question: Question, request_id: str) -> ToolConfirmationRequested:
+    """What is told when somebody is asked: the names of the arguments and their size."""
+    names = ", ".join(sorted(question.call.input))
+    size = len(msgspec.json.encode(dict(question.call.input)))
+    return ToolConfirmationRequested(
+        tool_use_id=question.call.id,
+        tool_name=question.call.name,
+        side_effects=question.definition.side_effects,
+        confirmation_request_id=request_id,
+        input_summary=f"{names} ({size} bytes)",
     )
 
 
@@ -159,21 +171,27 @@ def tool_called(call: ToolUseBlock, side_effects: SideEffects) -> ToolCalled:
     )
 
 
-def tool_ended(result: Message) -> ToolCompleted | ToolFailed:
+def tool_ended(result: Message, latency_ms: int) -> ToolCompleted | ToolFailed:
     """What is told of the result of a call."""
     outcome = result.metadata.outcome
     own = result.metadata.parent_tool_use_id or ""
-    if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
-        size = len(msgspec.json.encode(result.content))
-        return ToolCompleted(tool_use_id=own, success=True, output_size_bytes=size, latency_ms=0)
-    is_aborted = outcome.status is OutcomeStatus.ABORTED
-    value: Any = outcome.value
-    told = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    failure = error_class(result)
+    if failure is None:
+        effects: list[dict[str, str]] = [] if outcome is None else list(outcome.side_effects)
+        ran = next((each["command"] for each in effects if each["kind"] == "execute"), None)
+        return ToolCompleted(
+            tool_use_id=own,
+            success=True,
+            output_size_bytes=len(msgspec.json.encode(result.content)),
+            latency_ms=latency_ms,
+            files_modified=tuple(each["path"] for each in effects if each["kind"] == "write"),
+            command_executed=None if ran is None else hashed(ran.encode()),
+        )
     return ToolFailed(
         tool_use_id=own,
-        error_class="cancelled" if is_aborted else told or "execution_error",  # pyright: ignore[reportUnknownArgumentType] - the bus checks it
-        error_message=str(outcome.status),
-        latency_ms=0,
+        error_class=failure.value,
+        error_message=failure.value,
+        latency_ms=latency_ms,
     )
 
 

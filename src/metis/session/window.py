@@ -59,7 +59,7 @@ def _served(setup: Setup, conversation: Conversation, model: str | None) -> Serv
         return models.served(models.resolve(model))
     if conversation.pinned is not None:
         return models.served(conversation.pinned)
-    facts = facts_of(conversation.messages, setup.tools, setup.now())
+    facts = facts_of(conversation.seen, setup.tools, setup.now())
     try:
         return models.served(setup.router.decide(facts).require())
     except RoutingError:

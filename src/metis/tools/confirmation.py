@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -58,8 +59,20 @@ TIMEOUT_S = 300.0
 """How long an answer is waited for."""
 
 
+class Listener(Protocol):
+    """Told of questions and answers; it must not raise."""
+
+    def asking(self, question: Question) -> None:
+        """Somebody is asked."""
+        ...
+
+    def decided(self, question: Question, answer: Answer | None) -> None:
+        """Somebody has answered; None is nobody in time."""
+        ...
+
+
 class Confirmation:
-    """Decides about the calls of one session, and remembers what was allowed for it."""
+    """Decides about calls, and remembers what was allowed for which session."""
 
     def __init__(
         self,
@@ -75,7 +88,7 @@ class Confirmation:
         self._rules = {**RULES, **trust, **(rules or {})}
         self._tools = dict(tools or {})
         self._timeout_s = timeout_s
-        self._allowed: set[str] = set()
+        self._allowed: set[tuple[str, str]] = set()
         # One question at a time: an answer for the session may decide the next one too.
         self._asking = asyncio.Lock()
 
@@ -83,37 +96,47 @@ class Confirmation:
         """What happens before a call of this tool: its own rule, or that of its effect."""
         return self._tools.get(definition.name) or self._rules[definition.side_effects]
 
-    async def require(self, question: Question) -> None:
+    async def require(self, question: Question, listener: Listener | None = None) -> None:
         """Return when the call may run; raise the failure that the model is told otherwise."""
         name = question.definition.name
+        key = (question.context.session_id, name)
         rule = self.rule(question.definition)
         if rule is Rule.DENY:
             raise ToolFailedError(
                 f"{name} is not allowed here.",
                 ErrorClass.PERMISSION_DENIED,
             )
-        if rule is Rule.AUTO or name in self._allowed:
+        if rule is Rule.AUTO or key in self._allowed:
             return
         async with self._asking:
-            if name not in self._allowed:
-                self._take(await self._answer(question), name)
+            if key not in self._allowed:
+                answer = await self._answer(question, listener)
+                if answer.verdict is Verdict.ALLOW_FOR_SESSION:
+                    self._allowed.add(key)
+                elif answer.verdict is Verdict.DENY:
+                    raise _denied(name, answer)
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: Question, listener: Listener | None) -> Answer:
         name = question.definition.name
         if self._ask is None:
             text = f"{name} needs to be allowed, and nobody is here to be asked."
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
+        if listener is not None:
+            listener.asking(question)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._ask(question)
+                answer = await self._ask(question)
         except TimeoutError:
+            if listener is not None:
+                listener.decided(question, None)
             text = f"Nobody answered within {self._timeout_s:g} s whether {name} may run."
             raise ToolFailedError(text, ErrorClass.CONFIRMATION_TIMEOUT) from None
+        if listener is not None:
+            listener.decided(question, answer)
+        return answer
 
-    def _take(self, answer: Answer, name: str) -> None:
-        if answer.verdict is Verdict.ALLOW_FOR_SESSION:
-            self._allowed.add(name)
-        elif answer.verdict is Verdict.DENY:
-            text = f"The user did not allow {name}."
-            words = f"{text} The user says: {answer.words}" if answer.words else text
-            raise ToolFailedError(words, ErrorClass.USER_DENIED)
+
+def _denied(name: str, answer: Answer) -> ToolFailedError:
+    text = f"The user did not allow {name}."
+    words = f"{text} The user says: {answer.words}" if answer.words else text
+    return ToolFailedError(words, ErrorClass.USER_DENIED)

@@ -11,7 +11,7 @@ from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.message import Message
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.confirmation import Confirmation, Question
+from metis.tools.confirmation import Confirmation, Listener, Question
 from metis.tools.execution import cancelled, execute
 from metis.tools.registry import Entry, Registry
 from metis.tools.result import failure_message, output_message
@@ -23,12 +23,16 @@ CAP = 4
 TIMEOUT_S = 60.0
 """How long a call may take."""
 
-TIMEOUTS_S: Mapping[SideEffects, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
-"""How long a call may take where that is not `TIMEOUT_S`, by the effect of its tool."""
+TIMEOUTS_S: Mapping[str, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
+"""How long a call may take where that is not `TIMEOUT_S`, by its tool or by the tool's effect."""
 
 
-class Watcher(Protocol):
+class Watcher(Listener, Protocol):
     """Told what happens to each call; it must not raise."""
+
+    def refused(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+        """The arguments of a call do not match its schema; it will not run."""
+        ...
 
     def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         """A call starts to run."""
@@ -48,7 +52,7 @@ class Dispatcher:
         confirmation: Confirmation | None = None,
         *,
         cap: int = CAP,
-        timeouts_s: Mapping[SideEffects, float] = TIMEOUTS_S,
+        timeouts_s: Mapping[str, float] = TIMEOUTS_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.registry = registry
@@ -97,19 +101,27 @@ class Dispatcher:
 
     async def _answer(self, call: ToolUseBlock, context: ToolContext, batch: "_Batch") -> Message:
         entry = self._require_known(call)
-        _require_valid(entry, call)
+        problems = _problems(entry, call)
+        if problems:
+            batch.refuse(call, problems)
+            raise _invalid(call, problems)
         _require_workspace(entry, context)
-        await self._confirm(Question(call, entry.definition, context))
+        await self._confirm(Question(call, entry.definition, context), batch.watcher)
         async with self._slots:
             _require_running(context)
             batch.start(call, entry.definition)
-            limit = self._timeouts_s.get(entry.definition.side_effects, self._timeout_s)
+            limit = self._limit(entry.definition)
             output, failure = await execute(entry.factory(), call.input, context, limit)
         if failure is not None:
             return failure_message(call, context, failure, output)
         if output is None:
             raise TypeError(f"{call.name} gave no output")
         return output_message(call, context, output)
+
+    def _limit(self, definition: ToolDefinition) -> float:
+        """How long a call may take: by the tool, or by its effect."""
+        by_effect = self._timeouts_s.get(definition.side_effects, self._timeout_s)
+        return self._timeouts_s.get(definition.name, by_effect)
 
     def _require_known(self, call: ToolUseBlock) -> Entry:
         entry = self.registry.get(call.name)
@@ -119,10 +131,10 @@ class Dispatcher:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ToolFailedError(f"There is no tool named {call.name!r}.{hint}", ErrorClass.NOT_FOUND)
 
-    async def _confirm(self, question: Question) -> None:
+    async def _confirm(self, question: Question, watcher: Watcher | None) -> None:
         """Wait until the call may run, or until the turn is cancelled."""
         _require_running(question.context)
-        asked = asyncio.create_task(self.confirmation.require(question))
+        asked = asyncio.create_task(self.confirmation.require(question, watcher))
         stopped = asyncio.create_task(question.context.cancel.wait())
         try:
             await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,23 +154,27 @@ class _Batch:
     ) -> None:
         self.context = context
         self._calls = calls
-        self._watcher = watcher
+        self.watcher = watcher
         self._answers: dict[str, Message] = {}
         self._started: dict[str, float] = {}
 
+    def refuse(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+        if self.watcher:
+            self.watcher.refused(call, problems)
+
     def start(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         self._started[call.id] = time.monotonic()
-        if self._watcher:
-            self._watcher.called(call, definition)
+        if self.watcher:
+            self.watcher.called(call, definition)
 
     def add(self, call: ToolUseBlock, message: Message) -> None:
         if call.id in self._answers:
             return
         self._answers[call.id] = message
-        if self._watcher:
+        if self.watcher:
             now = time.monotonic()
             spent = round((now - self._started.get(call.id, now)) * 1000)
-            self._watcher.answered(call, message, spent)
+            self.watcher.answered(call, message, spent)
 
     def abort_rest(self) -> None:
         for call in self._calls:
@@ -191,16 +207,17 @@ def _require_running(context: ToolContext) -> None:
         raise cancelled()
 
 
-def _require_valid(entry: Entry, call: ToolUseBlock) -> None:
-    """Refuse arguments that are no JSON or do not match the schema, and name every problem."""
+def _problems(entry: Entry, call: ToolUseBlock) -> list[str]:
+    """Why arguments cannot be used: they are no JSON object, or each place that does not match."""
     if call.invalid is not None:
-        text = f"The arguments of {call.name} are no JSON object: {call.invalid.error}"
-        raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
-    problems = entry.problems(call.input)
-    if problems:
-        lines = "".join(f"\n- {problem}" for problem in problems)
-        text = f"The arguments of {call.name} do not match its schema:{lines}"
-        raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
+        return [f"no JSON object: {call.invalid.error}"]
+    return [str(problem) for problem in entry.problems(call.input)]
+
+
+def _invalid(call: ToolUseBlock, problems: Sequence[str]) -> ToolFailedError:
+    lines = "".join(f"\n- {problem}" for problem in problems)
+    text = f"The arguments of {call.name} do not match its schema:{lines}"
+    return ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
 
 
 def _require_workspace(entry: Entry, context: ToolContext) -> None:

@@ -20,7 +20,14 @@ from metis.canonical.errors import (
     RateLimitError,
 )
 from metis.canonical.message import Message
-from metis.streaming import StreamError, StreamEvent, TextDelta, ThinkingDelta, ToolUseStart
+from metis.streaming import (
+    MessageComplete,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseStart,
+)
 from metis.transport.failures import error_of
 from metis.transport.keys import Keys
 from metis.transport.retry import Retry, asked_delay
@@ -179,6 +186,7 @@ class Transport:
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one answer; what breaks off after it began ends in a StreamError."""
         has_begun = False
+        start = time.monotonic()
         try:
             async with self._post(adapter, request, key) as response:
                 if response.status >= _FIRST_ERROR:
@@ -187,13 +195,13 @@ class Transport:
                 async for chunk in response.content.iter_any():
                     has_begun = True
                     for event in decoder.feed(chunk):
-                        yield event
+                        yield _timed(event, start) if type(event) is MessageComplete else event
         except _FAILURES as failure:
             if not has_begun or not isinstance(failure, _BROKEN):
                 raise error_of(failure, adapter.name) from None
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
         for event in decoder.finish():
-            yield event
+            yield _timed(event, start) if type(event) is MessageComplete else event
 
     def _post(
         self, adapter: Adapter, request: WireRequest, key: str | None
@@ -264,6 +272,16 @@ def _message(
         if error.request_id is None:
             error.request_id = headers.get("request-id") or headers.get("x-request-id")
         raise
+
+
+def _timed(event: MessageComplete, start: float) -> MessageComplete:
+    """The same end; the message says how long the whole answer took."""
+    metadata = event.message.metadata
+    if metadata.usage is None:
+        return event
+    usage = replace(metadata.usage, latency_ms=round((time.monotonic() - start) * 1000))
+    message = replace(event.message, metadata=replace(metadata, usage=usage))
+    return replace(event, message=message)
 
 
 def _without_key(error: AuthenticationError, adapter: Adapter) -> AuthenticationError:

@@ -93,7 +93,8 @@ class _Reader:
             return None
         text: Content = (_make_text(wire.content),) if wire.content else ()
         if wire.images is UNSET:
-            return text
+            # Somebody who says nothing says an empty text: a message has a block (M-123).
+            return text or ((_make_text(""),) if role is Role.USER else ())
         images = tuple(decode_image(data) for data in wire.images)
         is_exact = role is Role.USER and not any(data[:5] == "data:" for data in wire.images)
         return (*text, *images) if is_exact else None
@@ -147,7 +148,7 @@ class _Reader:
             return (*said, *_opaque_images(images)), {}
         shown: Content = tuple(decode_image(data) for data in images)
         if role is Role.USER:
-            return (*said, *shown), {}
+            return (*said, *shown) or (TextBlock(""),), {}
         theirs = maybe_text(wire.get("tool_call_id")) or ""
         name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
         return self._answer(theirs, name, (*said, *shown))
