@@ -23,11 +23,10 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "wire"), str(ROOT / "scripts")]
 
-from tiny_model import write  # noqa: E402 - the same
-
 from cassette import FOLDER, NOWHERE, cassette  # noqa: E402 - the paths above come first
 from golden import golden  # noqa: E402 - the same
 from scenario import Scenario, play, scenarios  # noqa: E402 - the same
+from tiny_model import write  # noqa: E402 - the same
 
 AIMOCK = ROOT / "build/cassettes-node/node_modules/@copilotkit/aimock/dist/cli.js"
 PATIENCE_S = 60

@@ -5,7 +5,14 @@ from decimal import Decimal
 import pytest
 
 from build import call, text
-from metis.canonical import Message, Role, TextBlock, new_tool_use_id, validate_session
+from metis.canonical import (
+    Message,
+    Role,
+    TextBlock,
+    ToolUseBlock,
+    new_tool_use_id,
+    validate_session,
+)
 from metis.canonical.errors import (
     BudgetExceededError,
     InvalidValueError,
@@ -16,7 +23,9 @@ from metis.events import Bus, Event
 from metis.events.work import SessionCompacted, SessionRewound
 from metis.session import Budget, Metis, Session, TurnEnded
 from metis.session.facts import words_of
+from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
+from session.faults import MODELS, options_for
 from session.kit import GPT, SONNET, options
 
 pytestmark = pytest.mark.anyio
@@ -232,3 +241,17 @@ async def test_a_budget_of_the_session_is_kept_and_can_be_lifted(url: str) -> No
             await again.set_budget(None)
             answer: Message | None = await again.ask("four")
             assert answer is not None
+
+
+async def test_a_call_that_comes_again_after_a_retry_is_another_call(url: str) -> None:
+    async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:
+        for model in MODELS:
+            session = await m.session(model=model)
+            await session.ask("Read a.txt and b.txt")
+            async for _ in session.retry():
+                pass
+            assert await session.ask("say all is well") is not None
+            stored = await m.store.messages(session.id)
+            assert validate_session(stored) == []
+            calls = [b.id for each in stored for b in each.content if isinstance(b, ToolUseBlock)]
+            assert len(set(calls)) == len(calls) == 4

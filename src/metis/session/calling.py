@@ -14,6 +14,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
 from metis.events import Actor, Event, Spent, judge
 from metis.events.work import LlmCallStarted
+from metis.session.affinity import with_affinity
 from metis.session.answer import (
     ABORTED,
     NOT_RUN,
@@ -67,6 +68,7 @@ class Calling:
         self._left: Message | None = None
         """What came of an answer that will not be finished, and is not stored yet."""
         self._retry_count = 0
+        self._tried = 0
         self._first_ms: int | None = None
 
     async def ask(self, served: Served, record: RoutingDecisionRecord) -> Message | None:
@@ -175,7 +177,7 @@ class Calling:
         """Tell the answer as it comes, and give its end."""
         end: MessageComplete | StreamError | None = None
         stream = self._setup.transport.stream(
-            served.adapter, request, context, self._tell_failure, self._begin
+            served.adapter, request, context, self._tell_failure, self._begin, tried=self._tried
         )
         async with aclosing(stream) as events:
             async for event in events:
@@ -189,6 +191,7 @@ class Calling:
     async def _store_answer(self, message: Message, asked: Asked) -> Message | None:
         answer = self._settled(message, asked, MessageStatus.COMPLETE)
         self._count(answer)
+        self._tried = 0  # the next question has all its attempts again (T192)
         self._setup.outages.succeeded(asked.served.id, self._trace)
         self._asked = self._reader = None
         told = completed(answer, first_ms=self._first_ms, parent=self._setup.parent)
@@ -211,6 +214,7 @@ class Calling:
 
     def _settled(self, message: Message, asked: Asked, status: MessageStatus) -> Message:
         models = self._setup.models
+        message = self._conversation.with_fresh_calls(message)
         return settle(message, asked, models, ended_s=time.monotonic(), status=status)
 
     def _count(self, answer: Message) -> None:
@@ -226,6 +230,7 @@ class Calling:
 
     def _request(self, served: Served) -> WireRequest:
         options = replace(self._setup.options, model=served.id, stream=True)
+        options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
         request = served.adapter.to_wire(messages, self._setup.tools, options)
         losses = self._told.new_losses(served.id, request.losses)
@@ -267,8 +272,9 @@ class Calling:
 
     async def _tell_failure(self, error: ProviderError, attempt: int, delay: float | None) -> None:
         asked = self._asked
+        self._tried = attempt
         if delay is not None:
-            self._retry_count = attempt
+            self._retry_count += 1
         self._tell(
             CallFailed(
                 turn_id=self._turn_id,
