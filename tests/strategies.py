@@ -334,13 +334,14 @@ def messages(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[Message]:
 
 
 _said = words.map(lambda said: TextBlock(text=said))
+_base64 = st.binary(min_size=1, max_size=9).map(lambda data: b64encode(data).decode())
 _pictures = st.builds(
     ImageBlock,
     source=st.one_of(
         st.builds(
             ImageSource,
             kind=st.just("base64"),
-            data=st.binary(min_size=1, max_size=9).map(lambda data: b64encode(data).decode()),
+            data=_base64 | words,
         ),
         st.builds(ImageSource, kind=st.sampled_from(["url", "file_ref"]), data=words),
     ),

@@ -38,14 +38,16 @@ from metis.canonical import (
 from strategies import json_objects, words
 
 ISSUERS = st.sampled_from(["anthropic", "openai", "elsewhere"])
-_BASE64 = st.binary(min_size=1, max_size=6).map(base64.b64encode)
+_BASE64 = st.binary(min_size=1, max_size=6).map(
+    lambda data: base64.b64encode(data).decode()
+) | st.sampled_from(["", "?", "aW", "a-_=", "YWJj\nYWJj", "data:image/png;base64,aWY="])
 _NAMES = st.sampled_from(["read_file", "weather", "tide-table", "f"])
 _URLS = st.sampled_from(["https://example.org/a", "https://example.org/b?c=d"])
 
 
 def _media(*kinds: str) -> SearchStrategy[MediaSource]:
     made: dict[str, SearchStrategy[MediaSource]] = {
-        "base64": _BASE64.map(lambda data: MediaSource("base64", data.decode())),
+        "base64": _BASE64.map(lambda data: MediaSource("base64", data)),
         "url": _URLS.map(lambda url: MediaSource("url", url)),
         "text": words.map(lambda said: MediaSource("text", said)),
         "file_id": ISSUERS.map(lambda issuer: MediaSource("file_id", "file_1", issuer)),
@@ -66,7 +68,7 @@ _TEXTS = st.builds(TextBlock, words) | st.builds(
 )
 _IMAGES = st.builds(
     ImageBlock,
-    _BASE64.map(lambda data: ImageSource("base64", data.decode()))
+    _BASE64.map(lambda data: ImageSource("base64", data))
     | _URLS.map(lambda url: ImageSource("url", url))
     | st.just(ImageSource("file_ref", "pictures/a.png")),
     st.sampled_from(["image/png", "image/webp", "image/svg+xml"]),

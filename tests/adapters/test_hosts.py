@@ -361,6 +361,23 @@ def test_a_model_without_prefill_is_asked_to_continue() -> None:
     assert [loss.change for loss in new.losses] == [Change.SYNTHESISED]
 
 
+@pytest.mark.row("T78")
+@pytest.mark.parametrize("name", ["gemini", "vertex"])
+def test_newer_models_of_gemini_are_asked_to_continue(name: str) -> None:
+    begun = replace(assistant("It is"), metadata=MessageMetadata())
+    for model in ("gemini-2.5-pro", "gemini-3-pro-preview", "gemini-3.1-flash-lite"):
+        old = json.loads(wire(name, user("a"), begun, model=model).body)["contents"]
+        assert old[-1] == {"role": "model", "parts": [{"text": "It is"}]}
+    for model in ("gemini-3.5-flash", "gemini-4-argon", "gemini-flash-latest"):
+        new = wire(name, user("a"), begun, model=model)
+        contents = json.loads(new.body)["contents"]
+        assert contents[-2:] == [
+            {"role": "model", "parts": [{"text": "It is"}]},
+            {"role": "user", "parts": [{"text": "Continue."}]},
+        ]
+        assert [loss.change for loss in new.losses] == [Change.SYNTHESISED]
+
+
 @pytest.mark.row("T86")
 @pytest.mark.parametrize("name", ["deepseek", "cerebras", "openai-compatible", *STRICT])
 def test_texts_become_one_where_a_list_is_refused(name: str) -> None:

@@ -55,6 +55,22 @@ def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
 
 
 @pytest.mark.row("T71", "T212")
+def test_keys_inside_of_parts_are_told_to_another_host_of_the_protocol() -> None:
+    url = {"url": "https://example.org/a.png", "detail": "high"}
+    part = {"type": "image_url", "image_url": url}
+    wire = away("openai", "openrouter", {"role": "user", "content": [part]})
+    assert told(wire)[0] == ("message", "$.content[0].image_url.detail")
+    film = {
+        "fileData": {"fileUri": "https://example.org/a.mp4", "mimeType": "video/mp4"},
+        "videoMetadata": {"fps": 2},
+    }
+    asked = {"contents": [{"role": "user", "parts": [film]}]}
+    request = adapters.get("gemini").from_wire_request(asked, CONTEXT)
+    moved = adapters.get("vertex").to_wire(request.messages, (), request.options)
+    assert told(moved) == [("message", "$.content[0].videoMetadata")]
+
+
+@pytest.mark.row("T71", "T212")
 def test_keys_that_say_nothing_are_no_loss() -> None:
     url = {"url": "https://example.org/a.png", "detail": "auto"}
     wire = away(

@@ -12,7 +12,7 @@ from metis import adapters
 from metis.adapters.difference import differences
 from metis.adapters.laws import Law, check
 from metis.adapters.recording import Recording, adapter_of, read_recording
-from metis.canonical import Message
+from metis.canonical import Message, TextBlock
 from metis.canonical.errors import DecodeError, MetisError
 from strategies import json_objects
 
@@ -135,6 +135,39 @@ def test_an_echo_is_the_answer() -> None:
     assert faults(echo, {"1": other})[Law.ECHO] != ()
     assert Law.ECHO not in faults(echo)
     assert Law.ECHO not in faults(replace(echo, echo="full"), {"1": answer})
+
+
+def test_an_echo_is_judged_by_what_can_go_back() -> None:
+    """Where an answer rests on a search is told beside it, and has no place in a request."""
+    gemini = adapters.get("gemini")
+    segment = {"endIndex": 2, "text": "hi"}
+    found = {"web": {"uri": "https://example.org", "title": "example"}}
+    grounding = {
+        "groundingChunks": [found],
+        "groundingSupports": [{"groundingChunkIndices": [0], "segment": segment}],
+    }
+    said = {"role": "model", "parts": [{"text": "hi"}]}
+    response = {"candidates": [{"content": said, "groundingMetadata": grounding}]}
+    answer = gemini.from_wire_response(response)
+    assert isinstance(answer.content[0], TextBlock)
+    assert answer.content[0].citations
+    asked = {"role": "user", "parts": [{"text": "go"}]}
+    for back, holds in ((said, True), ({**said, "parts": [{"text": "ho"}]}, False)):
+        request = {"contents": [asked, back, asked]}
+        echo = recorded(protocol="gemini", request=request, echo_of="1", echo="verbatim")
+        verdicts = check(echo, gemini, {"1": answer}).verdicts
+        assert [v.faults == () for v in verdicts if v.law is Law.ECHO] == [holds]
+
+
+def test_what_was_made_by_hand_may_be_no_answer_at_all() -> None:
+    page = recorded(response_text="method=POST", recorded="hand_made")
+    findings = check(page, OLLAMA)
+    assert findings.remarks[0].startswith("made by hand, and refused: $: not JSON")
+    assert [(verdict.law, verdict.faults) for verdict in findings.verdicts] == [
+        (Law.PARSE, ()),
+        (Law.REQUEST, ()),
+    ]
+    assert faults(replace(page, recorded="yes"))[Law.PARSE] != ()
 
 
 class Forgetful(adapters.Adapter):

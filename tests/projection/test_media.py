@@ -1,13 +1,25 @@
 import base64
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, image, system, text, tool, tool_id, user
-from metis.canonical import ImageBlock, ImageSource, Message, Role, TextBlock, ToolResultBlock
+from metis.canonical import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    Message,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+)
+from metis.canonical.errors import CriticalLossError
 from metis.projection import Projection, Target, project
 from metis.projection.frame import OPENING
-from metis.projection.media import sniffed
+from metis.projection.media import is_base64, sniffed
 
 TARGET = Target(
     adapter="toy",
@@ -71,6 +83,49 @@ def test_what_counts_is_the_size_of_what_is_sent() -> None:
     projection = project([user(image("A" * 101))], target)
     assert told(projection) == [("altered", "image", "$.content[0]")]
     assert "101 characters" in projection.losses[0].reason
+
+
+@pytest.mark.row("M-054")
+@pytest.mark.parametrize("data", ["", "?", "a", "aW=Y", "aWYä", "YWJjY", "YWJj!"])
+def test_what_is_no_base64_is_told_and_not_sent(data: str) -> None:
+    broken = replace(image(), source=ImageSource("base64", data))
+    asked = call("f", tool_id())
+    talk = [user(broken), assistant(asked), tool(broken, answers=asked.id)]
+    projection = project(talk, TARGET)
+    assert told(projection) == [
+        ("altered", "image", "$.content[0]"),
+        ("altered", "image", "$.content[0].content[0]"),
+    ]
+    assert {loss.reason for loss in projection.losses} == {
+        "its data is no base64; a note stands in its place"
+    }
+    with pytest.raises(CriticalLossError):
+        project([user(replace(broken, critical=True))], TARGET)
+
+
+@pytest.mark.row("T94")
+@pytest.mark.parametrize("data", ["YWI-_w", "YWI+\r\n/w==", "YWI+/w", "YWI+/w=", "YWI+/x=="])
+def test_base64_of_another_spelling_is_written_in_the_plain_way(data: str) -> None:
+    document = DocumentBlock(MediaSource("base64", data), "application/pdf")
+    target = replace(TARGET, user_blocks=frozenset({"text", "image", "document"}))
+    projection = project([user(image(data), document)], target)
+    sent = [block.source.data for block in projection.messages[0].content]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - media
+    assert sent == ["YWI+/w==", "YWI+/w=="]
+    assert told(projection) == [
+        ("altered", "image", "$.content[0]"),
+        ("altered", "document", "$.content[1]"),
+    ]
+
+
+@given(st.binary() | st.text("AQBx+/=", max_size=9).map(str.encode))
+def test_base64_is_what_decodes(data: bytes) -> None:
+    assert is_base64(base64.b64encode(data).decode()) is bool(data)
+    text = data.decode(errors="replace")
+    try:
+        plain = base64.b64encode(base64.b64decode(text, validate=True)).decode()
+    except ValueError:
+        plain = None
+    assert is_base64(text) is (plain == text != "")
 
 
 @pytest.mark.row("T93")

@@ -110,6 +110,51 @@ def test_tools_in_the_dialect_move_to_other_providers() -> None:
     assert "googleSearch" in wire.losses[0].reason
 
 
+@pytest.mark.row("T71", "T87", "T212")
+def test_what_a_declaration_says_beyond_its_tool_is_kept_and_told() -> None:
+    schema = DECLARED["parametersJsonSchema"]
+    answer = {"type": "OBJECT", "properties": {"b": {"type": "STRING"}}}
+    more = {"behavior": "NON_BLOCKING", "response": answer}
+    first = {"name": "f", "description": "Does it.", "parameters_json_schema": schema, **more}
+    second = {"name": "g", "responseJsonSchema": {"type": "object"}}
+    both: dict[str, Any] = {"functionDeclarations": [first, second], "googleSearch": {}}
+    gemini = adapters.get("gemini")
+    request = gemini.from_wire_request(sent(ASKED, tools=[both]), CONTEXT)
+    same = gemini.to_wire(request.messages, request.tools, request.options)
+    assert json.loads(same.body)["tools"] == [both]
+    assert same.losses == []
+    # Another description for one, and one more tool: what was not changed stays as it was spelled.
+    changed = (
+        request.tools[0],
+        replace(request.tools[1], description="Does more."),
+        replace(TOOL, name="h", input_schema={"type": "object", "properties": {}}),
+    )
+    other = gemini.to_wire(request.messages, changed, request.options)
+    assert json.loads(other.body)["tools"] == [
+        {
+            "functionDeclarations": [
+                first,
+                {"name": "g", "description": "Does more.", **_without(second, "name")},
+                {"name": "h", "description": "Does it."},
+            ]
+        },
+        {"googleSearch": {}},
+    ]
+    assert other.losses == []
+    for name in ("anthropic", "openai", "openai-responses", "ollama", "vertex"):
+        options = replace(request.options, model=None)
+        away = adapters.get(name).to_wire(request.messages, request.tools, options)
+        assert sorted(loss.path for loss in away.losses if loss.path != "$.tools[0]") == [
+            "$.tools[0].functionDeclarations[0].behavior",
+            "$.tools[0].functionDeclarations[0].response",
+            "$.tools[0].functionDeclarations[1].responseJsonSchema",
+        ]
+
+
+def _without(wire: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in wire.items() if key != name}
+
+
 def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
     request = adapters.get("gemini").from_wire_request(REQUESTS["options"], CONTEXT)
     wire = adapters.get("openai").to_wire(

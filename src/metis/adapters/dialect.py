@@ -4,11 +4,12 @@ The codec of a protocol writes a message as its spelling says. A message that co
 has none for this host; here it gets the one that the host's profile asks for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from metis.adapters.codecs import CODECS
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
 from metis.canonical.blocks import (
@@ -56,7 +57,7 @@ class Dialect:
             if message.role is _ASSISTANT:
                 spelling = self._spelling(message, is_last=index == last)
             if is_told:
-                self._losses += (self._lost(message, key) for key in extra_keys(message, protocol))
+                self._losses += (self._lost(message, path) for path in _unsaid(message, protocol))
             if is_told or spelling:
                 own = spelled(protocol, spelling)
                 changed[index] = replace(message, metadata=replace(metadata, provider_raw=own))
@@ -105,16 +106,16 @@ class Dialect:
             self._taken.add(wire_id)
             yield block.id, wire_id
 
-    def _lost(self, message: Message, key: str) -> Loss:
+    def _lost(self, message: Message, path: str) -> Loss:
         issuer = message.metadata.provider or message.metadata.origin
-        return self._loss(message, key, f"only {issuer} knows the key", Change.DROPPED)
+        return self._loss(message, path, f"only {issuer} knows the key", Change.DROPPED)
 
     def _filled(self, message: Message) -> Loss:
-        key = str(self._profile.reasoning)
+        path = f"$.{self._profile.reasoning}"
         reason = "the host wants every answer with its thoughts; these are left empty"
-        return self._loss(message, key, reason, Change.SYNTHESISED)
+        return self._loss(message, path, reason, Change.SYNTHESISED)
 
-    def _loss(self, message: Message, key: str, reason: str, change: Change) -> Loss:
+    def _loss(self, message: Message, path: str, reason: str, change: Change) -> Loss:
         return Loss(
             session_id=message.session_id,
             message_id=message.id,
@@ -122,8 +123,14 @@ class Dialect:
             adapter=self._profile.name,
             reason=reason,
             change=change,
-            path=f"$.{key}",
+            path=path,
         )
+
+
+def _unsaid(message: Message, protocol: str) -> Iterable[str]:
+    """The paths of what a message says in the words of its own host only."""
+    keys = (f"$.{key}" for key in extra_keys(message, protocol))
+    return dict.fromkeys((*keys, *CODECS[protocol].unsaid(message)))
 
 
 def _thoughts(content: Sequence[ContentBlock], name: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from metis.adapters.adapter import Adapter
 from metis.adapters.difference import differences
-from metis.adapters.recording import Recording
+from metis.adapters.recording import HAND_MADE, Recording
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.codec import decode, encode
 from metis.canonical.errors import MetisError, ProviderError
@@ -42,7 +42,7 @@ class Law(StrEnum):
     STREAM = "stream"
     """Cut anywhere, a stream gives the same events, whose sum is the answer."""
     ECHO = "echo"
-    """An answer and what a client sent back of it are the same message."""
+    """What we would send back of an answer, and what a client did, are the same message."""
 
 
 class Verdict(Struct, frozen=True):
@@ -82,11 +82,14 @@ def check(
     try:
         _check_answer(recording, adapter, context, findings)
     except MetisError as error:
-        faults.append(f"the response: {error}")
+        if recording.recorded == HAND_MADE:
+            findings.remarks.append(f"made by hand, and refused: {error}")
+        else:
+            faults.append(f"the response: {error}")
     if findings.request is not None and recording.echo == "verbatim":
         earlier = (answers or {}).get(recording.echo_of or "")
         if earlier is not None:
-            findings.verdicts.append(_check_echo(earlier, findings.request))
+            findings.verdicts.append(_check_echo(earlier, findings.request, adapter))
     findings.verdicts.insert(0, Verdict(Law.PARSE, tuple(faults)))
     return findings
 
@@ -185,12 +188,25 @@ def _gist(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str, ob
     )
 
 
-def _check_echo(answer: Message, request: CanonicalRequest) -> Verdict:
-    wanted = answer.content_digest()
-    sent = (message for message in request.messages if message.role == Role.ASSISTANT)
-    if any(message.content_digest() == wanted for message in sent):
+def _check_echo(answer: Message, request: CanonicalRequest, adapter: Adapter) -> Verdict:
+    """Compare answers as they go back: what a protocol has no place for there is not asked for."""
+    wanted = {
+        message.content_digest()
+        for message in (answer, *_sent_back(answer, request, adapter))
+        if message.role is Role.ASSISTANT
+    }
+    sent = (message for message in request.messages if message.role is Role.ASSISTANT)
+    if any(message.content_digest() in wanted for message in sent):
         return Verdict(Law.ECHO)
     return Verdict(Law.ECHO, ("the answer that was sent back is another message",))
+
+
+def _sent_back(answer: Message, request: CanonicalRequest, adapter: Adapter) -> tuple[Message, ...]:
+    """A conversation with the answer in it, as the provider would read it."""
+    asked = next((message for message in request.messages if message.role is Role.USER), None)
+    around = () if asked is None else (asked,)
+    wire = adapter.preview([*around, answer, *around])
+    return adapter.from_wire_request(wire.body).messages
 
 
 def _few(found: Iterator[str]) -> tuple[str, ...]:

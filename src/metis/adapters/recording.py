@@ -18,6 +18,9 @@ from metis.wire.shape import maybe_list, maybe_object
 _PROTOCOLS: Mapping[str, str] = {"anthropic_messages": "anthropic"}
 """Names of protocols in recordings that are not ours."""
 
+HAND_MADE = "hand_made"
+"""What a recording says of itself that is no true traffic."""
+
 _TYPES = re.compile(r"`([a-z |]+)`")
 _WORDS: Mapping[str, str] = {"str": "string", "int": "integer", "bool": "boolean"}
 
@@ -36,6 +39,7 @@ class Recording(Struct, frozen=True, kw_only=True):
     response_text: str | None = None
     echo_of: str | None = None
     echo: str | None = None
+    recorded: str | None = None
 
     @property
     def body(self) -> bytes | None:

@@ -41,11 +41,15 @@ def lost_tools(
 
     `strict` says that the wish for arguments that keep to the schema is dealt with elsewhere.
     """
+    names = {tool.name for tool in tools}
     if codec is not None and codec.server_tools is not None:
         for index, kind in enumerate(codec.server_tools(keys)):
             yield LostOption(f"tools[{index}]", f"the tool {kind!r} of {origin} has no place here")
+        for name, path in codec.unsaid_of_tools(keys) if codec.unsaid_of_tools else ():
+            if name in names:
+                key = path.rpartition(".")[2]
+                yield LostOption(path, f"{key!r} of the tool {name!r} is known to {origin} only")
         return
-    names = {tool.name for tool in tools}
     for index, tool in enumerate(maybe_list(keys.get("tools"))):
         path, own = f"tools[{index}]", maybe_object(tool)
         function = maybe_object(own.get("function"))

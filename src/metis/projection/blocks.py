@@ -26,7 +26,7 @@ from metis.projection.content import Placed, with_blocks
 from metis.projection.critical import fail_if_critical
 from metis.projection.exchanges import told_call
 from metis.projection.ledger import Ledger
-from metis.projection.media import Media, media_refusal, settled_image
+from metis.projection.media import NO_BASE64, Media, is_base64, media_refusal, settled_media
 from metis.projection.target import Target
 
 _THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
@@ -107,7 +107,7 @@ def _project(
     target = ledger.target
     if isinstance(block, TextBlock):
         return _project_citations(block, message, path, ledger)
-    if isinstance(block, ImageBlock):
+    if isinstance(block, Media | ArtifactBlock):
         block = _settled(block, message, path, ledger)
     reason = _misplaced(block, role) or _refusal(block, role, message, target)
     if isinstance(block, ThinkingBlock) and _is_unsealed(block, message, target):
@@ -130,12 +130,16 @@ def _project(
     return _note(block)
 
 
-def _settled(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:
-    """The image as what it is, whatever it was declared to be."""
-    settled = settled_image(image)
-    if settled is not image:
-        reason = f"its bytes are {settled.media_type}, not {image.media_type}"
-        ledger.altered(message, "image", path, reason)
+def _settled(
+    block: Media | ArtifactBlock, message: Message, path: str, ledger: Ledger
+) -> Media | ArtifactBlock:
+    """Media as what it is, whatever it was declared to be, in base64 that everybody reads."""
+    settled = settled_media(block)
+    if settled.media_type != block.media_type:
+        reason = f"its bytes are {settled.media_type}, not {block.media_type}"
+        ledger.altered(message, block.type, path, reason)
+    elif settled is not block:
+        ledger.altered(message, block.type, path, "its base64 is written in the plain way")
     return settled
 
 
@@ -169,11 +173,11 @@ def _project_result(
             sent = None
         elif _may_stand_in_result(inner, target):
             sent = _project(inner, Role.USER, message, place, ledger)
-        elif isinstance(inner, Media) and media_refusal(inner, target) is None:
+        elif isinstance(inner, Media) and _is_taken(settled_media(inner), target):
             ledger.altered(
                 message, inner.type, place, "not taken in a tool result; moved behind the results"
             )
-            later.append(settled_image(inner) if isinstance(inner, ImageBlock) else inner)
+            later.append(settled_media(inner))
             sent = TextBlock(f"[{inner.type}: shown in the message after the results]")
         else:
             fail_if_critical(inner, message, place, "not taken in a tool result")
@@ -183,6 +187,10 @@ def _project_result(
             content.append(sent)
     same = len(content) == len(result.content) and all(map(_is, content, result.content))
     return (result if same else replace(result, content=tuple(content))), later
+
+
+def _is_taken(block: Media, target: Target) -> bool:
+    return media_refusal(block, target) is None
 
 
 def _is(one: object, other: object) -> bool:
@@ -232,23 +240,19 @@ def _refusal(  # noqa: PLR0911 - one line a kind
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             return media_refusal(block, target)
         case ArtifactBlock():
-            is_taken = _takes_artifact(block, target)
-            return None if is_taken else "an artifact of a model is not sent back"
+            return _artifact_refusal(block, target)
         case ToolResultBlock():
             return f"a {role} message holds no result"
         case _:
             return None
 
 
-def _takes_artifact(block: ArtifactBlock, target: Target) -> bool:
-    is_own = block.source.issuer in target.issuers
-    match target.takes_artifacts:
-        case "any":
-            return is_own or block.source.kind == "base64"
-        case "own":
-            return is_own
-        case "none":
-            return False
+def _artifact_refusal(block: ArtifactBlock, target: Target) -> str | None:
+    source, taken = block.source, target.takes_artifacts
+    is_own, is_inline = source.issuer in target.issuers, source.kind == "base64"
+    if taken == "none" or not (is_own or (taken == "any" and is_inline)):
+        return "an artifact of a model is not sent back"
+    return NO_BASE64 if is_inline and not is_base64(source.data) else None
 
 
 def _is_own(message: Message, target: Target) -> bool:

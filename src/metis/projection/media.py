@@ -3,12 +3,15 @@
 import base64
 import binascii
 import re
+import string
 from collections.abc import Mapping
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     ANY_IMAGE,
+    ArtifactBlock,
     AudioBlock,
     DocumentBlock,
     ImageBlock,
@@ -21,6 +24,18 @@ from metis.projection.target import Target
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 """What a model is shown."""
 
+_M = TypeVar("_M", bound=Media | ArtifactBlock)
+
+_ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
+_TO_PLAIN = str.maketrans("-_", "+/")
+_QUANTUM = 4
+_LAST: Mapping[bytes, list[str]] = {
+    b"=": [f"{letter}=" for letter in "AEIMQUYcgkosw048"],
+    b"==": [f"{letter}==" for letter in "AQgw"],
+}
+NO_BASE64 = "its data is no base64"
+"""Why media cannot be sent that nobody could read."""
+
 _DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
 _HEAD = 16
 _MAGIC: Mapping[bytes, str] = {
@@ -30,18 +45,53 @@ _MAGIC: Mapping[bytes, str] = {
 }
 
 
+def is_base64(data: str) -> bool:
+    """Whether data is base64 as every provider reads it: padded, in one piece, not empty.
+
+    >>> is_base64("aWY="), is_base64("aWY"), is_base64("a W="), is_base64("aWZ=")
+    (True, False, False, False)
+    """
+    if not data or len(data) % _QUANTUM or not data.isascii():
+        return False
+    # Taking the alphabet away costs a quarter of what decoding would.
+    rest = data.encode().translate(None, _ALPHABET)
+    # The last letter says nothing beyond the last byte; strict readers look.
+    return not rest or (rest in _LAST and data.endswith(tuple(_LAST[rest])))
+
+
+def with_plain_base64(block: _M) -> _M:
+    """The same media with its bytes in plain base64; as it was if they are, or are none at all."""
+    source = block.source
+    if source.kind != "base64" or is_base64(source.data):
+        return block
+    bare = "".join(source.data.split()).translate(_TO_PLAIN).rstrip("=")
+    plain = bare + "=" * (-len(bare) % _QUANTUM)
+    try:
+        plain = base64.b64encode(base64.b64decode(plain, validate=True)).decode()
+    except ValueError:
+        return block
+    return replace(block, source=replace(source, data=plain)) if plain else block
+
+
+def settled_media(block: _M) -> _M:
+    """Media whose bytes are in plain base64, and whose type is theirs where they tell it."""
+    if isinstance(block, ImageBlock):
+        return cast("_M", settled_image(block))
+    return with_plain_base64(block)
+
+
 def settled_image(image: ImageBlock) -> ImageBlock:
     """The image with plain base64 and the media type that its bytes have (T89, T94)."""
     if image.source.kind != "base64":
         return image
-    data = image.source.data
-    prefix = _DATA_URL.match(data)
+    prefix = _DATA_URL.match(image.source.data)
     if prefix is not None:
         image = replace(
             image,
-            source=ImageSource("base64", data[prefix.end() :]),
+            source=ImageSource("base64", image.source.data[prefix.end() :]),
             media_type=prefix[1].lower(),
         )
+    image = with_plain_base64(image)
     kind = sniffed(image.source.data)
     return image if kind in (None, image.media_type) else replace(image, media_type=kind)
 
@@ -90,7 +140,8 @@ def _content_refusal(block: Media, target: Target) -> str | None:
     taken = getattr(target, kinds) if kinds and block.source.kind != "text" else None
     if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:
         return f"{block.media_type} is not taken"
-    return None
+    is_unreadable = block.source.kind == "base64" and not is_base64(block.source.data)
+    return NO_BASE64 if is_unreadable else None
 
 
 _KINDS: Mapping[type, str] = {

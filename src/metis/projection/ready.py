@@ -14,7 +14,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
-from metis.projection.media import sniffed
+from metis.projection.media import is_base64, sniffed
 from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
@@ -128,6 +128,6 @@ def _is_taken(block: ContentBlock, target: Target) -> bool:
         block.source.kind == "base64"
         and block.media_type in target.image_media_types
         and sniffed(data) in (None, block.media_type)
-        and not data.startswith("data:")
+        and is_base64(data)
         and (target.max_image_chars is None or len(data) <= target.max_image_chars)
     )

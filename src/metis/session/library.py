@@ -56,7 +56,11 @@ class Metis:
     async def __aenter__(self) -> Self:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
-        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        models = Models(
+            base_urls={**await self._simulated(), **options.base_urls},
+            keys=keys,
+            is_free=options.is_free,
+        )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
         if options.home is not None:
@@ -118,6 +122,11 @@ class Metis:
     def store(self) -> Store:
         """The store behind the sessions."""
         return self._opened().store
+
+    @property
+    def models(self) -> Models:
+        """The models that can be asked, and who serves them."""
+        return self._opened().models
 
     async def session(self, *, model: str | None = None, system: str | None = None) -> Session:
         """A new session; `model` by id or alias is who answers, `system` what it is told first."""

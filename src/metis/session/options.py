@@ -41,6 +41,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Who is asked before a call that changes something; nobody lets none of them run."""
     simulate: bool = False
     """Whether a simulator on this machine answers in the place of every provider."""
+    is_free: bool = False
+    """Whether no call costs anything, whatever its model costs elsewhere."""
     compact_at: float | None = COMPACT_AT
     compact_with: str | None = None
     max_calls: int = MAX_CALLS

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from metis.canonical.blocks import Citation
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
@@ -65,8 +66,16 @@ class Route(Struct, frozen=True):
     lost: tuple[str, ...] = ()
 
 
+Cite = Callable[[Citation], Mapping[str, Any] | None]
+"""Writes a citation that another provider gave; None if the protocol has no words for it."""
+
+
 def _nothing(_: Message) -> Iterable[str]:
     return ()
+
+
+def _no_citation(_: Citation) -> None:
+    return None
 
 
 class Codec(Struct, frozen=True, kw_only=True):
@@ -87,9 +96,17 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Other keys of a request that mean the same at every host of the protocol."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
     """The provider's own tools in a request, where they have a shape of their own."""
+    unsaid_of_tools: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
+    """What such a request says of the client's tools beyond their definitions: tool and path."""
     route: Callable[[TurnWriter, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
     """Where a request goes, if the protocol has more than one place for it."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing
     """The paths of what a message says in this protocol only, kept in its spelling."""
     fit: Callable[[Target, AdapterOptions], Target] | None = None
     """What the options of a request change about its target."""
+    cite: Cite = _no_citation
+    """How an answer cites what another provider cited."""
+    seals: bool = False
+    """Whether an answer may hold thoughts that the client cannot read."""
+    pictures: bool = False
+    """Whether an answer may hold pictures that the model made."""

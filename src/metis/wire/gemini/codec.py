@@ -3,11 +3,12 @@
 from metis.wire.codec import Codec
 from metis.wire.gemini.errors import decode_error, encode_error
 from metis.wire.gemini.names import PROTOCOL
-from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS, server_tools
+from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS
 from metis.wire.gemini.request import decode_request
 from metis.wire.gemini.response import decode_response, encode_response
 from metis.wire.gemini.stream import StreamDecoder
 from metis.wire.gemini.stream_encoder import StreamEncoder
+from metis.wire.gemini.tools import server_tools, unsaid_of_tools
 from metis.wire.gemini.turns import Turns
 from metis.wire.gemini.unsaid import unsaid_keys
 
@@ -24,6 +25,8 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     common_keys=COMMON_KEYS,
     server_tools=server_tools,
+    unsaid_of_tools=unsaid_of_tools,
     unsaid=unsaid_keys,
+    pictures=True,
 )
 """Gemini generateContent, both directions."""

@@ -1,13 +1,13 @@
-"""Options and tools of Gemini."""
+"""Options of Gemini."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.gemini.names import PROTOCOL, field, snake, spelled_key
-from metis.wire.gemini.schema import json_schema
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.gemini.tools import decode_tools, encode_tools
+from metis.wire.shape import Wire, maybe_list, maybe_object
 
 CONFIG, TOOL_CONFIG, CALLING = "generationConfig", "toolConfig", "functionCallingConfig"
 _KEYS = {
@@ -44,62 +44,6 @@ _WORDS: Mapping[ToolMode, str] = {
     "none": "NONE",
     "tool": "ANY",
 }
-_DECLARED = "functionDeclarations"
-
-
-def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
-    """The tools that the client runs itself; server-side tools stay with the options."""
-    return tuple(
-        ToolDefinition(
-            name=declared["name"],
-            description=maybe_text(declared.get("description")) or "",
-            input_schema=_input_schema(declared),
-            side_effects=SideEffects.EXECUTE,
-        )
-        for tool in _tools(wire)
-        for declared in map(maybe_object, maybe_list(field(maybe_object(tool), _DECLARED)))
-        if isinstance(declared.get("name"), str)
-    )
-
-
-def _tools(wire: object) -> list[Any]:
-    """The list of tools; the servers also take one tool for a list of one."""
-    return [wire] if isinstance(wire, dict) else maybe_list(wire)
-
-
-def _input_schema(declared: Wire) -> Wire:
-    """The schema of a tool: JSON Schema if it is given, else read from the dialect."""
-    given = field(declared, "parametersJsonSchema")
-    if isinstance(given, dict):
-        return cast("Wire", given)
-    return maybe_object(json_schema(declared.get("parameters"))) or {
-        "type": "object",
-        "properties": {},
-    }
-
-
-def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """The definitions of the client's own tools, in JSON Schema, which loses nothing (T102)."""
-    declared: list[Wire] = []
-    for tool in tools:
-        wire: Wire = {"name": tool.name}
-        if tool.description:
-            wire["description"] = tool.description
-        # An object without properties is refused; such a tool has no parameters (T105).
-        if tool.input_schema.get("properties") or "type" not in tool.input_schema:
-            wire["parametersJsonSchema"] = tool.input_schema
-        declared.append(wire)
-    return [{_DECLARED: declared}] if declared else []
-
-
-def server_tools(wire: Mapping[str, Any]) -> list[str]:
-    """The names of the tools that the provider runs itself."""
-    return [
-        key
-        for tool in _tools(field(wire, "tools"))
-        for key in maybe_object(tool)
-        if key not in (_DECLARED, snake(_DECLARED))
-    ]
 
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
@@ -122,8 +66,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         _set_choice(wire, options.tool_choice)
     own = field(wire, "tools")
     if tuple(tools) != decode_tools(own):
-        server = [tool for tool in _tools(own) if not decode_tools([tool])]
-        wire["tools"] = [*encode_tools(tools), *server]
+        wire[spelled_key(wire, "tools")] = encode_tools(tools, own)
     return wire
 
 

@@ -19,9 +19,10 @@ from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.names import PROTOCOL, field, spelled_key
-from metis.wire.gemini.options import decode_options, decode_tools
+from metis.wire.gemini.options import decode_options
 from metis.wire.gemini.parts import PartReader, PartWriter, is_result, spelling_of_parts
 from metis.wire.gemini.results import encode_answer
+from metis.wire.gemini.tools import decode_tools
 from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.spelling import spelled
 
