@@ -83,12 +83,13 @@ class Growth:
     async def run(self, sizes: Sequence[int]) -> None:
         """Measure at each size."""
         names = ("append us", "load us", "search ms", "in session", "open ms")
-        print(f"\n{'messages':>10}" + "".join(f"{name:>12}" for name in names))
+        print(f"\n{'messages':>10}" + "".join(f"{name:>12}{'CPU':>8}" for name in names))
         async with store.open(self._url) as keep:
             for size in sizes:
                 await self._fill(keep, size)
                 values = await self._measure(keep)
-                print(f"{size:>10}" + "".join(f"{value:>12.1f}" for value in values), flush=True)
+                cells = [f"{value.elapsed:>12.1f}{value.cpu:>8.1f}" for value in values]
+                print(f"{size:>10}" + "".join(cells), flush=True)
 
     async def _fill(self, keep: Store, size: int) -> None:
         while self._stored < size:
@@ -103,7 +104,7 @@ class Growth:
                 self._middle = f"{size} {parts[0][0].session_id}"
         await keep.search("warm")
 
-    async def _measure(self, keep: Store) -> list[float]:
+    async def _measure(self, keep: Store) -> list[Time]:
         appended = await append_one_by_one(keep, copies(self._template, 1)[0])
         self._stored += _SESSION_SIZE
         middle = self._middle.split()[1]
@@ -111,13 +112,12 @@ class Growth:
         await keep.search("rates")
         clock = Clock()
         await keep.search("traced table", limit=5)
-        everywhere = clock.read(1)
+        everywhere = clock.read(1000)
         clock = Clock()
         await keep.search("traced table", limit=5, session_id=middle)
-        inside = clock.read(1)
+        inside = clock.read(1000)
         clock = Clock()
         another = store.open(self._url, recover=False)
-        opened = clock.read(1)
+        opened = clock.read(1000)
         await another.close()
-        searched = [everywhere.elapsed / 1000, inside.elapsed / 1000]
-        return [appended.elapsed, loaded.elapsed, *searched, opened.elapsed / 1000]
+        return [appended, loaded, everywhere, inside, opened]

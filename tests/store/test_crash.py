@@ -27,6 +27,7 @@ MANY_WRITER = Path(__file__).parent / "many_writer.py"
 KILLS = int(os.environ.get("METIS_KILLS", "10"))
 SECONDS = os.environ.get("METIS_WRITE_S")
 APPENDS = 20
+_MOST_ASKED = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
@@ -47,6 +48,7 @@ def killed_writer(url: str, after_s: float) -> list[tuple[str, str, int]]:
 async def look(
     url: str, acknowledged: list[tuple[str, str, int]], *, everywhere: bool = False
 ) -> None:
+    """Every acknowledged append is in its place, and the sessions are whole."""
     async with store.open(url) as keep:
         histories: dict[str, dict[str, int]] = {}
         for session_id in {each[0] for each in acknowledged}:
@@ -67,7 +69,8 @@ async def check_session(keep: Store, session_id: str) -> None:
     assert [m for m in messages if m.metadata.status == MessageStatus.PARTIAL] == []
     assert await keep.tool_calls(session_id, status="pending") == []
     if messages:
-        assert request_faults(messages) == {}
+        # What a session of a minute holds is no request that anybody sends.
+        assert request_faults(messages[-_MOST_ASKED:]) == {}
 
 
 @pytest.fixture(autouse=True)

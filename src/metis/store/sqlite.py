@@ -72,6 +72,8 @@ class SqliteDatabase:
         self._synchronous = "NORMAL" if durability == "process" else "FULL"
         self._wait_s = wait_s
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        """Held by whoever moves the log into the file; taken before the other lock."""
         self._idle: list[sqlite3.Connection] = []
         self._data_version: int | None = None
         self._tended = 0
@@ -269,7 +271,7 @@ class SqliteDatabase:
         if changes - self._tended < _CHECKPOINT_CHANGES and not is_long:
             return
         self._tended = changes
-        with told(self.name):
+        with self._moving, told(self.name):
             if self._keeper is None:
                 self._keeper = self._connect()
             self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -330,7 +332,7 @@ class SqliteDatabase:
     def purge(self) -> None:
         """Write the file anew without what was deleted, and empty the log."""
         index = self.index()
-        with self._lock, told(self.name):
+        with self._moving, self._lock, told(self.name):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()
@@ -345,7 +347,7 @@ class SqliteDatabase:
         """Let go of the file; the last one out moves the log into it."""
         if self._search is not None:
             self._search.close()
-        with self._lock:
+        with self._moving, self._lock:
             with suppress(sqlite3.Error):
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             for connection in (*self._idle, self._keeper, self._writer):
