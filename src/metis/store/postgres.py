@@ -109,9 +109,9 @@ class PostgresTransaction:
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
         """Run one query and give its rows as they come."""
         with self._connection.cursor(name="rows") as cursor:
-            cursor.itersize = _FETCH
             cursor.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
-            yield from cursor
+            while rows := cursor.fetchmany(_FETCH):
+                yield from rows
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run one statement and give the number of rows that it changed."""
