@@ -20,6 +20,8 @@ from metis.canonical.errors import (
     UnknownHeadError,
 )
 from metis.events import Bus, Event
+from metis.events.analytics import cost_by
+from metis.events.house import FeedbackExplicit
 from metis.events.work import SessionCompacted, SessionRewound
 from metis.session import Budget, Metis, Session, TurnEnded
 from metis.session.facts import words_of
@@ -211,6 +213,7 @@ async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> 
     told = [each.payload for each in heard if isinstance(each.payload, SessionCompacted)]
     assert [(each.trigger, each.message_count) for each in told] == [("user", 2)]
     assert told[0].cost_usd == ONE
+    assert cost_by(heard, "none")["all"].cost_usd == session.cost().total_usd == 3 * ONE
 
 
 async def test_the_window_of_no_model_is_not_known(url: str) -> None:
@@ -255,3 +258,30 @@ async def test_a_call_that_comes_again_after_a_retry_is_another_call(url: str) -
             assert validate_session(stored) == []
             calls = [b.id for each in stored for b in each.content if isinstance(b, ToolUseBlock)]
             assert len(set(calls)) == len(calls) == 4
+
+
+async def test_no_summary_is_written_when_the_budget_is_spent(url: str) -> None:
+    async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask("one")
+        await session.ask("two")
+        await session.set_budget(ONE)
+        with pytest.raises(BudgetExceededError):
+            await session.compact()
+    assert len(fake.asked) == 2
+
+
+async def test_a_turn_can_be_rated(url: str) -> None:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    async with serving(Fake()) as fake, Metis(url, options(fake, bus=bus)) as m:
+        session = await m.session(model="sonnet")
+        with pytest.raises(NoTurnError):
+            session.rate(1)
+        await session.ask("one")
+        session.rate(-1)
+        with pytest.raises(InvalidValueError):
+            session.rate(5)
+        own = session.messages[0].id
+    told = [each.payload for each in heard if isinstance(each.payload, FeedbackExplicit)]
+    assert [(each.rating, each.subject_id) for each in told] == [(-1, own)]

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.errors import BudgetExceededError, NetworkError, ProviderError
+from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
-from metis.events import Actor, Event, Spent, judge
+from metis.events import Actor, Event
 from metis.events.work import LlmCallStarted
 from metis.session.affinity import with_affinity
 from metis.session.answer import (
@@ -29,6 +29,7 @@ from metis.session.conversation import Conversation
 from metis.session.facts import estimate
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
+from metis.session.purse import Purse
 from metis.session.setup import Setup
 from metis.session.telling import Telling
 from metis.session.told import Told
@@ -53,6 +54,7 @@ class Calling:
         self._setup = setup
         self._conversation = conversation
         self._told = told
+        self._purse = Purse(setup, conversation, told, telling.trace)
         self._turn_id = telling.turn_id
         self._telling = telling
         self._tell = telling.tell
@@ -77,7 +79,7 @@ class Calling:
         Raises:
             ProviderError: there is no answer, or it broke off; what came of it is stored.
         """
-        await self._check_budget()
+        await self.check_budget()
         tokens = self.tokens(served)
         self.count += 1
         request = self._request(served)
@@ -247,24 +249,9 @@ class Calling:
             tools=tuple(tool.name for tool in self._setup.tools),
         )
 
-    async def _check_budget(self) -> None:
+    async def check_budget(self) -> None:
         """Warn of a budget that is nearly spent; a spent one ends the turn before the call."""
-        budget = self._conversation.budget(self._setup.budget)
-        session_usd = self._conversation.cost().total_usd
-        if budget.day_usd is None and budget.month_usd is None:
-            spent = Spent(session_usd=session_usd)
-        else:
-            spent = await self._setup.spending.spent(session_usd)
-        verdict = judge(budget, spent, warned=self._told.warned)
-        for each in verdict.exceeded:
-            self._trace.emit(each)
-            raise BudgetExceededError(
-                each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
-            )
-        for each in verdict.warnings:
-            self._told.warned[each.scope] = each.level
-            self._trace.emit(each)
-            text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
+        for text in await self._purse.check():
             self._telling.warn("budget", text)
 
     def _begin(self, reader: StreamReader) -> None:

@@ -78,7 +78,7 @@ def test_a_model_that_cannot_take_the_history_is_refused(chat: Terminal, tmp_pat
 def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     text = chat.wait_for("y once · s for this session")
-    assert "? write_file  write" in text
+    assert "● write_file  write" in text
     assert not (tmp_path / "work" / "a.txt").exists()
     chat.type("y")
     chat.wait_for("allowed once")

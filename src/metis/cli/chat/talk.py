@@ -119,11 +119,11 @@ class Talk:
             self._view.draw()
 
     @contextlib.contextmanager
-    def paused(self) -> Generator[None]:
-        """Have the screen for a question in the middle of a turn."""
+    def paused(self, call_id: str) -> Generator[None]:
+        """Have the screen for a question about a call."""
         view = self._view
         if view is not None:
-            view.pause()
+            view.pause(call_id)
         try:
             yield
         finally:
