@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -89,8 +90,9 @@ class Gpt2099Frames(Format):
         messages = decode_turn(role, content, desk, created_at=turn_time(frame.id), **facts)
         if meta.cache or meta.cache_control == "ephemeral":
             messages[-1] = cached(messages[-1])
-        if meta.type == "document" and meta.document_name:
-            messages[0] = _named(messages[0], meta.document_name)
+        name = meta.document_name or PurePath(meta.original_path or "").name
+        if meta.type == "document" and name:
+            messages[0] = _named(messages[0], name)
         if lost:
             desk.lose(messages[0], "continues", "$.meta.continues", lost)
         return _remembered(messages, frame.id, meta.head, desk)
