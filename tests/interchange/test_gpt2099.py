@@ -270,6 +270,22 @@ def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told()
     assert frames(line | {"meta": meta}).losses == []
 
 
+@pytest.mark.row("G-030")
+def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
+    data = base64.b64encode(b"%PDF").decode()
+    meta = {
+        "role": "user",
+        "type": "document",
+        "content_type": "application/pdf",
+        "original_path": "/docs/tides.pdf",
+        "file_size": 4,
+    }
+    found = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
+    block = found.messages[0].content[0]
+    assert isinstance(block, DocumentBlock)
+    assert block.name == "tides.pdf"
+
+
 @pytest.mark.row("G-035", "G-041", "G-042")
 def test_our_ids_become_turn_ids_that_are_unique_and_sort_alike() -> None:
     ours = [ulid(number * 7919) for number in range(100_000)]
