@@ -36,6 +36,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/session.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py

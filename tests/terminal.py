@@ -21,6 +21,9 @@ PATIENCE_S = 60.0
 """How long something is waited for; only a test that fails takes so long."""
 
 
+_FAINT, _GREY = 2, 90
+
+
 class _Screen(pyte.HistoryScreen):
     """A screen that answers when it is asked where its cursor is, as terminals do."""
 
@@ -32,6 +35,11 @@ class _Screen(pyte.HistoryScreen):
     def report_device_status(self, mode: int, **_: Any) -> None:
         """Answer; pyte's own method takes no private modes."""
         super().report_device_status(mode)
+
+    def select_graphic_rendition(self, *attrs: int, private: bool = False) -> None:
+        """Colour the next letters; faint ones, which pyte does not know, are grey."""
+        if not private:
+            super().select_graphic_rendition(*(_GREY if each == _FAINT else each for each in attrs))
 
 
 class Terminal:
@@ -69,6 +77,15 @@ class Terminal:
     ) -> None:
         self.kill()
         os.close(self._master)
+
+    @property
+    def pid(self) -> int:
+        """The process of the program; 0 once it has ended."""
+        return self._pid
+
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed by itself, as it does for a shell."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
 
     # The keyboard
 

@@ -1,10 +1,12 @@
 """Model: the one that is asked, with everything that a request to it must know."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
-from metis.catalog.load import catalog, refusals, token_table
+from metis.catalog.load import catalog, reasoning, refusals, token_table
 from metis.catalog.models import AdapterCapabilities
+from metis.catalog.reasoning import ThinkingRule
 from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
 
@@ -22,6 +24,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Options that it does not take."""
     conflicts: tuple[tuple[str, ...], ...]
     """Options of which it takes one only."""
+    thinking: ThinkingRule | None
+    """How it can be told how much to think; None for a model that does not."""
     rates: TokenRates
     """What costs how many tokens."""
 
@@ -32,12 +36,17 @@ def model_of(profile: Profile, name: str) -> Model:
     entry = catalog().entries.get(model)
     capabilities = profile.defaults if entry is None else entry.capabilities
     refused = refusals().of(model)
+    is_known_not_to = entry is not None and not capabilities.supports_thinking
     return Model(
         name=name,
         capabilities=capabilities,
-        target=profile.target(capabilities, name, refused),
+        target=replace(
+            profile.target(capabilities, name, refused),
+            least_cached_tokens=refusals().least_cached_of(model),
+        ),
         is_listed=entry is not None,
         refused=refused,
         conflicts=refusals().conflicts_of(model),
+        thinking=None if is_known_not_to else reasoning().of(model),
         rates=token_table().rates(model),
     )

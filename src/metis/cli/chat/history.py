@@ -40,7 +40,7 @@ def message_rows(messages: Sequence[Message], width: int) -> list[Text]:
 
 def _rows(message: Message, width: int) -> list[Text]:
     if message.role is Role.TOOL:
-        return result_rows(message, None, width, is_named=False)
+        return result_rows(message, width)
     if message.role is Role.USER:
         words = "\n".join(render_block(block) for block in message.content)
         first, *others = wrapped(Text(harmless(words)), width - len(MARK))

@@ -30,6 +30,8 @@ from metis.streaming import BlockAdded, TextDelta, ThinkingDelta, ToolUseStart
 
 FRAME_S = 0.033
 """How long a picture stands at least."""
+PATIENCE = 4
+"""How much longer than it took to draw; a very long paragraph shall not keep a processor busy."""
 
 Kind = Literal["text", "thinking", "tools", "notice"]
 _LOSSES = 4
@@ -47,8 +49,9 @@ class TurnView:
         self._kind: Kind | None = None
         self._done: list[Text] = [Text()]
         self._calls: dict[str, ToolUseBlock] = {}
+        self._asked: str | None = None
         self._began_s = time.monotonic()
-        self._drawn_s = 0.0
+        self._drawn_s = self._drawing_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.ended: TurnEnded | None = None
         self.routed: Routed | None = None
@@ -145,23 +148,28 @@ class TurnView:
         self._add("text", rows)
 
     def _add_message(self, message: Message) -> None:
-        width = self._screen.width
+        """Take an answer with its calls, or the result of one, under which the call is told."""
         if message.role is Role.ASSISTANT:
-            for block in message.content:
-                if isinstance(block, ToolUseBlock):
-                    self._calls[block.id] = block
-                    self._add("tools", call_rows(block, width))
+            calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+            self._calls = {call.id: call for call in calls}
             return
-        call = self._calls.get(message.metadata.parent_tool_use_id or "")
-        self._add("tools", result_rows(message, call, width, is_named=len(self._calls) > 1))
+        self._add_call(message.metadata.parent_tool_use_id or "")
+        self._add("tools", result_rows(message, self._screen.width))
         self._doing = ""
+
+    def _add_call(self, call_id: str) -> None:
+        """Tell a call; one that was asked about a moment ago stands there already."""
+        call = self._calls.pop(call_id, None)
+        if call is not None and self._asked != call_id:
+            self._add("tools", call_rows(call, self._screen.width))
+        self._asked = None
 
     # Drawing
 
     def _draw_soon(self) -> None:
         if self._timer is not None or self.is_paused:
             return
-        wait = self._drawn_s + FRAME_S - time.monotonic()
+        wait = self._drawn_s + max(FRAME_S, PATIENCE * self._drawing_s) - time.monotonic()
         if wait <= 0:
             self.draw()
         else:
@@ -172,13 +180,16 @@ class TurnView:
         self._stop_timer()
         if self.is_paused:
             return
+        began_s = time.monotonic()
         done, self._done = self._done, []
         self._screen.draw(done, self._live())
         self._drawn_s = time.monotonic()
+        self._drawing_s = self._drawn_s - began_s
 
-    def pause(self) -> None:
-        """Leave the screen to somebody else, with everything finished that can be."""
-        self._end_flow()
+    def pause(self, call_id: str) -> None:
+        """Leave the screen to a question about a call, with everything finished that can be."""
+        self._section("tools")
+        self._asked = call_id
         self.is_paused = True
         self._flush()
 
@@ -190,6 +201,8 @@ class TurnView:
     def end(self, note: str = "", style: str = "dim") -> None:
         """The turn is over; nothing is drawn any more."""
         self._end_flow()
+        for call_id in tuple(self._calls):
+            self._add_call(call_id)
         if note:
             self._add("notice", wrapped(Text(harmless(note), style), self._screen.width))
         if self._kind is not None:
