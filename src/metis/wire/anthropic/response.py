@@ -177,6 +177,8 @@ def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, each of anot
     status: MessageStatus = _COMPLETE,
 ) -> Message:
     provider = context.provider or PROTOCOL
+    if status is _COMPLETE and not content:
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     raw: Wire = {"response": envelope}
     if spelling.ids:
         raw["ids"] = spelling.ids

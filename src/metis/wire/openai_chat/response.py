@@ -117,8 +117,8 @@ def _message(
     reason = decode_stop_reason(
         choice, has_calls=_has_calls(content), is_refused="refusal" in spelling
     )
-    if reason is StopReason.ERROR and status is _COMPLETE:
-        status = MessageStatus.ERROR
+    if status is _COMPLETE and (reason is StopReason.ERROR or not content):
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,
