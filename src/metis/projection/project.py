@@ -20,6 +20,7 @@ from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.server_calls import drop_halves
 from metis.projection.signatures import sign_calls
 from metis.projection.target import Target, is_native
+from metis.projection.touch import touch_up
 from metis.projection.turns import are_turns_free, place_turns
 
 
@@ -35,28 +36,17 @@ class Projection(Struct, frozen=True):
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
     if are_turns_free(messages, target):
-        calls = calls_if_ready(messages, target)
-        if calls is not None:
-            return Projection(messages, [], calls if _is_under_way(messages) else None)
-    return _project(messages, target, is_start=True)
+        quick = _quick(messages, target)
+        if quick is not None:
+            is_open = quick.calls is None or not _is_under_way(messages)
+            return Projection(quick.messages, quick.losses, None if is_open else quick.calls)
+    return project_carefully(messages, target)
 
 
-def project_more(
-    messages: Sequence[Message], target: Target, before: AbstractSet[str]
-) -> Projection | None:
-    """The same for what follows a projection with these calls; None if they must go together."""
-    if not are_turns_free(messages, target):
-        return None
-    calls = calls_if_ready(messages, target, before)
-    if calls is not None:
-        return Projection(messages, [], calls)
-    if any(type(block) is OpaqueBlock for message in messages for block in message.content):
-        return None  # it may be the other half of something before (T197)
-    more = _project(messages, target, is_start=False)
-    return None if more.calls is None or not more.calls.isdisjoint(before) else more
-
-
-def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> Projection:
+def project_carefully(
+    messages: Sequence[Message], target: Target, *, is_start: bool = True
+) -> Projection:
+    """The same by every rule, one after the other, whether or not it has anything to say."""
     ledger = Ledger(target)
     is_whole = are_whole(messages, target)
     sent = list(messages) if is_whole else repair_exchanges(messages, ledger)
@@ -70,6 +60,35 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
     is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
     return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
+
+
+def _quick(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
+) -> Projection | None:
+    """The projection of a conversation that is ready, at once or with a touch here and there."""
+    calls = calls_if_ready(messages, target, before)
+    if calls is not None:
+        return Projection(messages, [], calls)
+    touched = touch_up(messages, target)
+    calls = None if touched is None else calls_if_ready(touched.messages, target, before)
+    if touched is None or calls is None:
+        return None
+    return Projection(touched.messages, touched.losses, calls)
+
+
+def project_more(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str]
+) -> Projection | None:
+    """The same for what follows a projection with these calls; None if they must go together."""
+    if not are_turns_free(messages, target):
+        return None
+    quick = _quick(messages, target, before)
+    if quick is not None:
+        return quick
+    if any(type(block) is OpaqueBlock for message in messages for block in message.content):
+        return None  # it may be the other half of something before (T197)
+    more = project_carefully(messages, target, is_start=False)
+    return None if more.calls is None or not more.calls.isdisjoint(before) else more
 
 
 def _project_messages(
