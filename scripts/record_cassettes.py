@@ -6,6 +6,8 @@ answer are written beside the cassettes.
 """
 
 import contextlib
+import json
+import logging
 import shutil
 import socket
 import subprocess
@@ -14,17 +16,17 @@ import tempfile
 import time
 from collections.abc import Generator
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "wire"), str(ROOT / "scripts")]
 
-from tiny_model import write  # noqa: E402 - the same
-
 from cassette import FOLDER, NOWHERE, cassette  # noqa: E402 - the paths above come first
 from golden import golden  # noqa: E402 - the same
 from scenario import Scenario, play, scenarios  # noqa: E402 - the same
+from tiny_model import write  # noqa: E402 - the same
 
 AIMOCK = ROOT / "build/cassettes-node/node_modules/@copilotkit/aimock/dist/cli.js"
 PATIENCE_S = 60
@@ -90,6 +92,7 @@ def record(scenario: Scenario, base_url: str) -> None:
 
 def main() -> None:
     """Record everything anew."""
+    logging.getLogger("metis").setLevel(logging.ERROR)  # losses are no news here
     node = shutil.which("node")
     if node is None or not AIMOCK.exists():
         raise SystemExit("make cassettes fetches what is needed here; it wants npm and node")
@@ -103,6 +106,13 @@ def main() -> None:
         with running(own, llama) as first, running(other, aimock) as second:
             for scenario in scenarios().values():
                 record(scenario, first if scenario.server == "llama" else second)
+    (FOLDER / "servers.json").write_text(json.dumps(versions(), indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """The versions of the servers that were recorded."""
+    package = json.loads((AIMOCK.parent.parent / "package.json").read_text())
+    return {"aimock": package["version"], "xllamacpp": version("xllamacpp")}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metis import adapters, store
+from metis import store
 from metis.cli.choice import SIMULATED, Chooser
 from metis.cli.main import cli
 from metis.cli.start import Wish, opened
@@ -20,17 +20,8 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xd
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without a key or a server, in a folder of their own."""
-    for name in adapters.names():
-        monkeypatch.delenv(adapters.get(name).profile.auth.variable or "METIS_MODEL", raising=False)
-    folder = tmp_path / "home"
-    folder.mkdir()
-    set_servers(folder)
-    monkeypatch.setenv("METIS_HOME", str(folder))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return folder
+def home(user: Path) -> Path:
+    return user
 
 
 def set_servers(home: Path, **urls: str) -> None:

@@ -52,7 +52,10 @@ def test_instructions_are_composed_without_knowing_providers(places: tuple[Path,
         if isinstance(node, ast.ImportFrom)
     }
     ours = {name for name in names if name and name.startswith("metis")}
-    assert ours == {"metis.session.bounded", "metis.session.skills"}
+    assert {name for name in ours if not name.startswith("metis.canonical.")} == {
+        "metis.session.bounded",
+        "metis.session.skills",
+    }
 
 
 def test_what_is_too_long_is_cut_and_told(

@@ -1,12 +1,18 @@
-"""Random walks against the strict simulator: swaps, tools, images, thoughts, interrupts, forks."""
+"""Random walks against the strict simulator: swaps, tools, images, thoughts, interrupts, forks.
+
+`METIS_TEST_WALKS=all` takes two hundred walks of thirty steps; else a few short ones are taken.
+"""
 
 import asyncio
+import os
 import random
 import zlib
-from decimal import Decimal
+from collections.abc import Sequence
+from contextlib import aclosing
+from fractions import Fraction
+from operator import mul
 
 import pytest
-from msgspec.structs import replace
 
 from build import text
 from metis.canonical import (
@@ -17,112 +23,208 @@ from metis.canonical import (
     Role,
     ToolResultBlock,
     ToolUseBlock,
+    Usage,
     validate_session,
 )
-from metis.catalog import cost
-from metis.session import Metis, Options, Session, TurnEnded
+from metis.canonical.errors import SwapRefusedError
+from metis.session import Lost, Metis, Preview, Session, SessionCost, TurnEnded, TurnEvent, Warned
+from metis.session.conversation import usage_in
 from metis.sim import Simulator
 from metis.sim.call import Settings
+from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry
 from metis.streaming import TextDelta
-from metis.tools import Registry
-from metis.transport import Retry
 from metis.wire.call import AdapterOptions
-from session.kit import ReadFile
+from session.faults import THINKS, options_for
 
 pytestmark = pytest.mark.anyio
-NAMES = ("anthropic", "openai", "openai-responses")
-MODELS = ("sonnet", "haiku", "openai:gpt-5", "openai-responses:gpt-5", "openai:gpt-4.1")
-THINKS = AdapterOptions(
-    max_output_tokens=3000,
-    native={"anthropic": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+ALL = os.environ.get("METIS_TEST_WALKS") == "all"
+WALKS, STEPS = (200, 30) if ALL else (10, 15)
+MODELS = (
+    "anthropic:claude-sonnet-4-6",
+    "anthropic:claude-haiku-4-5",
+    "openai:gpt-5",
+    "openai:gpt-4.1",
+    "openai-responses:gpt-5",
+    "gemini:gemini-2.5-flash",
+    "gemini:gemini-2.5-pro",
+    "ollama:llama3.2",
 )
+BLIND = "ollama:llama3.2"
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
     "rkJggg=="
 )
 
 
-def words(chance: random.Random) -> str | list[ContentBlock]:
-    picture = ImageBlock(source=ImageSource(kind="base64", data=PIXEL), media_type="image/png")
-    return chance.choice(
-        [
+class Walk:
+    """One walk: what was done, and what was said of it on the way."""
+
+    def __init__(self, session: Session, chance: random.Random) -> None:
+        self.session = session
+        self.chance = chance
+        self.lost: dict[str, set[tuple[str, str]]] = {}
+        """What was told as lost, by model."""
+
+    def words(self) -> str | list[ContentBlock]:
+        picture = ImageBlock(source=ImageSource(kind="base64", data=PIXEL), media_type="image/png")
+        said: list[str | list[ContentBlock]] = [
             "say all is well",
             "count to 5",
             "Read a.txt",
             "Read a.txt and b.txt",
             "40 words",
-            [text("what is in this picture?"), picture],
         ]
+        if self.session.model != BLIND:
+            said.append([text("what is in this picture?"), picture])
+        return self.chance.choice(said)
+
+    async def step(self) -> None:
+        match self.chance.randrange(14):
+            case 0 | 1 | 2 | 3:
+                await self.swap()
+            case 4:
+                await self.interrupt()
+            case 5:
+                await self.cancel()
+            case 6:
+                self.session = await self.session.fork()
+                self.lost = {}  # under other ids, a fork is told anew
+            case 7:
+                await self.go_back()
+            case 8:
+                await self.session.compact()
+            case _:
+                await self.say()
+
+    async def swap(self) -> None:
+        model = self.chance.choice(MODELS)
+        found = self.session.preview_swap(model)
+        try:
+            await self.session.swap(model)
+        except SwapRefusedError:
+            assert (found.fits, found.capability) == (False, "no_vision_support")
+            return
+        assert found.fits
+        await self.check_preview(model, found)
+
+    async def check_preview(self, model: str, found: Preview) -> None:
+        """What the next turn tells as lost, the preview knew, and nothing is lost in silence."""
+        lost = await self.say("say all is well")
+        losses = (*found.dropped, *found.altered, *found.kept)
+        known = {(loss.message_id, loss.path) for loss in losses}
+        new = lost - known - self.lost.get(model, set())
+        # Only the words that were just said are newer than the preview.
+        assert {own for own, _ in new} <= {"", self.session.turns[-1].question.id}
+
+    async def say(self, words: str | None = None) -> set[tuple[str, str]]:
+        events = [event async for event in self.session.send(words or self.words())]
+        assert isinstance(events[-1], TurnEnded)
+        assert not [e for e in events if isinstance(e, Warned) and e.code == "repaired"]
+        return self.hear(events)
+
+    def hear(self, events: list[TurnEvent]) -> set[tuple[str, str]]:
+        heard: set[tuple[str, str]] = set()
+        for event in events:
+            if isinstance(event, Lost):
+                told = {(loss.message_id, loss.path) for loss in event.losses}
+                heard |= told
+                self.lost.setdefault(event.model, set()).update(told)
+        return heard
+
+    async def interrupt(self) -> None:
+        """Listen to a few words and go away."""
+        count, after = 0, self.chance.randrange(4)
+        async with aclosing(self.session.send(self.words())) as events:
+            async for event in events:
+                self.hear([event])
+                count += isinstance(event, TextDelta)
+                if count > after:
+                    break
+
+    async def cancel(self) -> None:
+        task = asyncio.create_task(self.session.ask(self.words()))
+        await asyncio.sleep(self.chance.random() * 0.02)
+        await self.session.cancel()
+        await task
+
+    async def go_back(self) -> None:
+        turns = self.session.turns
+        if turns:
+            await self.session.undo(self.chance.randint(1, min(3, len(turns))))
+
+
+RATES = {
+    "anthropic:claude-sonnet-4-6": ("3", "15", "0.3", "3.75", "6"),
+    "anthropic:claude-haiku-4-5": ("1", "5", "0.1", "1.25", "2"),
+    "openai:gpt-5": ("1.25", "10", "0.125", "0", "0"),
+    "openai:gpt-4.1": ("2", "8", "0.5", "0", "0"),
+    "openai-responses:gpt-5": ("1.25", "10", "0.125", "0", "0"),
+    "gemini:gemini-2.5-flash": ("0.3", "2.5", "0.03", "0", "0"),
+    "gemini:gemini-2.5-pro": ("1.25", "10", "0.125", "0", "0"),
+    "ollama:llama3.2": ("0", "0", "0", "0", "0"),
+}
+"""Dollars per million tokens: input, output, read from a cache, written for 5 minutes, an hour."""
+
+
+def price_of(model: str, usage: Usage) -> Fraction:
+    """What an answer costs, from the price lists of the providers and in exact fractions."""
+    assert usage.pricing_version in ("local", "2026-11-15")
+    counts = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_input_tokens,
+        usage.cache_creation_input_tokens - usage.cache_creation_1h_input_tokens,
+        usage.cache_creation_1h_input_tokens,
     )
+    return sum(map(mul, counts, map(Fraction, RATES[model])), Fraction(0)) / 1_000_000
 
 
-async def interrupted(session: Session, said: str | list[ContentBlock], after: int) -> None:
-    """Listen to a few events and go away."""
-    count = 0
-    async for event in session.send(said):
-        count += isinstance(event, TextDelta)
-        if count > after:
-            break
-
-
-async def step(session: Session, chance: random.Random) -> Session:
-    match chance.randrange(10):
-        case 0 | 1 | 2:
-            model = chance.choice(MODELS)
-            found = session.preview_swap(model)
-            assert found.fits, found.why
-            await session.swap(model)
-        case 3:
-            await interrupted(session, words(chance), chance.randrange(4))
-        case 4:
-            session = await session.fork()
-        case 5:
-            task = asyncio.create_task(session.ask(words(chance)))
-            await asyncio.sleep(chance.random() * 0.02)
-            await session.cancel()
-            await task
-        case _:
-            events = [event async for event in session.send(words(chance))]
-            assert isinstance(events[-1], TurnEnded)
-    return session
-
-
-def check(messages: list[Message], session: Session) -> None:
+def check(messages: list[Message]) -> None:
+    """Every message is valid, and every call answered."""
     assert validate_session(messages) == []
     calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
     results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
     assert sorted(calls) == sorted(results)
-    total = Decimal(0)
     for message in messages:
-        if message.role is Role.ASSISTANT:
-            usage, model = message.metadata.usage, message.metadata.model or ""
-            assert usage is not None
-            priced = model.replace("openai-responses:", "openai:")
-            plain = replace(usage, cost_usd=Decimal(0))
-            assert usage.cost_usd == cost(plain, priced, message.created_at)
-            total += usage.cost_usd
-    by_model = session.cost().by_model
-    assert sum(by_model.values(), Decimal(0)) == session.cost().total_usd
-    assert session.cost().total_usd >= total
+        assert (message.metadata.usage is not None) == (message.role is Role.ASSISTANT)
 
 
-@pytest.mark.parametrize("seed", range(12))
+def check_costs(entries: Sequence[AnyEntry], cost: SessionCost) -> None:
+    """The cost of every call is right to the last digit, and so is their sum."""
+    total = Fraction(0)
+    for entry in entries:
+        match entry:
+            case MessageEntry() if entry.message.metadata.usage is not None:
+                model, usage = entry.message.metadata.model or "", entry.message.metadata.usage
+            case SidecarEntry() if "usage" in entry.data:
+                model, usage = usage_in(entry.data)
+            case CompactionEntry():
+                model, usage = usage_in(entry.details)
+            case _:
+                continue
+        right = price_of(model, usage)
+        assert Fraction(usage.cost_usd) == right, model
+        total += right
+    assert Fraction(cost.total_usd) == total
+    assert sum(cost.by_model.values()) == cost.total_usd
+    assert cost.unpriced_models == ()
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.row("T204", "T205")
 async def test_a_walk_over_all_protocols_is_never_refused(url: str, seed: int) -> None:
     chance = random.Random(zlib.crc32(b"%d" % seed))  # noqa: S311 - a walk, no secret
-    settings = Settings(pause_s=0.0005)
-    async with Simulator(settings=settings) as sim:
-        options = Options(
-            base_urls=dict.fromkeys(NAMES, sim.base_url),
-            tools=Registry(ReadFile),
-            retry=Retry(attempts=1),
-            options=THINKS if seed % 2 else AdapterOptions(),
-        )
+    async with Simulator(settings=Settings(pause_s=0.0005)) as sim:
+        options = options_for(sim.base_url, options=THINKS if seed % 2 else AdapterOptions())
         async with Metis(url, options) as m:
             session = await m.session(model=chance.choice(MODELS), system="Be short.")
-            for _ in range(25):
-                session = await step(session, chance)
-            check(await m.store.messages(session.id), session)
+            walk = Walk(session, chance)
+            for _ in range(STEPS):
+                await walk.step()
+            session = walk.session
+            stored = await m.store.messages(session.id)
+            check(stored)
+            check_costs(await m.store.history(session.id), session.cost())
             assert await m.store.check() == []
         async with Metis(url, options) as m:
             again = await m.resume(session.id)

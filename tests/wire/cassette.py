@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ FOLDER = Path(__file__).parent.parent / "cassettes"
 NOWHERE = "http://server.invalid"
 """Where a server is said to be when nobody listens."""
 
-_TIMES = re.compile(rb'(?<="created":)\d+')
+_TIMES = re.compile(rb'("(?:created|created_at|completed_at)":)\d+')
+_MOMENTS = re.compile(rb'(?<="created_at":")[^"]+')
+_IDS = re.compile(
+    rb'"(?:id|call_id|item_id|response_id)":\s?"(([A-Za-z]+[-_])?[A-Za-z0-9_-]{16,})"'
+)
 _SPEED = re.compile(rb'(?<="timings":)\{[^{}]*\}')
 _REQUEST_HEADERS = ("content-type", "anthropic-version")
 _RESPONSE_HEADERS = ("content-type", "retry-after")
@@ -44,12 +49,13 @@ class _Readable:
 
 def cassette(name: str, *, is_recorded: bool = False) -> Any:
     """Record a cassette anew, or play it back: then a request must be the recorded one."""
+    ids = _Ids()
     made = vcr.VCR(
         cassette_library_dir=str(FOLDER),
         record_mode="all" if is_recorded else "none",
-        match_on=["method", "path", "json"],
-        before_record_request=_scrub_request,
-        before_record_response=_scrub_response,
+        match_on=["method", "path", "query", "json"],
+        before_record_request=partial(_scrub_request, ids),
+        before_record_response=partial(_scrub_response, ids),
         decode_compressed_response=True,
         serializer="readable",
     )
@@ -58,21 +64,45 @@ def cassette(name: str, *, is_recorded: bool = False) -> Any:
     return made.use_cassette(f"{name}.yaml")
 
 
+class _Ids:
+    """Numbers in place of the ids that a server draws, so that a new recording gives the same."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[bytes, bytes] = {}
+
+    def learn(self, body: bytes) -> None:
+        """Number the ids of an answer that were not seen before."""
+        for found, prefix in _IDS.findall(body):
+            own = f"{len(self._numbered) + 1}".encode()
+            self._numbered.setdefault(found, (prefix or b"id_") + own)
+
+    def replace(self, body: bytes) -> bytes:
+        """A body with numbers in place of ids."""
+        for found, number in self._numbered.items():
+            body = body.replace(found, number)
+        return body
+
+
 def _same_json(one: Any, other: Any) -> None:
     assert json.loads(one.body) == json.loads(other.body)
 
 
-def _scrub_request(request: Any) -> Any:
+def _scrub_request(ids: _Ids, request: Any) -> Any:
     """The request without the place where the server happened to listen."""
-    request.uri = f"{NOWHERE}{urlsplit(str(request.uri)).path}"
+    place = urlsplit(str(request.uri))
+    request.uri = f"{NOWHERE}{place.path}{'?' if place.query else ''}{place.query}"
     headers: dict[str, Any] = dict(request.headers)
     request.headers = {name: headers[name] for name in _REQUEST_HEADERS if name in headers}
+    request.body = ids.replace(request.body)
     return request
 
 
-def _scrub_response(response: dict[str, Any]) -> dict[str, Any]:
-    """The response without times, request ids and what else differs for no reason."""
+def _scrub_response(ids: _Ids, response: dict[str, Any]) -> dict[str, Any]:
+    """The response without times, ids and what else differs for no reason."""
     headers: dict[str, Any] = response["headers"]
-    kept = {name: value for name, value in headers.items() if name.lower() in _RESPONSE_HEADERS}
-    data = _SPEED.sub(b"{}", _TIMES.sub(b"1778241600", response["body"]["string"]))
-    return {**response, "headers": kept, "body": {"string": data}}
+    names = sorted(name for name in headers if name.lower() in _RESPONSE_HEADERS)
+    kept = {name: headers[name] for name in names}
+    data = _SPEED.sub(b"{}", _TIMES.sub(rb"\g<1>1778241600", response["body"]["string"]))
+    data = _MOMENTS.sub(b"2026-05-08T12:00:00Z", data)
+    ids.learn(data)
+    return {**response, "headers": kept, "body": {"string": ids.replace(data)}}

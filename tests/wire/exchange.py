@@ -1,15 +1,16 @@
 """Exchanges with providers: those written by hand in `exchanges/`, and recorded ones.
 
 A folder a protocol, a file a group of features. A stream is a list of events; a text in it stands
-for itself, so that comments, marks and broken frames can be written down too. An exchange with a
-`dialect` is not in the provider's own words, and its types do not judge it.
+for itself, so that comments, marks and broken frames can be written down too. How events are framed
+is said where it is not the usual way. An exchange with a `dialect` is not in the provider's own
+words, and its types do not judge it.
 """
 
 import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -49,10 +50,15 @@ class Exchange(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     feature: str
     dialect: str | None = None
+    adapter: str | None = None
+    """The host, if it is not the one that the protocol is named after."""
+    path: str | None = None
+    """Where the request goes, in protocols that say something by it."""
     request: dict[str, Any] | None = None
     status: int | None = None
     response: dict[str, Any] | str | None = None
     """The body of the answer; a text is no JSON."""
+    framing: Literal["events", "array", "lines"] = "events"
     stream: list[dict[str, Any] | str] | None = None
     expect: Expected = Expected()
 
@@ -69,14 +75,20 @@ class Exchange(Struct, frozen=True, forbid_unknown_fields=True):
 
     def stream_bytes(self) -> bytes:
         """The bytes of the stream."""
-        return b"".join(_frame(event) for event in self.stream or ())
+        if self.framing == "array":
+            return json.dumps(self.stream, ensure_ascii=False, indent=1).encode()
+        end = "\n" if self.framing == "lines" else ""
+        return b"".join(_frame(event, end) for event in self.stream or ())
 
 
-def _frame(event: dict[str, Any] | str) -> bytes:
+def _frame(event: dict[str, Any] | str, end: str) -> bytes:
     if isinstance(event, str):
         return event.encode()
+    text = json.dumps(event, ensure_ascii=False)
+    if end:
+        return f"{text}{end}".encode()
     name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+    return f"{name}data: {text}\n\n".encode()
 
 
 @cache

@@ -59,6 +59,11 @@ def gemini_types() -> Any:
     return genai
 
 
+def gemini_answer(body: Any) -> None:
+    """Raise what the official SDK has to say against an answer of Gemini, or a piece of one."""
+    gemini_types().GenerateContentResponse.model_validate_json(json.dumps(body))
+
+
 def _list_of(kind: Any) -> Any:
     return list[kind]
 

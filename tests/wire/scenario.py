@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from build import text, tool, user
+from build import image, text, tool, user
 from metis import adapters
 from metis.adapters import Adapter
 from metis.canonical import Message, MetisError, SideEffects, ToolDefinition, ToolUseBlock
@@ -22,6 +22,8 @@ from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 
 CALL_TOKEN, END_TOKEN = "5", "4"
 """Two tokens of the tiny model: the one that opens a call, and the one that ends an answer."""
+NOT_SPOKEN = {("ollama", "reasoning"), ("ollama", "limit"), ("openai-responses", "limit")}
+"""What aimock does not say in a protocol as the provider's own server does."""
 _PIECE = 61
 _WEATHER = ToolDefinition(
     name="weather",
@@ -43,6 +45,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     topic: str
     questions: tuple[str, ...]
     has_tools: bool = False
+    has_picture: bool = False
+    """Whether a picture comes with the first question."""
     options: AdapterOptions = AdapterOptions()
     is_streamed: bool = False
 
@@ -58,6 +62,11 @@ class Played(Struct, frozen=True):
 
     answers: list[Message]
     error: MetisError | None = None
+
+
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
 
 
 def _of_llama(adapter: str, native: Mapping[str, Any]) -> Iterator[Scenario]:
@@ -92,6 +101,14 @@ def _with_native(options: AdapterOptions, keys: Mapping[str, Any]) -> AdapterOpt
 
 
 def _of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
+    return (
+        scenario
+        for scenario in _all_of_aimock(adapter, model)
+        if (adapter, scenario.topic) not in NOT_SPOKEN
+    )
+
+
+def _all_of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
     for is_streamed in (False, True):
         options = AdapterOptions(model=model, max_output_tokens=400, stream=is_streamed)
         common: dict[str, Any] = {
@@ -106,8 +123,24 @@ def _of_aimock(adapter: str, model: str) -> Iterator[Scenario]:
         both = ("Bergen and Oslo?", "Hello")
         yield Scenario(topic="two-calls", questions=both, has_tools=True, **common)
         yield Scenario(topic="reasoning", questions=("What is 17 times 23?", "Hello"), **common)
+        seen = ("What is in the picture?", "Hello")
+        yield Scenario(topic="picture", questions=seen, has_picture=True, **common)
         yield Scenario(topic="limit", questions=("Say more than fits.",), **common)
         yield Scenario(topic="too-often", questions=("Ask too often.",), **common)
+
+
+def _prompts_of_ollama(model: str) -> Iterator[Scenario]:
+    """The older half of Ollama's protocol: one question, which is completed."""
+    for is_streamed in (False, True):
+        native = {"prompt": "", "model": model, "stream": is_streamed}
+        yield Scenario(
+            server="aimock",
+            adapter="ollama",
+            topic="prompt",
+            questions=("Hello",),
+            options=AdapterOptions(model=model, stream=is_streamed, native={"ollama": native}),
+            is_streamed=is_streamed,
+        )
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -115,8 +148,13 @@ def scenarios() -> dict[str, Scenario]:
     found = [
         *_of_llama("openai-compatible", {"seed": 7}),
         *_of_llama("anthropic", {}),
+        *_of_llama("openai-responses", {}),
         *_of_aimock("openai", "gpt-5"),
         *_of_aimock("anthropic", "claude-sonnet-4-6"),
+        *_of_aimock("openai-responses", "gpt-5"),
+        *_of_aimock("gemini", "gemini-3.5-flash"),
+        *_of_aimock("ollama", "qwen3-vl"),
+        *_prompts_of_ollama("qwen3-vl"),
     ]
     return {scenario.name: scenario for scenario in found}
 
@@ -135,8 +173,9 @@ def play(scenario: Scenario, base_url: str) -> Played:
     tools = [_WEATHER] if scenario.has_tools else []
     history: list[Message] = []
     answers: list[Message] = []
-    for question in scenario.questions:
-        history.append(user(text(question)))
+    for number, question in enumerate(scenario.questions):
+        shown = [image(PICTURE)] if scenario.has_picture and not number else []
+        history.append(user(text(question), *shown))
         while True:
             wire = adapter.to_wire(history, tools, scenario.options)
             status, body = _post(base_url + wire.path, wire.headers, wire.body)
@@ -174,7 +213,8 @@ def _post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     try:
-        connection.request("POST", place.path, body, dict(headers))
+        path = f"{place.path}?{place.query}" if place.query else place.path
+        connection.request("POST", path, body, dict(headers))
         response = connection.getresponse()
         return response.status, response.read()
     finally:

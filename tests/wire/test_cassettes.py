@@ -2,17 +2,28 @@
 
 import json
 import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cassette import FOLDER, NOWHERE, cassette
 from golden import golden
 from judges import complaints
+from metis.adapters import Adapter
+from metis.adapters.codecs import CODECS
 from metis.canonical import MessageStatus, StopReason, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import RateLimitError
-from scenario import Played, play, scenarios
+from metis.wire.call import WireRequest
+from scenario import PICTURE, Played, play, scenarios
 
+ROOT = Path(__file__).parent.parent.parent
 SCENARIOS = scenarios()
+NAMES = {"openai_chat": "openai", "openai_responses": "openai-responses"}
+OLDER: Any = import_module("vcr.errors").CannotOverwriteExistingCassetteException
+"""What is raised where a request is not the recorded one."""
 SECRETS = re.compile(r"(?i)authorization|api-key|bearer|127\.0\.0\.1|localhost|/home/|/tmp/")
 
 
@@ -81,15 +92,73 @@ def test_too_many_requests(name: str) -> None:
     assert done.error.status == 429
 
 
+@pytest.mark.parametrize("name", those("picture"))
+def test_a_picture(name: str) -> None:
+    first, _ = played(name).answers
+    assert first.content == (TextBlock("A single dot."),)
+    with cassette(name) as tape:
+        assert all(PICTURE in request.body.decode() for request in tape.requests)
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_official_types_take_what_was_recorded(name: str) -> None:
-    if SCENARIOS[name].adapter not in ("anthropic", "openai"):
-        return
+    scenario = SCENARIOS[name]
+    if scenario.adapter == "openai-compatible":
+        return  # its own words, which the types of OpenAI do not know
     with cassette(name) as tape:
         for request in tape.requests:
             body = json.loads(request.body)
             body.pop("stream", None)
-            assert complaints(SCENARIOS[name].adapter, body) == []
+            judge = "ollama prompt" if scenario.topic == "prompt" else scenario.adapter
+            assert complaints(judge, body) == []
+
+
+@pytest.mark.row("M-282", "M-292")
+def test_every_protocol_is_recorded_plain_and_streamed() -> None:
+    """A scenario without a cassette fails above; here every protocol has scenarios."""
+    said = {(s.adapter, s.is_streamed, s.topic) for s in SCENARIOS.values() if s.server == "aimock"}
+    wanted = {"text", "call", "two-calls", "picture", "too-often"}
+    for codec in CODECS:
+        name = NAMES.get(codec, codec)
+        for is_streamed in (False, True):
+            assert {t for a, streamed, t in said if (a, streamed) == (name, is_streamed)} >= wanted
+
+
+@pytest.mark.row("M-291")
+@pytest.mark.parametrize("name", those("call"))
+def test_a_cassette_that_is_older_than_the_adapter_is_found_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that sends something else now than it did then has to be recorded anew."""
+    send = Adapter.to_wire
+
+    def changed(self: Adapter, *given: Any) -> WireRequest:
+        wire = send(self, *given)
+        return replace(wire, body=json.dumps({**json.loads(wire.body), "new": 1}).encode())
+
+    monkeypatch.setattr(Adapter, "to_wire", changed)
+    with pytest.raises(OLDER, match="new"):
+        played(name)
+
+
+@pytest.mark.row("M-290")
+def test_the_servers_that_were_recorded_are_those_that_would_be_now() -> None:
+    """A server that moves on has to be recorded anew; `make cassettes` fetches these."""
+    recorded = json.loads((FOLDER / "servers.json").read_text())
+    lock = (ROOT / "requirements-cassettes.lock").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"\nxllamacpp=={recorded['xllamacpp']} " in lock
+    assert f"@copilotkit/aimock@{recorded['aimock']}\n" in makefile
+
+
+@pytest.mark.row("M-290", "M-291", "M-292")
+def test_it_is_written_down_when_and_how_to_record() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## An exchange, a cassette")[2]
+    told = " ".join(page.split())
+    assert "`make cassettes`" in told
+    for when in ("a protocol changes", "meant to send something else", "a scenario is added"):
+        assert when in told
+    assert "\ncassettes:" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.row("M-289", "M-293")

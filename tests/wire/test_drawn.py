@@ -3,14 +3,16 @@
 import json
 from typing import Any
 
+import pydantic
 import pytest
 from msgspec.structs import replace
 
-from drawn import draw_request, draw_response
+from drawn import draw_request, draw_response, kinds
 from judges import complaints
 from metis import adapters
 from metis.adapters.laws import check
 from metis.adapters.recording import read_recording
+from metis.canonical.errors import MetisError
 
 PROVIDERS = {
     "anthropic": "anthropic",
@@ -68,3 +70,30 @@ def test_moved_requests_are_valid_at_the_target(protocol: str, target: str) -> N
         wire = other.to_wire(request.messages, request.tools, options)
         broken[seed] = complaints(target, json.loads(wire.body))
     assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+@pytest.mark.parametrize("client", PROVIDERS)
+def test_served_answers_are_valid_for_the_client(protocol: str, client: str) -> None:
+    if protocol == client:
+        return
+    source, other = adapters.get(PROVIDERS[protocol]), adapters.get(PROVIDERS[client])
+    broken: dict[int, list[str]] = {}
+    for seed in SEEDS:
+        try:
+            message = source.from_wire_response(draw_response(protocol, seed))
+        except MetisError:
+            continue  # a failure, or no answer at all
+        body = json.loads(other.to_wire_response(message))
+        broken[seed] = answer_complaints(client, body)
+    assert {seed: found for seed, found in broken.items() if found} == {}
+
+
+def answer_complaints(client: str, body: Any) -> list[str]:
+    try:
+        kinds(client)[1].model_validate(body)
+    except pydantic.ValidationError as error:
+        found = [".".join(map(str, each["loc"])) for each in error.errors()]
+        # An end that is no clean one has no word among the SDK's, and shall not look like a stop.
+        return [place for place in found if not place.endswith("finish_reason")]
+    return []

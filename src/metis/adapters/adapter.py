@@ -16,6 +16,7 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
+from metis.adapters.serving import served
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -235,6 +236,9 @@ class Adapter:
         """The response body with which this provider would have given the message."""
         if has_foreign_spelling(message, self.profile.protocol, self.name):
             message = without_spelling(message)
+        message, losses = served(message, self.profile)
+        for loss in losses:
+            log.warning("%s", loss, extra=_fields(loss))
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:

@@ -88,7 +88,7 @@ def _piped() -> bytes:
 
 
 async def _talk(wish: Wish) -> int:
-    from metis.cli.plain import run  # noqa: PLC0415 - loaded only for a conversation
+    from metis.cli.chat import run  # noqa: PLC0415 - loaded only for a conversation
 
     async with opened(wish) as ready:
         return await run(ready)

@@ -13,6 +13,8 @@ from metis.cli.servers import NAMES, Server, answering
 from metis.settings import Loaded
 from metis.transport.keys import Keys
 
+SIMULATOR = "sim"
+"""The name that asks for the simulator; `sim:gpt-5` asks it in the place of a model."""
 SIMULATED = "anthropic:sim-small"
 """Who answers in the simulator if nobody else is named."""
 PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
@@ -61,8 +63,9 @@ class Chooser:
 
     async def _named(self, name: str, *, why: str) -> Choice:
         is_pinned = self._origin.source == "option"
-        if name == "sim" or name.startswith("sim:"):
-            model = self._resolved(name[4:]) if name[4:] else SIMULATED
+        if name.partition(":")[0] == SIMULATOR:
+            stands_for = name.partition(":")[2]
+            model = self._resolved(stands_for) if stands_for else SIMULATED
             return Choice(model=model, why=why, is_pinned=is_pinned, is_simulated=True)
         model = await self._of_server(name) if name in NAMES else self._resolved(name)
         self._require_key(model)

@@ -1,6 +1,8 @@
 """Failure: what went wrong in one sentence with what to do, and the exit code that says so."""
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec
@@ -44,6 +46,10 @@ def guarded(work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
     """Run a command; whatever fails is one sentence on standard error and an exit code."""
     try:
         return partial(work, *args, **kwargs)()
+    except BrokenPipeError:
+        # Whoever read the output has enough of it, as `head` does: nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_WHOLE
     except (MetisError, OSError) as error:
         click.echo(f"metis: {explain(error)}", err=True)
         return exit_code(error)

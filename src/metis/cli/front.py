@@ -26,7 +26,8 @@ class Front(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command for questions in front of what is no command."""
         first = args[0] if args else None
-        if first not in self.commands and first not in _OWN:
+        is_being_typed = ctx.resilient_parsing and not args
+        if first not in self.commands and first not in _OWN and not is_being_typed:
             self._refuse_slip(args)
             args = [QUESTION, *args]
         return super().parse_args(ctx, args)
@@ -49,7 +50,7 @@ class Front(click.Group):
         rest = [name for name in sorted(self.commands) if name not in listed]
         for title, names in (*SECTIONS.items(), ("More", rest)):
             rows = [
-                (name, self.commands[name].get_short_help_str(limit=62))
+                (name, self.commands[name].get_short_help_str(limit=200))
                 for name in names
                 if name in self.commands
             ]

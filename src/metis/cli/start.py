@@ -14,6 +14,7 @@ from metis.canonical.errors import EventError, SettingsError, StoreError
 from metis.canonical.message import Role
 from metis.canonical.tools import SideEffects
 from metis.cli.choice import Choice, Chooser
+from metis.cli.finding import find_session
 from metis.events import Bus
 from metis.events.sqlite_trace import SqliteTrace
 from metis.session import Metis, Options, Session
@@ -149,14 +150,6 @@ async def _wanted(keep: Store, wish: Wish, records: Sequence[SessionRecord]) -> 
     return found
 
 
-async def find_session(keep: Store, wanted: str) -> SessionRecord:
-    """A session by its id or by a part of it that fits one only."""
-    fitting = [each for each in await keep.sessions(100_000) if wanted in each.id]
-    if len(fitting) > 1 and all(each.id != wanted for each in fitting):
-        raise StoreError(f"{wanted!r} fits {len(fitting)} sessions", hint="write more of the id")
-    return fitting[0] if len(fitting) == 1 else await keep.session(wanted)
-
-
 async def _answered(keep: Store, records: Sequence[SessionRecord]) -> tuple[str, ...]:
     """The models that answered last in some sessions, each once."""
     found: dict[str, None] = {}
@@ -206,6 +199,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         tools=Registry(*BUILTINS) if settings.tools else None,
         confirmation=_confirmation(asking, is_trusting=wish.is_trusting),
         simulate=choice.is_simulated,
+        is_free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
 

@@ -10,8 +10,13 @@ import click
 from metis import store
 from metis.canonical import MetisError
 from metis.cli.documents import name_of
+from metis.cli.exports import WRITERS, Talk
+from metis.cli.failure import exit_code, explain
+from metis.cli.finding import find_session
 from metis.cli.render import count, render_conversation
+from metis.cli.requests import loss_line
 from metis.store import Store
+from metis.store.threads import Threads
 
 Work = Callable[[Store], Awaitable[int]]
 
@@ -26,8 +31,8 @@ def with_store(url: str | None, work: Work, *, recover: bool = True) -> int:
     try:
         return asyncio.run(run())
     except MetisError as error:
-        click.echo(f"metis: {error}", err=True)
-        return 2
+        click.echo(f"metis: {explain(error)}", err=True)
+        return exit_code(error)
 
 
 def print_sessions(url: str | None, limit: int) -> int:
@@ -47,7 +52,8 @@ def print_session(url: str | None, session_id: str) -> int:
     """Print a session as a conversation for people."""
 
     async def work(keep: Store) -> int:
-        for part in render_conversation(await keep.messages(session_id)):
+        record = await find_session(keep, session_id)
+        for part in render_conversation(await keep.messages(record.id)):
             click.echo(part)
         return 0
 
@@ -58,7 +64,8 @@ def print_fork(url: str | None, session_id: str, at: str | None) -> int:
     """Fork a session and print the id of the new one."""
 
     async def work(keep: Store) -> int:
-        click.echo((await keep.fork(session_id, at=at)).id)
+        record = await find_session(keep, session_id)
+        click.echo((await keep.fork(record.id, at=at)).id)
         return 0
 
     return with_store(url, work)
@@ -81,8 +88,25 @@ def write_export(url: str | None, session_id: str, target: IO[bytes]) -> int:
     """Write a session as JSON lines."""
 
     async def work(keep: Store) -> int:
-        for line in await keep.export(session_id):
+        record = await find_session(keep, session_id)
+        for line in await keep.export(record.id):
             target.write(line + b"\n")
+        return 0
+
+    return with_store(url, work, recover=False)
+
+
+def write_form(url: str | None, wanted: str, form: str, target: IO[bytes]) -> int:
+    """Write a session in a form for others; each loss is a line on standard error."""
+
+    async def work(keep: Store) -> int:
+        record = await find_session(keep, wanted)
+        path = Threads(await keep.history(record.id)).path()
+        written = WRITERS[form](Talk(record, path))
+        target.write(written.data)
+        places = {message.id: number for number, message in enumerate(path, 1)}
+        for loss in written.losses:
+            click.echo(loss_line(loss, places), err=True)
         return 0
 
     return with_store(url, work, recover=False)

@@ -1,6 +1,6 @@
 """Router: the chain, bound to what is known of models, rules and outages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from metis.catalog.models import Catalog
 from metis.routing.availability import Outage
 from metis.routing.chain import Decision, decide
-from metis.routing.facts import TurnFacts
+from metis.routing.facts import Tier, TurnFacts
 from metis.routing.policy import Policy
 from metis.routing.rules_file import Rules, RulesFile
 from metis.routing.validation import Failure, Validator
@@ -50,6 +50,10 @@ class Router:
         """Why a model could not take a turn like this one; for a swap, before it is made."""
         validator = self._validator(self._read_rules().policy)
         return validator.check(self._catalog.resolve(model), turn)
+
+    def tiers(self, workspace_path: str) -> Mapping[Tier, str]:
+        """The models for delegated tasks; empty if none are set."""
+        return self._read_rules().policy.tiers(workspace_path)
 
     def _validator(self, policy: Policy) -> Validator:
         return Validator(

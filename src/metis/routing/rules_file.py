@@ -27,8 +27,8 @@ class Rules(Struct, frozen=True):
 class RulesFile:
     """Reads a rules file again when its time or size has changed.
 
-    Without a file the `fallback` holds; so it does when the file is removed. Its default model
-    also holds where the file names none.
+    Without a file the `fallback` holds; so it does when the file is removed. Its default model and
+    its tiers also hold where the file names none.
     """
 
     def __init__(
@@ -64,10 +64,11 @@ class RulesFile:
             return self._broken(f"larger than {MAX_BYTES} bytes")
         try:
             policy = read_policy(self.path.read_bytes(), self._catalog, name=str(self.path))
-            if policy.common.default is None:
-                common = replace(policy.common, default=self._fallback.common.default)
-                policy = replace(policy, common=common)
-            return Rules(policy)
+            common, ours = policy.common, self._fallback.common
+            common = replace(
+                common, default=common.default or ours.default, tiers=common.tiers or ours.tiers
+            )
+            return Rules(replace(policy, common=common))
         except RoutingPolicyError as error:
             return Rules(self._rules.policy, error)
 

@@ -3,7 +3,7 @@
 from metis.events import Budget
 from metis.session.conversation import SessionCost
 from metis.session.history import Place, Span
-from metis.session.library import Metis, Options, open_metis
+from metis.session.library import Metis, open_metis
 from metis.session.notices import (
     CallFailed,
     Lost,
@@ -15,6 +15,7 @@ from metis.session.notices import (
     TurnStarted,
     Warned,
 )
+from metis.session.options import Options
 from metis.session.session import Session
 from metis.session.setup import Toolbox, TurnRef
 from metis.session.swap import Preview

@@ -191,7 +191,7 @@ class Calling:
         self._count(answer)
         self._setup.outages.succeeded(asked.served.id, self._trace)
         self._asked = self._reader = None
-        told = completed(answer, self._first_ms)
+        told = completed(answer, first_ms=self._first_ms, parent=self._setup.parent)
         self.parent = self._trace.emit(told, parent=self._started, actor=Actor.AGENT)
         if not answer.content:
             # A blank turn would be refused by every provider from now on (T166).

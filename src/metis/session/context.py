@@ -3,16 +3,25 @@
 The stable part comes first, the part that changes from day to day last, so that caches hit.
 """
 
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
 
+from metis.canonical.blocks import TextBlock
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
 from metis.session.bounded import read_bounded
 from metis.session.skills import Skill, find_skills
 
 AGENTS_BYTES = 32_768
 MEMORY_BYTES = 4096
 USER_BYTES = 3072
+
+
+LOAD = "Before you do what one of these is for, read it with `load_skill`.\n"
+"""What a model is told above the list of skills."""
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -35,7 +44,7 @@ class Context(Struct, frozen=True, kw_only=True):
         return _joined(
             self.base,
             _titled("Instructions of the workspace", self.workspace),
-            _titled("Skills", "\n".join(_line(skill) for skill in self.skills)),
+            _titled("Skills", "\n".join([LOAD, *map(_line, self.skills)]) if self.skills else ""),
         )
 
     @property
@@ -66,6 +75,20 @@ def read_context(
     )
 
 
+def instructions(session_id: str, texts: Sequence[str], now: datetime) -> list[Message]:
+    """The texts as the SYSTEM messages with which a session begins."""
+    return [
+        Message(
+            id=new_ulid(),
+            session_id=session_id,
+            role=Role.SYSTEM,
+            content=(TextBlock(text),),
+            created_at=now,
+        )
+        for text in texts
+    ]
+
+
 def _titled(title: str, text: str) -> str:
     return f"# {title}\n\n{text}" if text else ""
 
@@ -75,4 +98,4 @@ def _joined(*parts: str) -> str:
 
 
 def _line(skill: Skill) -> str:
-    return f"- {skill.name}: {skill.description} ({skill.path})"
+    return f"- {skill.name}: {skill.description}"

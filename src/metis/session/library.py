@@ -1,72 +1,38 @@
 """The library: a store, a client and the sessions between them."""
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import StoreClosedError
-from metis.canonical.ids import new_ulid
-from metis.canonical.message import Message, Role
-from metis.events import Budget, Bus
 from metis.events.work import SessionCreated, SessionResumed
-from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope
-from metis.session.context import Context, read_context
+from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope, Tier
+from metis.session.context import Context, instructions, read_context
 from metis.session.conversation import Conversation
+from metis.session.delegate import Delegate
 from metis.session.finishing import finished
+from metis.session.hiring import Hiring
+from metis.session.memory import Memory, memory_tools
 from metis.session.models import Models
+from metis.session.options import Options
 from metis.session.outages import Outages
 from metis.session.session import Session
-from metis.session.setup import COMPACT_AT, MAX_CALLS, Setup
+from metis.session.setup import Setup
+from metis.session.skill_tool import LoadSkill
 from metis.session.spending import Spending
-from metis.session.toolkit import Toolkit
+from metis.session.toolkit import Toolkit, make_toolkit
 from metis.session.trace import Trace
 from metis.sim import Simulator
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
-from metis.tools import Confirmation, Dispatcher, Registry, Workspace
-from metis.transport import Keys, Limits, Retry, Transport
-from metis.wire.call import AdapterOptions
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """How sessions are run; every field has a default that works."""
-
-    base_urls: Mapping[str, str] = {}
-    """Other addresses of providers, by the name of the adapter."""
-    keys: Mapping[str, str | Sequence[str]] = {}
-    """Keys by the name of the adapter; else they come from the environment."""
-    key_file: Path | None = None
-    """A TOML file with a table `[keys]`, which only its owner may read."""
-    default_model: str | None = None
-    """Who answers if neither the user nor a rule says."""
-    fallbacks: Mapping[str, Sequence[str]] = {}
-    """Which models step in, by the one that is down; `*` stands for any."""
-    budget: Budget = Budget()
-    bus: Bus | None = None
-    """Who is told what happens: typed events without a word of what was said."""
-    options: AdapterOptions = AdapterOptions()
-    workspace: str | Path | None = None
-    """The folder in which tools work, and whose rules file and instructions hold."""
-    home: Path | None = None
-    """The folder with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
-    tools: Registry | None = None
-    """What models may call; None is no tool at all."""
-    confirmation: Confirmation | None = None
-    """Who is asked before a call that changes something; nobody lets none of them run."""
-    simulate: bool = False
-    """Whether a simulator on this machine answers in the place of every provider."""
-    compact_at: float | None = COMPACT_AT
-    compact_with: str | None = None
-    max_calls: int = MAX_CALLS
-    limits: Limits = Limits()
-    retry: Retry = Retry()
+from metis.tools import Factory, Workspace
+from metis.transport import Keys, Transport
 
 
 def _now() -> datetime:
@@ -82,16 +48,23 @@ class Metis:
         self._store: Store | None = None
         self._transport: Transport | None = None
         self._setup: Setup | None = None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._simulator: Simulator | None = None
         self._workspace: Workspace | None = None
+        self._memory: Memory | None = None
 
     async def __aenter__(self) -> Self:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
-        models = Models(base_urls={**await self._simulated(), **options.base_urls}, keys=keys)
+        models = Models(
+            base_urls={**await self._simulated(), **options.base_urls},
+            keys=keys,
+            is_free=options.is_free,
+        )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
+        if options.home is not None:
+            self._memory = Memory(options.home, options.bus)
         availability = Availability(clock=_now)
         self._store = store = open_store(self._url)
         self._transport = Transport(keys=keys, limits=options.limits, retry=options.retry)
@@ -132,7 +105,7 @@ class Metis:
 
     async def close(self) -> None:
         """Cancel what runs, and close the connections and the store."""
-        for session in self._sessions.values():
+        for session in tuple(self._sessions.values()):
             await session.cancel()
         self._sessions.clear()
         if self._transport is not None:
@@ -150,6 +123,11 @@ class Metis:
         """The store behind the sessions."""
         return self._opened().store
 
+    @property
+    def models(self) -> Models:
+        """The models that can be asked, and who serves them."""
+        return self._opened().models
+
     async def session(self, *, model: str | None = None, system: str | None = None) -> Session:
         """A new session; `model` by id or alias is who answers, `system` what it is told first."""
         setup = self._opened()
@@ -161,10 +139,11 @@ class Metis:
         Trace(setup.bus, record.id).emit(
             SessionCreated(workspace_path=setup.workspace_path, initial_active_model=active)
         )
-        texts = self._context(system or "").texts()
+        context = self._context(system or "")
+        texts = context.texts()
         if texts:
-            await conversation.keep(*(_instructions(record.id, text) for text in texts))
-        return self._hold(conversation)
+            await conversation.keep(*instructions(record.id, texts, _now()))
+        return self._hold(conversation, context)
 
     async def resume(self, session_id: str) -> Session:
         """A session of the store, as it was left; the same object while it is open."""
@@ -176,30 +155,51 @@ class Metis:
         Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
         if record.active_model is not None:
             setup.models.resolve(record.active_model)
-        return self._hold(Conversation(setup.store, record.id, entries, pinned=record.active_model))
+        conversation = Conversation(setup.store, record.id, entries, pinned=record.active_model)
+        return self._hold(conversation, self._context(""))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """The sessions that changed last, newest first."""
         return await self._opened().store.sessions(limit)
 
-    def _hold(self, conversation: Conversation) -> Session:
+    def _hold(self, conversation: Conversation, context: Context) -> Session:
         setup = self._opened()
         # Adapters remember what they sent; a session has its own, so that none forgets another.
-        own = replace(setup, models=setup.models.apart(), toolbox=self._toolkit())
+        own = replace(setup, models=setup.models.apart(), skills=context.skills)
+        own = replace(own, toolbox=self._toolkit(own, conversation, context))
         session = Session(own, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session
 
     def _context(self, base: str) -> Context:
+        """What a model is told first; without tools no skill could be loaded."""
         options = self.options
         workspace = None if options.workspace is None else Path(options.workspace)
-        return read_context(base, workspace=workspace, home=options.home)
+        context = read_context(base, workspace=workspace, home=options.home)
+        return context if options.tools is not None else replace(context, skills=())
 
-    def _toolkit(self) -> Toolkit | None:
-        options = self.options
+    def _toolkit(
+        self, setup: Setup, conversation: Conversation, context: Context
+    ) -> Toolkit | None:
+        options, house = self.options, list[Factory]()
         if options.tools is None:
             return None
-        return Toolkit(Dispatcher(options.tools, options.confirmation), self._workspace)
+        if self._memory is not None:
+            house += memory_tools(self._memory)
+        if context.skills:
+            house.append(partial(LoadSkill, context.skills, setup.bus))
+        if setup.router.tiers(setup.workspace_path):
+            hiring = Hiring(
+                setup,
+                conversation,
+                context,
+                tools=options.tools,
+                confirmation=options.confirmation,
+                workspace=self._workspace,
+                reopen=self.resume,
+            )
+            house.append(partial(Delegate, hiring.hire, setup.bus))
+        return make_toolkit(options.tools, house, options.confirmation, self._workspace)
 
     async def _simulated(self) -> dict[str, str]:
         if not self.options.simulate:
@@ -215,21 +215,15 @@ class Metis:
 
     def _rules(self, models: Models) -> RulesFile | Policy:
         default = self.options.default_model
-        fallback = Policy(common=Scope(default=default and models.resolve(default)))
+        common = Scope(
+            default=default and models.resolve(default),
+            tiers={Tier(name): models.resolve(model) for name, model in self.options.tiers.items()},
+        )
+        fallback = Policy(common=common)
         if self.options.workspace is None:
             return fallback
         place = Path(self.options.workspace) / PLACE
         return RulesFile(place, models.catalog, fallback=fallback)
-
-
-def _instructions(session_id: str, text: str) -> Message:
-    return Message(
-        id=new_ulid(),
-        session_id=session_id,
-        role=Role.SYSTEM,
-        content=(TextBlock(text),),
-        created_at=_now(),
-    )
 
 
 def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  # noqa: B008 - an immutable value

@@ -49,10 +49,12 @@ class Models:
         base_urls: Mapping[str, str] | None = None,
         keys: Keys | None = None,
         catalog: Catalog | None = None,
+        is_free: bool = False,
     ) -> None:
         known = catalog or shipped_catalog()
         self._urls = dict(base_urls or {})
         self._keys = keys or Keys()
+        self._is_free = is_free
         self._adapters: dict[str, Adapter] = {}
         self._told: set[str] = set()
         self._entries = dict(known.entries)
@@ -63,7 +65,7 @@ class Models:
 
     def apart(self) -> "Models":
         """The same models behind adapters of their own, which remember one conversation."""
-        other = Models(base_urls=self._urls, keys=self._keys)
+        other = Models(base_urls=self._urls, keys=self._keys, is_free=self._is_free)
         other.catalog, other._entries, other._told = self.catalog, self._entries, self._told
         return other
 
@@ -90,6 +92,8 @@ class Models:
 
     def price(self, usage: Usage, served: Served, at: datetime) -> Usage:
         """The usage with its cost; without a price it says so, and the log does once."""
+        if self._is_free:
+            return replace(usage, cost_usd=Decimal(0), pricing_version=LOCAL)
         try:
             return price(usage, served.priced_as, at)
         except (CatalogError, InvalidValueError):

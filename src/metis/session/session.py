@@ -105,13 +105,13 @@ class Session:
 
     # Turns
 
-    async def send(self, said: Said) -> AsyncGenerator[TurnEvent]:
+    async def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
-        `@alias` at the start lets another model answer this once. Whoever stops listening cancels
-        the turn.
+        `model`, or `@alias` at the start of words, lets another model answer this once. Whoever
+        stops listening cancels the turn.
         """
-        async with aclosing(self._listen(self._turn(said))) as events:
+        async with aclosing(self._listen(self._turn(said, model))) as events:
             async for event in events:
                 yield event
 
@@ -144,13 +144,15 @@ class Session:
         for task in tuple(self._tasks):
             await self._stop(task)
 
-    def _turn(self, said: Said) -> Turn:
+    def _turn(self, said: Said, model: str | None = None) -> Turn:
         self._refuse_ended()
-        if not isinstance(said, str):
-            return self._made(said, None)
-        asked = read_override(said)
-        override = asked.override and self._setup.models.resolve(asked.override)
-        return self._made((TextBlock(asked.text),), override)
+        content: Sequence[ContentBlock]
+        if isinstance(said, str):
+            asked = read_override(said)
+            model, content = model or asked.override, (TextBlock(asked.text),)
+        else:
+            content = said
+        return self._made(content, model and self._setup.models.resolve(model))
 
     def _made(self, content: Sequence[ContentBlock], override: str | None) -> Turn:
         return Turn(self._setup, self._conversation, content, override=override, told=self._told)

@@ -1,12 +1,15 @@
 """Swap: whether another model can go on with a history, and what it would not see of it."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import CriticalLossError
-from metis.canonical.message import Message
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
 from metis.routing import Failure, Reason
 from metis.session.facts import facts_of
@@ -52,7 +55,8 @@ def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Previe
     losses: Sequence[Loss] = ()
     try:
         options = replace(setup.options, model=served.id)
-        losses = served.adapter.preview(messages, setup.tools, options).losses
+        asked = _with_question(messages, setup.now())
+        losses = served.adapter.preview(asked, setup.tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
         return Preview(
@@ -69,6 +73,21 @@ def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Previe
         kept=tuple(loss for loss in gone if loss.block_type in _SEALED),
         input_tokens=tokens,
     )
+
+
+def _with_question(messages: Sequence[Message], now: datetime) -> Sequence[Message]:
+    """The history as it would be sent: the user says something first."""
+    if not messages:
+        return messages
+    content = (TextBlock("?"),)
+    question = Message(
+        id=new_ulid(),
+        session_id=messages[-1].session_id,
+        role=Role.USER,
+        content=content,
+        created_at=now,
+    )
+    return (*messages, question)
 
 
 def _told(failure: Failure) -> str:

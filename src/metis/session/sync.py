@@ -14,8 +14,9 @@ from metis.canonical.message import Message
 from metis.session.conversation import SessionCost
 from metis.session.facts import words_of
 from metis.session.history import Place
-from metis.session.library import Metis, Options
+from metis.session.library import Metis
 from metis.session.notices import TurnEvent
+from metis.session.options import Options
 from metis.session.session import Disposition, Said, Session
 from metis.session.swap import Preview
 from metis.store import SessionRecord

@@ -1,12 +1,24 @@
 """Toolkit: the tools of one session, run by the dispatcher inside a workspace."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.tools import ToolDefinition
 from metis.session.setup import TurnRef
-from metis.tools import Dispatcher, ToolContext, Watcher, Workspace
+from metis.tools import (
+    Confirmation,
+    Dispatcher,
+    Factory,
+    Registry,
+    ToolContext,
+    Watcher,
+    Workspace,
+)
+from metis.tools.dispatch import TIMEOUTS_S
+
+TIMES_S = {**TIMEOUTS_S, "delegate": 600.0}
+"""How long calls may take; a worker ends itself before that."""
 
 
 class Toolkit:
@@ -30,3 +42,17 @@ class Toolkit:
             workspace=self._workspace,
         )
         await self._dispatcher.run(calls, context, watcher)
+
+
+def make_toolkit(
+    registry: Registry,
+    house: Iterable[Factory],
+    confirmation: Confirmation | None,
+    workspace: Workspace | None,
+) -> Toolkit:
+    """The tools that somebody registered, and those of the house whose names are free."""
+    factories = {name: entry.factory for name in registry if (entry := registry.get(name))}
+    for factory in house:
+        factories.setdefault(factory().definition.name, factory)
+    own = Registry(*factories.values())
+    return Toolkit(Dispatcher(own, confirmation, timeouts_s=TIMES_S), workspace)

@@ -79,7 +79,9 @@ class Trace:
             return None
 
 
-def completed(answer: Message, first_ms: int | None = None) -> LlmCallCompleted:
+def completed(
+    answer: Message, *, first_ms: int | None = None, parent: str | None = None
+) -> LlmCallCompleted:
     """What is told of an answer."""
     metadata = answer.metadata
     usage = metadata.usage
@@ -101,6 +103,7 @@ def completed(answer: Message, first_ms: int | None = None) -> LlmCallCompleted:
         time_to_first_chunk_ms=first_ms,
         stop_reason=metadata.stop_reason or StopReason.UNKNOWN,
         response_id=metadata.response_id,
+        parent_session_id=parent,
         produced_tool_calls=_count(answer, ToolUseBlock),
         produced_thinking_blocks=_count(answer, ThinkingBlock),
     )

@@ -3,7 +3,7 @@
 from metis.settings.file import SettingsFile
 from metis.settings.places import Places
 from metis.settings.setting import SETTINGS, Setting, find_setting
-from metis.settings.settings import Loaded, Origin, Settings, load
+from metis.settings.settings import Loaded, Origin, Settings, check_file, load
 
 __all__ = [
     "SETTINGS",
@@ -13,6 +13,7 @@ __all__ = [
     "Setting",
     "Settings",
     "SettingsFile",
+    "check_file",
     "find_setting",
     "load",
 ]

@@ -76,6 +76,13 @@ def load(
     return Loaded(settings=_settings(values, origins), values=values, origins=origins)
 
 
+def check_file(file: SettingsFile) -> None:
+    """Raise a SettingsError if a value of a file cannot be used."""
+    found = [(name, value, origin) for name, value, origin in _filed(file)]
+    values = {name: value for name, value, _ in found}
+    _budget(_table(values, "budget"), {name: origin for name, _, origin in found})
+
+
 def checked(row: Setting, name: str, value: Any, *, place: str) -> Any:
     """A value of the right type, or an error that says what is wanted."""
     try:

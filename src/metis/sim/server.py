@@ -1,6 +1,7 @@
 """Simulator: the service on a loopback port."""
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -88,12 +89,13 @@ async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
     """Send the pieces one after the other; a reply that is cut leaves the client hanging."""
     response = web.StreamResponse(status=reply.status, headers=dict(reply.headers))
     response.enable_chunked_encoding()
-    await response.prepare(request)
-    for piece in reply.pieces:
-        await response.write(piece)
-        await asyncio.sleep(reply.pause_s)
-    if reply.is_cut and request.transport is not None:
-        request.transport.close()
-    else:
-        await response.write_eof()
+    with suppress(ConnectionError):  # a client that goes away has heard enough
+        await response.prepare(request)
+        for piece in reply.pieces:
+            await response.write(piece)
+            await asyncio.sleep(reply.pause_s)
+        if reply.is_cut and request.transport is not None:
+            request.transport.close()
+        else:
+            await response.write_eof()
     return response

@@ -23,8 +23,8 @@ CAP = 4
 TIMEOUT_S = 60.0
 """How long a call may take."""
 
-TIMEOUTS_S: Mapping[SideEffects, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
-"""How long a call may take where that is not `TIMEOUT_S`, by the effect of its tool."""
+TIMEOUTS_S: Mapping[str, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
+"""How long a call may take where that is not `TIMEOUT_S`, by its tool or by the tool's effect."""
 
 
 class Watcher(Listener, Protocol):
@@ -52,7 +52,7 @@ class Dispatcher:
         confirmation: Confirmation | None = None,
         *,
         cap: int = CAP,
-        timeouts_s: Mapping[SideEffects, float] = TIMEOUTS_S,
+        timeouts_s: Mapping[str, float] = TIMEOUTS_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.registry = registry
@@ -110,13 +110,18 @@ class Dispatcher:
         async with self._slots:
             _require_running(context)
             batch.start(call, entry.definition)
-            limit = self._timeouts_s.get(entry.definition.side_effects, self._timeout_s)
+            limit = self._limit(entry.definition)
             output, failure = await execute(entry.factory(), call.input, context, limit)
         if failure is not None:
             return failure_message(call, context, failure, output)
         if output is None:
             raise TypeError(f"{call.name} gave no output")
         return output_message(call, context, output)
+
+    def _limit(self, definition: ToolDefinition) -> float:
+        """How long a call may take: by the tool, or by its effect."""
+        by_effect = self._timeouts_s.get(definition.side_effects, self._timeout_s)
+        return self._timeouts_s.get(definition.name, by_effect)
 
     def _require_known(self, call: ToolUseBlock) -> Entry:
         entry = self.registry.get(call.name)

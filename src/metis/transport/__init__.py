@@ -1,7 +1,22 @@
-"""Transport: one HTTP client for all providers."""
+"""Transport: one HTTP client for all providers; the client is loaded when it is first used."""
 
-from metis.transport.client import Limits, Transport
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from metis.transport.keys import Keys
-from metis.transport.retry import Retry
+
+if TYPE_CHECKING:
+    from metis.transport.client import Limits, Transport
+    from metis.transport.retry import Retry
 
 __all__ = ["Keys", "Limits", "Retry", "Transport"]
+
+_HOME = {"Limits": "client", "Transport": "client", "Retry": "retry"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'metis.transport' has no attribute {name!r}")
+    value = getattr(import_module(f"metis.transport.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

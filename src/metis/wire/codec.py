@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from metis.canonical.blocks import Citation
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
@@ -65,8 +66,16 @@ class Route(Struct, frozen=True):
     lost: tuple[str, ...] = ()
 
 
+Cite = Callable[[Citation], Mapping[str, Any] | None]
+"""Writes a citation that another provider gave; None if the protocol has no words for it."""
+
+
 def _nothing(_: Message) -> Iterable[str]:
     return ()
+
+
+def _no_citation(_: Citation) -> None:
+    return None
 
 
 class Codec(Struct, frozen=True, kw_only=True):
@@ -95,3 +104,9 @@ class Codec(Struct, frozen=True, kw_only=True):
     """The paths of what a message says in this protocol only, kept in its spelling."""
     fit: Callable[[Target, AdapterOptions], Target] | None = None
     """What the options of a request change about its target."""
+    cite: Cite = _no_citation
+    """How an answer cites what another provider cited."""
+    seals: bool = False
+    """Whether an answer may hold thoughts that the client cannot read."""
+    pictures: bool = False
+    """Whether an answer may hold pictures that the model made."""

@@ -36,7 +36,7 @@ _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IG
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
     r"|(?:prompt|input|request) is too (?:long|large)|exceed.{0,40}(?:context|token limit)"
-    r"|token limit (?:reached|exceeded)|string too long",
+    r"|token limit (?:reached|exceeded)|string too long|maximum number of tokens allowed",
     re.IGNORECASE,
 )
 

@@ -259,8 +259,11 @@ def _encode_image(block: ImageBlock, _: WireId) -> ImagePart | None:
 def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
     source = block.source
     match source.kind:
-        case "base64" | "text":
-            inner = {"type": source.kind, "media_type": block.media_type, "data": source.data}
+        case "base64":
+            inner = {"type": "base64", "media_type": block.media_type, "data": source.data}
+        case "text":
+            # The one kind of text there is here, whatever it is written in.
+            inner = {"type": "text", "media_type": "text/plain", "data": source.data}
         case "url":
             inner = {"type": "url", "url": source.data}
         case "file_id":

@@ -23,5 +23,6 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     unsaid=unsaid_keys,
+    seals=True,
 )
 """Anthropic Messages, both directions."""

@@ -27,5 +27,6 @@ CODEC = Codec(
     server_tools=server_tools,
     unsaid_of_tools=unsaid_of_tools,
     unsaid=unsaid_keys,
+    pictures=True,
 )
 """Gemini generateContent, both directions."""

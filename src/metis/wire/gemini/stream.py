@@ -121,7 +121,7 @@ class StreamDecoder:
             return False
         (candidate,) = chunk.candidates
         (part,) = candidate.content.parts
-        if chunk.response_id != self._response_id or not self._is_open(1):
+        if chunk.response_id != self._response_id or not self._is_open(None):
             return False
         if candidate.index is not UNSET:
             self._candidate["index"] = 0
@@ -193,8 +193,8 @@ class StreamDecoder:
             if len(own) == 1:
                 self._take_text(text, events)
                 return
-            if len(own) == _KEYS_OF_THOUGHT and own.get("thought") is True:
-                self._take_thought(text, events)
+            if len(own) == _KEYS_OF_THOUGHT and type(own.get("thought")) is bool:
+                self._take_spoken(text, own["thought"], events)
                 return
         call = own.get("functionCall") or own.get("function_call")
         if self._partial is not None or (call and is_partial(normal_part(maybe_object(call)))):
@@ -205,20 +205,22 @@ class StreamDecoder:
     def _take_text(self, text: str, events: list[StreamEvent]) -> None:
         if not text:
             return  # an empty piece says nothing, and begins nothing
-        if not self._is_open(1):
+        if not self._is_open(None):
             self._open({}, events)
         self._pieces.append(text)
         events.append(TextDelta(self._id, self._index, text))
 
-    def _take_thought(self, text: str, events: list[StreamEvent]) -> None:
-        if not self._is_open(_KEYS_OF_THOUGHT):
-            self._open({"thought": True}, events)
+    def _take_spoken(self, text: str, thought: bool, events: list[StreamEvent]) -> None:  # noqa: FBT001 - the wire's own flag
+        """Take a piece that says whether it is a thought."""
+        if not self._is_open(thought):
+            self._open({"thought": thought}, events)
         self._pieces.append(text)
-        events.append(ThinkingDelta(self._id, self._index, text))
+        delta = ThinkingDelta if thought else TextDelta
+        events.append(delta(self._id, self._index, text))
 
-    def _is_open(self, keys: int) -> bool:
-        """Whether the last part grows, and is one of as many keys."""
-        return bool(self._pieces) and len(self._parts[-1]) == keys
+    def _is_open(self, thought: bool | None) -> bool:  # noqa: FBT001 - the same
+        """Whether the last part grows, and says the same of being a thought."""
+        return bool(self._pieces) and self._parts[-1].get("thought") is thought
 
     def _open(self, part: Wire, events: list[StreamEvent]) -> None:
         self._close_partial(events)

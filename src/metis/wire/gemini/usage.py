@@ -26,6 +26,7 @@ _BLOCKED = (
 )
 _STOP_REASONS: Mapping[str, StopReason] = {
     "STOP": StopReason.END_TURN,
+    "FUNCTION_CALL": StopReason.END_TURN,  # the word of other servers that speak this protocol
     "MAX_TOKENS": StopReason.MAX_TOKENS,
     **dict.fromkeys(_BLOCKED, StopReason.CONTENT_FILTER),
     "MALFORMED_FUNCTION_CALL": StopReason.ERROR,

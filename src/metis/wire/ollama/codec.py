@@ -24,5 +24,6 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     route=route,
     unsaid=unsaid_keys,
+    pictures=True,
 )
 """Ollama's own protocol, both directions."""

@@ -105,6 +105,9 @@ class _Reader:
             if role is _SYSTEM or any(data[:5] == "data:" for data in wire.images):
                 return None
             text = (*text, *map(decode_image, wire.images))
+        elif not text and role is _USER:
+            # Somebody who says nothing says an empty text: a message has a block (M-123).
+            text = (_make_text(""),)
         self._before = role
         return role, text, self._plain
 
@@ -167,7 +170,7 @@ class _Reader:
             return (*said, *_opaque_images(images)), {}
         shown: Content = tuple(decode_image(data) for data in images)
         if role is Role.USER:
-            return (*said, *shown), {}
+            return (*said, *shown) or (TextBlock(""),), {}
         theirs = maybe_text(wire.get("tool_call_id")) or ""
         name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
         return self._answer(theirs, name, (*said, *shown))

@@ -176,7 +176,10 @@ def encode_assistant(
     attached = _encode_attached(content, spelling)
     refusal = _refusal(content, spelling)
     wire: Wire = {"role": "assistant", **encode_thoughts(content, spelling.get("thoughts") or {})}
-    wire["content"] = _encode_content(content, spelling, refusal)
+    is_foreign = is_answer and not spelling
+    wire["content"] = (
+        _joined_text(content) if is_foreign else _encode_content(content, spelling, refusal)
+    )
     if wire["content"] is None and not (calls or legacy or attached or refusal):
         wire["content"] = ""
     if refusal is not None:
@@ -187,9 +190,38 @@ def encode_assistant(
         wire["tool_calls"] = calls
     if spelling.get("annotated"):
         wire["annotations"] = _encode_citations(content)
-    if is_answer and not spelling and (text := clear_text(content)):
-        wire["reasoning_content"] = text
+    if is_foreign:
+        wire |= _encode_asides(content)
     return wire
+
+
+def _joined_text(content: Sequence[ContentBlock]) -> str | None:
+    """The texts of an answer from elsewhere: clients read one string, as a stream gives it."""
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    return "".join(texts) if texts else None
+
+
+def _encode_asides(content: Sequence[ContentBlock]) -> Wire:
+    """What an answer from elsewhere says beside its text: thoughts, and the pages it cites."""
+    asides: Wire = {}
+    if text := clear_text(content):
+        asides["reasoning_content"] = text
+    notes: list[Wire] = []
+    begun = 0
+    for block in content:
+        if isinstance(block, TextBlock):
+            notes += (_shifted(note.raw, begun) for note in block.citations if note.raw)
+            begun += len(block.text)
+    if notes:
+        asides["annotations"] = notes
+    return asides
+
+
+def _shifted(note: Mapping[str, Any], begun: int) -> Wire:
+    """A note on a text that begins later, now that it is a part of one string."""
+    page = maybe_object(note.get("url_citation"))
+    places = {key: page[key] + begun for key in ("start_index", "end_index") if key in page}
+    return {**note, "url_citation": {**page, **places}}
 
 
 def _encode_content(
@@ -271,6 +303,19 @@ def _refusal(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> Te
     told = spelling.get("refusal")
     texts = (block for block in reversed(content) if isinstance(block, TextBlock))
     return next((block for block in texts if told and block.text == told), None)
+
+
+def cite(citation: Citation) -> Wire | None:
+    """The note for a page that another provider cited."""
+    if citation.url is None:
+        return None
+    page: Wire = {
+        "start_index": citation.start or 0,
+        "end_index": citation.end or 0,
+        "title": citation.title or "",
+        "url": citation.url,
+    }
+    return {"type": "url_citation", "url_citation": page}
 
 
 def _encode_citations(content: Sequence[ContentBlock]) -> list[Any]:

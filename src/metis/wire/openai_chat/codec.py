@@ -1,6 +1,7 @@
 """The codec of Chat Completions."""
 
 from metis.wire.codec import Codec
+from metis.wire.openai_chat.assistant import cite
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
@@ -56,5 +57,6 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     common_keys=COMMON_KEYS,
     unsaid=unsaid_keys,
+    cite=cite,
 )
 """Chat Completions, both directions."""

@@ -204,7 +204,7 @@ def _stated(value: Struct, names: tuple[str, ...]) -> Wire:
 def read_user(content: str | list[TextPart | ImagePart]) -> Found | None:
     """The blocks of what a person says; None if the long road has to be taken."""
     if isinstance(content, str):
-        return ((_make_text(content),) if content else ()), {}
+        return (_make_text(content),), {}
     blocks: list[ContentBlock] = []
     for part in content:
         if type(part) is TextPart:

@@ -170,7 +170,9 @@ def _decode(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, 
         case "tool" | "function":
             return _decode_result(wire, ids, issuer)
         case _:
-            return _decode_content(wire.get("content"), issuer)
+            # Somebody who says nothing says an empty text: a message has a block (M-123).
+            content, spelling = _decode_content(wire.get("content"), issuer)
+            return content or (TextBlock(""),), spelling
 
 
 def _decode_content(content: Any, issuer: str) -> tuple[_Content, dict[str, Any]]:

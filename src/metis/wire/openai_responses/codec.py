@@ -6,6 +6,7 @@ from metis.wire.openai_responses.options import COMMON_KEYS, SHARED_KEYS, fit_ta
 from metis.wire.openai_responses.parts import PROTOCOL
 from metis.wire.openai_responses.request import decode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
+from metis.wire.openai_responses.said import cite
 from metis.wire.openai_responses.stream import StreamDecoder
 from metis.wire.openai_responses.stream_encoder import StreamEncoder
 from metis.wire.openai_responses.turns import Turns
@@ -23,5 +24,8 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     common_keys=COMMON_KEYS,
     fit=fit_target,
+    cite=cite,
+    seals=True,
+    pictures=True,
 )
 """OpenAI Responses, both directions."""

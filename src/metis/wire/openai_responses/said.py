@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from metis.canonical.blocks import TextBlock
+from metis.canonical.blocks import Citation, TextBlock
 from metis.canonical.value import made
 from metis.wire.openai_responses.parts import decode_part, part_of
 from metis.wire.openai_responses.types import Part
@@ -85,6 +85,24 @@ def _extra(part: Part) -> dict[str, Any]:
     return extra
 
 
+def cite(citation: Citation) -> Wire | None:
+    """The annotation for a page that another provider cited."""
+    if citation.url is None:
+        return None
+    return {
+        "type": "url_citation",
+        "start_index": citation.start or 0,
+        "end_index": citation.end or 0,
+        "title": citation.title or "",
+        "url": citation.url,
+    }
+
+
+def _is_own(citation: Citation) -> bool:
+    """Whether a citation is in the words of this protocol; others of the name nest the page."""
+    return citation.raw is not None and "url" in citation.raw and "type" in citation.raw
+
+
 def _encode_part(block: TextBlock, extra: Mapping[str, Any]) -> Wire:
     whole: Wire | None = extra.get("wire")
     if whole is not None:
@@ -119,7 +137,7 @@ def encode_answered(block: TextBlock, item_id: str) -> Wire:
     part: Wire = {
         "type": _TEXT,
         "text": block.text,
-        "annotations": [],
+        "annotations": [note.raw for note in block.citations if _is_own(note)],
         "logprobs": [],
     }
     return {

@@ -1,0 +1,83 @@
+"""Attachments: files that a message names with `@`, as blocks that a model is shown."""
+
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+from metis.canonical.blocks import ContentBlock, DocumentBlock, ImageBlock, TextBlock
+from metis.cli.attachment import read_attachment
+from metis.cli.render import count
+from metis.routing import Asked, read_override
+
+_NAMED = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
+_TRAILING = ".,;:!?)"
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What the user says: the words, and the files that go with them."""
+
+    text: str
+    model: str | None = None
+    """Who answers this once, if files go with it; else the session finds that out."""
+    files: tuple[ContentBlock, ...] = ()
+    notes: tuple[str, ...] = ()
+    """A word for the user on each of them."""
+
+    @property
+    def blocks(self) -> tuple[ContentBlock, ...]:
+        """Everything as blocks, files first, as models read them best."""
+        return (*self.files, TextBlock(self.text))
+
+
+def read_said(text: str) -> Said:
+    """Attach the files that a text names; what is no file stays as it is.
+
+    Raises:
+        InvalidValueError: a file that cannot be shown to a model.
+    """
+    files: list[ContentBlock] = []
+    notes: list[str] = []
+    for found in _NAMED.finditer(text):
+        path = _file(found[1] or found[2])
+        if path is not None:
+            block = read_attachment(path)
+            files.append(block)
+            notes.append(_note(path, block))
+        elif _looks_like_path(found[1] or found[2]):
+            notes.append(f"{found[0]} is no file here, and is sent as it is written")
+    if not files:
+        return Said(text=text, notes=tuple(notes))
+    starts_with_file = _file((_NAMED.match(text) or ["", "", ""])[2] or "") is not None
+    asked = Asked(text) if starts_with_file else read_override(text)
+    return Said(text=asked.text, model=asked.override, files=tuple(files), notes=tuple(notes))
+
+
+def _file(name: str) -> Path | None:
+    """The file that a name stands for, also with a full stop behind it."""
+    for written in (name, name.rstrip(_TRAILING)):
+        path = Path(written).expanduser()
+        if written and path.exists():
+            return path
+    return None
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith(("/", "./", "../", "~/"))
+
+
+def _note(path: Path, block: ContentBlock) -> str:
+    match block:
+        case ImageBlock():
+            return f"{path} · {block.media_type}"
+        case DocumentBlock():
+            return f"{path} · PDF"
+        case TextBlock():
+            return f"{path} · {count(_lines(block.text), 'line')}"
+        case _:
+            return str(path)
+
+
+def _lines(text: str) -> int:
+    """How many lines of a file stand under its name."""
+    return len(text.rstrip("\n").split("\n")) - 2

@@ -1,0 +1,107 @@
+"""Chat: a conversation at a terminal, from the first prompt to the last."""
+
+import asyncio
+import contextlib
+import importlib
+
+from metis.canonical.errors import MetisError
+from metis.cli.chat.attachments import read_said
+from metis.cli.chat.commands import run_command
+from metis.cli.chat.completion import ChatCompleter
+from metis.cli.chat.confirm import Confirm
+from metis.cli.chat.history import show_last
+from metis.cli.chat.prompt import MARK, Prompt
+from metis.cli.chat.screen import Screen
+from metis.cli.chat.sentence import sentence
+from metis.cli.chat.talk import Talk
+from metis.cli.chat.terminal import quiet
+from metis.cli.start import Opened
+from metis.version import __version__
+
+_LATER = ("markdown_it.tree", "rich.syntax", "pygments.lexers.python", "metis.cli.chat.markdown")
+"""What the first answer needs and the first prompt does not."""
+
+
+async def run(opened: Opened) -> int:
+    """Talk until the user leaves; gives the exit code."""
+    return await Chat(opened).run()
+
+
+class Chat:
+    """Reads what the user writes, and does it."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._screen = screen = Screen()
+        self._talk = talk = Talk(opened.library, opened.session, screen)
+        opened.asking.ask = Confirm(screen, talk.keyboard, talk.paused, talk.stop)
+        self._notice = opened.notice
+        self._prompt = None if screen.is_plain else _prompt(opened, talk)
+        self._is_leaving = False
+
+    async def run(self) -> int:
+        """Talk until the user leaves."""
+        self._greet()
+        loading = asyncio.get_running_loop().run_in_executor(None, _load)
+        with contextlib.nullcontext() if self._screen.is_plain else quiet():
+            await self._listen()
+        await loading
+        return 0
+
+    async def _listen(self) -> None:
+        while (text := await self._ask()) is not None:
+            self._is_leaving = False
+            try:
+                if not await self._take(text):
+                    break
+            except (MetisError, OSError) as error:
+                self._screen.say(f"{sentence(error)}\n", "red")
+
+    def _greet(self) -> None:
+        self._screen.say(f"metis {__version__} · /help · Ctrl-D leaves", "dim")
+        if self._notice:
+            self._screen.say(self._notice, "dim")
+        show_last(self._talk)
+        self._screen.say("")
+
+    async def _ask(self) -> str | None:
+        """The next words of the user; None if there are no more."""
+        while True:
+            try:
+                if self._prompt is None:
+                    return await self._talk.keyboard.line(MARK)
+                return await self._prompt.ask()
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if self._is_leaving:
+                    return None
+                self._is_leaving = True
+                self._screen.say("Ctrl-C again, or Ctrl-D, leaves", "dim")
+
+    async def _take(self, text: str) -> bool:
+        """Do what the user wrote; whether to go on."""
+        if not text.strip():
+            return True
+        if text.startswith("/"):
+            return await run_command(self._talk, text)
+        said = read_said(text)
+        for note in said.notes:
+            self._screen.say(f"  + {note}", "dim")
+        await self._talk.send(said.blocks if said.files else text, model=said.model)
+        if self._screen.is_plain:
+            self._screen.say(f"[{self._talk.status()}]\n")
+        return True
+
+
+def _prompt(opened: Opened, talk: Talk) -> Prompt:
+    return Prompt(
+        history=opened.places.home / "history",
+        completer=ChatCompleter(talk),
+        status=talk.status,
+        has_colour=talk.screen.has_colour,
+    )
+
+
+def _load() -> None:
+    for name in _LATER:
+        importlib.import_module(name)

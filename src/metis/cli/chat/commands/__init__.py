@@ -1,0 +1,44 @@
+"""The commands of the chat, by what they are about."""
+
+import difflib
+
+from metis.cli.chat.commands import about, conversation, model, money, sessions, tools
+from metis.cli.chat.commands.command import Command
+from metis.cli.chat.commands.help import help_command
+from metis.cli.chat.talk import Talk
+
+__all__ = ["COMMANDS", "Command", "run_command"]
+
+LEAVING = ("quit", "exit", "q")
+
+_ALL = (
+    *model.COMMANDS,
+    *conversation.COMMANDS,
+    *sessions.COMMANDS,
+    *money.COMMANDS,
+    *about.COMMANDS,
+    *tools.COMMANDS,
+)
+COMMANDS: dict[str, Command] = {each.name: each for each in _ALL}
+"""Every command by its name, in the order in which /help lists them."""
+COMMANDS["help"] = help_command(COMMANDS)
+
+
+async def run_command(talk: Talk, text: str) -> bool:
+    """Do what a line that begins with a slash asks for; whether the chat goes on."""
+    name, _, argument = text[1:].partition(" ")
+    if name.strip() in LEAVING:
+        return False
+    command = COMMANDS.get(name.strip())
+    if command is None:
+        talk.screen.say(_unknown(name.strip()), "red")
+    else:
+        await command.run(talk, argument.strip())
+    talk.screen.gap()
+    return True
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    hint = f"did you mean /{near[0]}?" if near else "/help lists all."
+    return f"There is no command /{name}; {hint}"

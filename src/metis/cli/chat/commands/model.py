@@ -1,0 +1,167 @@
+"""/model, /models, /diff: who answers, who could, and what each would see."""
+
+from rich.text import Text
+
+from metis.canonical.errors import UnpricedModelError
+from metis.catalog import ModelInfo, PriceTable, price_table
+from metis.cli.chat.commands.command import Command
+from metis.cli.chat.confirm import agree
+from metis.cli.chat.losses import loss_rows
+from metis.cli.chat.statusline import share, tokens, why
+from metis.cli.chat.table import table_rows
+from metis.cli.chat.talk import Talk
+from metis.cli.render import count
+from metis.session import Preview
+
+AUTO = "auto"
+_CAPABILITIES = ("tools", "images", "thinking")
+
+
+async def choose(talk: Talk, name: str) -> None:
+    """Let another model answer; without a name, say who does."""
+    if not name or name == "show":
+        _show(talk)
+    elif name == AUTO:
+        before = talk.model
+        await talk.session.swap(None)
+        talk.previous_model = before
+        talk.refresh()
+        talk.screen.say("The rules choose the model from now on.", "dim")
+    else:
+        await _swap(talk, _named(talk, name))
+
+
+def _named(talk: Talk, name: str) -> str:
+    if name != "-":
+        return name
+    return talk.previous_model or talk.model or ""
+
+
+async def _swap(talk: Talk, name: str) -> None:
+    """Show what the model would not see; ask, if anything is lost; swap."""
+    preview = talk.session.preview_swap(name)
+    before = talk.model
+    if preview.fits:
+        _show_preview(talk, preview)
+        if (preview.dropped or preview.altered) and not await agree(talk.keyboard, "Swap?"):
+            talk.screen.say(f"{before or 'The rules'} goes on.", "dim")
+            return
+    await talk.session.swap(preview.model)
+    talk.previous_model = before
+    talk.refresh()
+    talk.screen.say(f"{preview.model} answers from now on.", "dim")
+
+
+def _show_preview(talk: Talk, preview: Preview) -> None:
+    """Block by block what a model would not see as it was said."""
+    window = talk.library.models.catalog.model(preview.model).capabilities.max_context_tokens
+    title = f"{preview.model} · the conversation takes {share(preview.input_tokens, window)}"
+    rows = [Text(title)]
+    parts = (
+        ("It does not see:", preview.dropped),
+        ("It sees otherwise:", preview.altered),
+        ("It does not see, and whoever said it has it back later:", preview.kept),
+    )
+    for head, losses in parts:
+        if losses:
+            rows += [Text(head, "yellow"), *loss_rows(losses, talk.screen.width)]
+    if len(rows) == 1:
+        rows.append(Text("It sees everything as it was said.", "dim"))
+    talk.screen.write(rows)
+
+
+def _show(talk: Talk) -> None:
+    """Who answers and why."""
+    model, record = talk.model, talk.record
+    if model is None:
+        talk.screen.say("Nobody has answered yet; /model NAME chooses who does.")
+        return
+    info = talk.library.models.catalog.model(model)
+    names = f" ({', '.join(info.aliases)})" if info.aliases else ""
+    reason = "your choice" if talk.session.model else "chosen by the rules"
+    if record is not None and record.chosen_model == model:
+        reason = f"{why(record)}: {record.reason}"
+    talk.screen.say(f"{model}{names}", "bold")
+    talk.screen.say(f"{reason} · {tokens(info.capabilities.max_context_tokens)} tokens")
+    if talk.previous_model:
+        talk.screen.say(f"/model - goes back to {talk.previous_model}", "dim")
+
+
+async def list_models(talk: Talk, words: str) -> None:
+    """List the models that can be asked, or all that hold the words."""
+    models = talk.library.models
+    configured = models.configured()
+    found = [
+        info
+        for info in models.catalog.models()
+        if all(word in _searched(info) for word in words.lower().split())
+        and (words or info.provider in configured)
+    ]
+    if not words:
+        found = [info for info in found if info.aliases] or found
+    if not found:
+        talk.screen.say(f"No model fits {words!r}; /models lists those that can be asked.")
+        return
+    table = price_table()
+    cells = [
+        [Text(name, "bold") for name in ("model", "alias", "window", "$/M in", "$/M out", "can")]
+    ]
+    cells += [_row(info, table, is_ready=info.provider in configured) for info in found]
+    talk.screen.write(table_rows(cells, talk.screen.width))
+    if not words:
+        talk.screen.say("/models WORDS looks through all of them; @alias asks one once.", "dim")
+
+
+def _searched(info: ModelInfo) -> str:
+    return " ".join((info.id, *info.aliases, *_can(info)))
+
+
+def _can(info: ModelInfo) -> list[str]:
+    return [each for each in _CAPABILITIES if getattr(info.capabilities, f"supports_{each}")]
+
+
+def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
+    style = "" if is_ready else "dim"
+    try:
+        rates = table.prices(info.id).on(None).standard.rates_for(0)
+        price = (str(rates.input_per_mtok_usd), str(rates.output_per_mtok_usd))
+    except UnpricedModelError:
+        price = ("", "")
+    window = tokens(info.capabilities.max_context_tokens)
+    cells = (info.id, " ".join(info.aliases), window, *price, " ".join(_can(info)))
+    return [Text(cell, style) for cell in cells]
+
+
+async def diff(talk: Talk, name: str) -> None:
+    """Compare what two models would see of the conversation."""
+    if not name:
+        talk.screen.say("Name the model to compare with: /diff MODEL.", "red")
+        return
+    own = talk.model
+    names = [name] if own is None else [own, name]
+    for each in names:
+        preview = talk.session.preview_swap(each)
+        _show_preview(talk, preview)
+        if not preview.fits:
+            talk.screen.say(f"It cannot take over: {preview.why}.", "red")
+        lost = len(preview.dropped) + len(preview.altered) + len(preview.kept)
+        talk.screen.say(f"{count(lost, 'difference')} from what was said\n", "dim")
+
+
+COMMANDS = (
+    Command(
+        name="model",
+        usage="[NAME|-|auto|show]",
+        help="who answers; a name swaps, - swaps back, auto leaves it to the rules",
+        run=choose,
+        completes="model",
+    ),
+    Command(name="models", usage="[WORDS]", help="models that can be asked", run=list_models),
+    Command(
+        name="diff",
+        usage="MODEL",
+        help="what another model would see of this conversation",
+        run=diff,
+        completes="model",
+    ),
+)

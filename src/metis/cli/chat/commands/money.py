@@ -1,0 +1,68 @@
+"""/cost and /budget: what the conversation has cost, and may."""
+
+from collections import Counter
+from decimal import Decimal, InvalidOperation
+
+from rich.text import Text
+
+from metis.canonical.errors import InvalidValueError
+from metis.cli.chat.commands.command import Command
+from metis.cli.chat.statusline import money, tokens
+from metis.cli.chat.table import columns, table_rows
+from metis.cli.chat.talk import Talk
+from metis.events.budget import SCOPES
+
+_HEAD = ("model", "calls", "in", "from cache", "out", "cost")
+
+
+async def cost(talk: Talk, words: str) -> None:
+    """Show tokens and money of the session, by model."""
+    del words
+    spent = talk.session.cost()
+    counts: Counter[tuple[str, str]] = Counter()
+    for message in talk.session.messages:
+        usage, model = message.metadata.usage, message.metadata.model or ""
+        if usage is not None:
+            counts[model, "calls"] += 1
+            counts[model, "in"] += usage.prompt_tokens
+            counts[model, "from cache"] += usage.cached_input_tokens
+            counts[model, "out"] += usage.output_tokens
+    cells = [[Text(name, "bold") for name in _HEAD]]
+    for model, amount in spent.by_model.items():
+        told = money(amount) if model not in spent.unpriced_models else "no price known"
+        numbers = [tokens(counts[model, name]) for name in _HEAD[1:-1]]
+        cells.append([Text(cell) for cell in (model, *numbers, told)])
+    if len(cells) == 1:
+        talk.screen.say("Nothing was spent yet.", "dim")
+        return
+    talk.screen.write(table_rows(cells, talk.screen.width))
+    talk.screen.say(f"together {money(spent.total_usd)}; `metis cost` tells of all sessions", "dim")
+
+
+async def budget(talk: Talk, words: str) -> None:
+    """Show the limits, or set what this session may cost."""
+    if words:
+        await talk.session.set_budget(_limit(words))
+    limits, spent = talk.session.budget, talk.session.cost().total_usd
+    rows = [
+        (scope, "no limit" if limit is None else money(limit))
+        for scope, limit in ((scope, limits.limit(scope)) for scope in SCOPES)
+    ]
+    talk.screen.write(columns(rows, talk.screen.width, right=(1,)))
+    talk.screen.say(f"{money(spent)} of it are spent in this session", "dim")
+
+
+def _limit(words: str) -> Decimal | None:
+    if words in ("none", "off"):
+        return None
+    try:
+        return Decimal(words.lstrip("$"))
+    except InvalidOperation:
+        told = f"{words!r} is no amount; write one in dollars, such as /budget 0.50, or none"
+        raise InvalidValueError(told) from None
+
+
+COMMANDS = (
+    Command(name="cost", help="what this conversation has cost", run=cost),
+    Command(name="budget", usage="[USD|none]", help="what it may cost at most", run=budget),
+)

@@ -1,0 +1,133 @@
+"""Screen: what is finished goes into the scrollback once; only the last rows are drawn again."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TextIO
+
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.text import Text
+
+from metis.cli.chat.letters import harmless
+from metis.cli.chat.rows import folded, wrapped
+
+NARROWEST = 20
+_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these show everything between them at once."""
+_UNKNOWN = "\0"
+_COLOURS = {
+    "standard": ColorSystem.STANDARD,
+    "256": ColorSystem.EIGHT_BIT,
+    "truecolor": ColorSystem.TRUECOLOR,
+}
+
+
+class Screen:
+    """Writes to a terminal, or plain lines to whatever else there is."""
+
+    def __init__(
+        self, file: TextIO | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._file = sys.stdout if file is None else file
+        env = os.environ if environment is None else environment
+        self.is_plain = not self._file.isatty() or env.get("TERM", "") in ("", "dumb", "unknown")
+        """Whether rows cannot be drawn again: a dumb terminal, a pipe or a file."""
+        self.has_colour = not self.is_plain and not env.get("NO_COLOR")
+        self._console = Console(
+            file=self._file,
+            force_terminal=not self.is_plain,
+            color_system="auto" if self.has_colour else None,
+            no_color=not self.has_colour,
+            legacy_windows=False,
+        )
+        self._live = [""]
+        self._is_live = False
+        self._is_after_gap = False
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST)
+
+    @property
+    def height(self) -> int:
+        """How many rows there are."""
+        return shutil.get_terminal_size((80, 24)).lines
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write words, broken to the width."""
+        self.write(wrapped(Text(harmless(text), style), self.width))
+
+    def write(self, rows: Iterable[Text]) -> None:
+        """Write rows that are finished, above those that are not."""
+        self.draw(list(rows), [])
+
+    def gap(self) -> None:
+        """Write a blank row, unless there is one."""
+        if not self._is_after_gap:
+            self.say("")
+
+    def draw(self, done: Sequence[Text], live: Sequence[Text]) -> None:
+        """Write finished rows, and below them those that will be drawn again."""
+        if done:
+            self._is_after_gap = not done[-1].plain
+        if self.is_plain:
+            self._print(row.plain.rstrip() for row in done)
+            return
+        tail = self._fitting(live) if live else [""]
+        change = self._change([self._ansi(row) for row in done], tail)
+        self._file.write(_BEGIN + self._cursor(is_hidden=bool(live)) + change + _END)
+        self._file.flush()
+        self._live = tail
+
+    def put(self, text: str) -> None:
+        """Write letters as they are, on a screen that draws nothing again."""
+        self._file.write(harmless(text))
+        self._file.flush()
+
+    def resized(self) -> None:
+        """Trust nothing of what stands in the rows that are not finished; draw all of them next."""
+        self._live = [_UNKNOWN] * len(self._live)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        self._file.write(text)
+        self._file.flush()
+
+    def _fitting(self, rows: Sequence[Text]) -> list[str]:
+        """The last rows, as many as the terminal can take back."""
+        width, room = self.width, max(self.height - 1, 1)
+        parts = [part for row in rows for part in folded(row, width - 1)]
+        return [self._ansi(part) for part in parts[-room:]]
+
+    def _change(self, done: Sequence[str], live: Sequence[str]) -> str:
+        """From the rows that stand there to new ones; what is the same is not touched."""
+        rows, old = [*done, *live], self._live
+        last = len(old) - 1
+        start = 0
+        while start < min(last, len(rows) - 1) and old[start] == rows[start]:
+            start += 1
+        up = f"\x1b[{last - start}A" if last > start else ""
+        # A finished row may be as wide as the terminal or wider: nothing can be cleared behind it.
+        clear = "\x1b[J" if start < len(done) else ""
+        finished = "".join(f"{row}\n" for row in done[start:])
+        drawn = "\n".join(f"{row}\x1b[K" for row in live[max(start - len(done), 0) :])
+        return f"\r{up}{clear}{finished}{drawn}\x1b[J"
+
+    def _cursor(self, *, is_hidden: bool) -> str:
+        if is_hidden == self._is_live:
+            return ""
+        self._is_live = is_hidden
+        return _HIDE if is_hidden else _SHOW
+
+    def _ansi(self, row: Text) -> str:
+        colours = _COLOURS.get(self._console.color_system or "")
+        return "".join(
+            segment.style.render(segment.text, color_system=colours)
+            if segment.style
+            else segment.text
+            for segment in row.render(self._console)
+        )

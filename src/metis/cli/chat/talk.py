@@ -1,0 +1,165 @@
+"""Talk: the conversation of a chat: who speaks, on which screen, and what is known of it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from decimal import Decimal
+
+from metis.canonical.errors import MetisError
+from metis.canonical.metadata import RoutingDecisionRecord
+from metis.cli.chat import statusline
+from metis.cli.chat.keyboard import keyboard_of
+from metis.cli.chat.screen import Screen
+from metis.cli.chat.sentence import sentence
+from metis.cli.chat.terminal import signals
+from metis.cli.chat.turn import TurnView
+from metis.session import Metis, Session, TurnEvent, WindowUse
+from metis.session.session import Said
+
+log = logging.getLogger("metis.chat")
+
+TICK_S = 1.0
+"""How often the seconds of a turn are told."""
+
+
+class Talk:
+    """A session on a screen; commands may put another session in its place."""
+
+    def __init__(self, library: Metis, session: Session, screen: Screen) -> None:
+        self.library = library
+        self.screen = screen
+        self.keyboard = keyboard_of(screen)
+        self.shows_thinking = False
+        self.previous_model: str | None = None
+        """Who answered before the last swap."""
+        self._session = session
+        self._turn_usd = Decimal(0)
+        self.window: WindowUse | None = None
+        """How full the window of the model is that answers next."""
+        self._view: TurnView | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.refresh()
+
+    @property
+    def session(self) -> Session:
+        """The session that is talked in."""
+        return self._session
+
+    def move(self, session: Session) -> None:
+        """Go on in another session."""
+        self._session = session
+        self._turn_usd = Decimal(0)
+        self.refresh()
+
+    @property
+    def record(self) -> RoutingDecisionRecord | None:
+        """Who answered last, and why."""
+        found = self._session.why()
+        return None if found is None else found.record
+
+    @property
+    def model(self) -> str | None:
+        """Who answers next, as far as one knows."""
+        return None if self.window is None else self.window.model
+
+    def refresh(self) -> None:
+        """Look again who answers next and how full the window is."""
+        self.window = self._session.context()
+
+    # Turns
+
+    async def send(self, said: Said, *, model: str | None = None) -> None:
+        """Say something and show what comes."""
+        await self.play(self._session.send(said, model=model))
+
+    async def play(self, events: AsyncGenerator[TurnEvent]) -> None:
+        """Show a turn; whatever fails is a sentence on the screen."""
+        view = TurnView(self.screen, shows_thinking=self.shows_thinking, model=self.model or "")
+        self._view = view
+        self._task = asyncio.create_task(_watch(view, events))
+        ticking = asyncio.create_task(_tick(view))
+        try:
+            with signals(stop=self.stop, resized=self._resized):
+                await self._wait(view, self._task)
+        finally:
+            ticking.cancel()
+            self._view = self._task = None
+
+    async def _wait(self, view: TurnView, task: asyncio.Task[None]) -> None:
+        """Wait for the end of the turn, and say how it ended if that was not by itself."""
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            view.end("stopped · what came is kept")
+        except Exception as error:
+            if not isinstance(error, MetisError | OSError):
+                log.exception("a turn broke")
+            view.end(sentence(error), "red")
+        else:
+            view.end()
+        self._remember(view)
+
+    def _remember(self, view: TurnView) -> None:
+        self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
+        self.refresh()
+
+    def stop(self) -> None:
+        """End the turn that runs; what has come is kept."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _resized(self) -> None:
+        self.screen.resized()
+        if self._view is not None:
+            self._view.draw()
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """Have the screen for a question in the middle of a turn."""
+        view = self._view
+        if view is not None:
+            view.pause()
+        try:
+            yield
+        finally:
+            if view is not None:
+                view.go_on()
+
+    # What is known
+
+    def status(self) -> str:
+        """The line under the prompt."""
+        window = self.window
+        if window is None:
+            return "no model yet · /model NAME chooses one"
+        reason = self._reason(window.model)
+        parts = [
+            f"{window.model} ({reason})" if reason else window.model,
+            statusline.share(window.tokens, window.window_tokens),
+            f"{statusline.money(self._session.cost().total_usd)} session",
+            f"{statusline.money(self._turn_usd)} turn" if self._turn_usd else "",
+        ]
+        return statusline.fitted(parts, self.screen.width - 1)
+
+    def _reason(self, model: str) -> str:
+        """Why a model answers next."""
+        if self._session.model is not None:
+            return "your choice"
+        record = self.record
+        return statusline.why(record) if record and record.chosen_model == model else ""
+
+
+async def _watch(view: TurnView, events: AsyncGenerator[TurnEvent]) -> None:
+    async with aclosing(events) as told:
+        async for event in told:
+            view.take(event)
+
+
+async def _tick(view: TurnView) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        view.draw()

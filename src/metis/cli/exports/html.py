@@ -1,0 +1,137 @@
+"""A conversation as one HTML page that needs nothing else and runs nothing.
+
+Whatever was said is escaped; a policy in the page forbids scripts and everything from elsewhere.
+"""
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+import msgspec
+
+from metis.canonical.blocks import (
+    ContentBlock,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.message import Message
+from metis.cli.exports.written import Losses, Talk, Written
+from metis.cli.render import render_block
+from metis.projection.loss import Change
+
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Kinds that hold no script."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
+_FENCE = re.compile(r"^(`{3,})[^\n`]*\n(.*?)^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+
+_HEAD = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" \
+content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; }}
+article {{ border-left: 3px solid #8888; margin: 1.5rem 0; padding: 0 0 0 1rem; }}
+article.user {{ border-color: #2a7; }}
+article.assistant {{ border-color: #27c; }}
+article.tool {{ border-color: #c92; }}
+header, footer {{ color: #888; font-size: .85rem; }}
+.text {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+pre {{ background: #8881; padding: .6rem; overflow-x: auto; white-space: pre-wrap; }}
+code {{ font-family: ui-monospace, monospace; }}
+img {{ max-width: 100%; }}
+.error {{ color: #c33; }}
+</style>
+</head>
+<body>
+"""
+
+
+def write_html(talk: Talk) -> Written:
+    """Every message as an article; thoughts, calls and results can be folded."""
+    losses = Losses("html")
+    title = escape(talk.session.id)
+    when = talk.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
+    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n<p>{when}</p>\n"]
+    for message in talk.messages:
+        parts += _article(message, losses)
+    parts.append("</body>\n</html>\n")
+    return Written("".join(parts).encode(), tuple(losses.found))
+
+
+def _article(message: Message, losses: Losses) -> Iterator[str]:
+    role = escape(str(message.role), quote=True)
+    model = f" · {escape(message.metadata.model)}" if message.metadata.model else ""
+    yield f'<article class="{role}">\n<header>{role}{model}</header>\n'
+    for place, block in enumerate(message.content):
+        yield _block(message, place, block, losses)
+    usage = message.metadata.usage
+    if usage is not None:
+        tokens = f"{usage.prompt_tokens} in · {usage.output_tokens} out"
+        yield f"<footer>{tokens} · ${usage.cost_usd}</footer>\n"
+    yield "</article>\n"
+
+
+def _block(message: Message, place: int, block: ContentBlock, losses: Losses) -> str:
+    match block:
+        case TextBlock():
+            return _text(block.text)
+        case ThinkingBlock() if block.text:
+            return _folded("thinks", _text(block.text))
+        case ToolUseBlock():
+            arguments = msgspec.json.format(msgspec.json.encode(block.input)).decode()
+            return _folded(f"calls {block.name}", _code(arguments), is_open=True)
+        case ToolResultBlock():
+            inner = "".join(_block(message, place, part, losses) for part in block.content)
+            title = "failed" if block.is_error else "result"
+            return _folded(title, inner, is_error=block.is_error)
+        case ImageBlock() if _is_shown(block):
+            data = "".join(block.source.data.split())
+            return f'<img alt="" src="data:{block.media_type};base64,{data}">\n'
+        case _:
+            losses.add(message, place, block, "only a line on it is written", Change.ALTERED)
+            return f"<p><em>{escape(render_block(block))}</em></p>\n"
+
+
+def _is_shown(image: ImageBlock) -> bool:
+    """Whether a picture can stand in the page: inline, of a kind that runs nothing."""
+    source = image.source
+    is_inline = source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
+    return is_inline and image.media_type in _PICTURES
+
+
+def _text(text: str) -> str:
+    """Words with their code blocks; everything else stands as it was written."""
+    parts: list[str] = []
+    end = 0
+    for found in _FENCE.finditer(text):
+        parts += [_words(text[end : found.start()]), _code(found[2])]
+        end = found.end()
+    return "".join([*parts, _words(text[end:])])
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        return ""
+    # The text is escaped first, so that the only marks in it are those that are put in here.
+    marked = _CODE.sub(r"<code>\1</code>", escape(text.strip("\n")))
+    return f'<div class="text">{marked}</div>\n'
+
+
+def _code(text: str) -> str:
+    return f"<pre><code>{escape(text)}</code></pre>\n"
+
+
+def _folded(title: str, inner: str, *, is_open: bool = False, is_error: bool = False) -> str:
+    style = ' class="error"' if is_error else ""
+    mark = " open" if is_open else ""
+    return f"<details{mark}><summary{style}>{escape(title)}</summary>\n{inner}</details>\n"

@@ -1,0 +1,96 @@
+"""Parsers of the commands that set metis up and look after it."""
+
+import sys
+
+import click
+
+from metis.cli.options import STORE
+
+
+@click.command()
+@STORE
+def doctor(store: str | None) -> None:
+    """Look at keys, servers, settings and the store, and say what to do.
+
+    No key is printed. Exits with 1 if something is broken.
+    """
+    from metis.cli.doctor import print_findings
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(print_findings, store))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that lets a shell complete commands, models and sessions.
+
+    \b
+    bash, in .bashrc        source <(metis completion bash)
+    zsh, in .zshrc          source <(metis completion zsh)
+    fish, in config.fish    metis completion fish | source
+    """  # noqa: D301 - click reads the backslash
+    from metis.cli.completion import print_script
+
+    sys.exit(print_script(context.find_root().command, shell))
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def config(context: click.Context) -> None:
+    """Show and change the settings; alone it explains all of them.
+
+    An option counts before the environment, and that before the file.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(show_config)
+
+
+@config.command(name="show")
+def show_config() -> None:
+    """Print every setting, what it means, and where its value comes from."""
+    from metis.cli.config import print_settings
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(print_settings))
+
+
+@config.command(name="get")
+@click.argument("name")
+def get_config(name: str) -> None:
+    """Print one value; exits with 1 if it is not set."""
+    from metis.cli.config import print_value
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(print_value, name))
+
+
+@config.command(name="set", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("value")
+def set_config(name: str, value: str) -> None:
+    """Write a value into the file; what cannot be used is refused."""
+    from metis.cli.config import set_value
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(set_value, name, value))
+
+
+@config.command(name="unset")
+@click.argument("name")
+def unset_config(name: str) -> None:
+    """Take a value out of the file."""
+    from metis.cli.config import set_value
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(set_value, name, None))
+
+
+@config.command(name="path")
+def config_path() -> None:
+    """Print where settings, keys, store and trace are."""
+    from metis.cli.config import print_paths
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(print_paths))

@@ -1,0 +1,303 @@
+"""The real program in a pseudo-terminal: what a person types, and what the screen then shows."""
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from terminal import Terminal
+
+Start = Callable[..., Terminal]
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def ready(terminal: Terminal) -> Terminal:
+    terminal.wait_for("session")
+    return terminal
+
+
+def answered(terminal: Terminal, words: str, answer: str) -> str:
+    """Say something and wait for the answer and the next prompt."""
+    terminal.send(words)
+    terminal.wait_for(answer)
+    return terminal.wait_for(lambda text: text.splitlines()[-2].startswith("›"))  # noqa: RUF001
+
+
+def test_an_answer_is_drawn_as_markdown_above_the_next_prompt(chat: Terminal) -> None:
+    text = answered(chat, "say **all** is `well` here", "all is well here")
+    assert text.splitlines()[-1].startswith("anthropic:claude-sonnet-4-6 (your choice) · <1% of")
+    assert re.search(r"\$0\.\d+ session · \$0\.\d+ turn", text)
+    row = next(n for n, line in enumerate(chat.lines) if line == "all is well here")
+    assert chat.screen.buffer[row][0].bold
+    assert chat.screen.buffer[row][8].fg == "cyan"
+
+
+def test_a_long_answer_streams_into_the_scrollback_and_stands_there_once(chat: Terminal) -> None:
+    chat.send("count to 900")
+    chat.wait_for("899, 900")
+    chat.rest()
+    numbers = re.findall(r"\d+", chat.scrollback.partition("count to 900")[2].partition("›")[0])  # noqa: RUF001
+    assert numbers == [str(number) for number in range(1, 901)]
+
+
+def test_what_came_is_kept_when_ctrl_c_stops_an_answer(chat: Terminal) -> None:
+    chat.send("count to 3000 sim: slow 20")
+    chat.wait_for("Ctrl-C stops")
+    chat.wait_for("1, 2, 3, 4, 5, 6, 7, 8, 9, 10")
+    chat.type("\x03")
+    text = chat.wait_for("stopped · what came is kept")
+    assert "3000" not in text.partition("slow 20")[2]
+    text = answered(chat, "what did I say first", "You began with:")
+    assert "count to 3000" in text
+
+
+def test_another_model_takes_over_and_gives_back(chat: Terminal) -> None:
+    answered(chat, "say one", "one\n")
+    chat.send("/model gpt-5")
+    chat.wait_for("openai:gpt-5 answers from now on.")
+    chat.wait_for("openai:gpt-5 (your choice)")
+    answered(chat, "say two", "two\n")
+    chat.send("/model -")
+    chat.wait_for("anthropic:claude-sonnet-4-6 answers from now on.")
+
+
+def test_a_model_that_cannot_take_the_history_is_refused(chat: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "work" / "dot.png").write_bytes(PICTURE)
+    answered(chat, "what is this @dot.png", "image")
+    chat.send("/model deepseek")
+    text = chat.wait_for("Active model unchanged.")
+    assert "Cannot swap to deepseek:deepseek-v4-pro: session contains images" in text
+    chat.wait_for("anthropic:claude-sonnet-4-6 (your choice)")
+
+
+def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("create the file a.txt")
+    text = chat.wait_for("y once · s for this session")
+    assert "? write_file  write" in text
+    assert not (tmp_path / "work" / "a.txt").exists()
+    chat.type("y")
+    chat.wait_for("allowed once")
+    chat.wait_for("write_file gave")
+    assert (tmp_path / "work" / "a.txt").exists()
+
+
+def test_allowed_for_the_session_is_not_asked_again(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("create the file a.txt")
+    chat.wait_for("y once · s for this session")
+    chat.type("s")
+    chat.wait_for("write_file gave")
+    answered(chat, "create the file b.txt", "b.txt\n")
+    assert (tmp_path / "work" / "b.txt").exists()
+
+
+def test_a_denial_gives_the_model_a_word(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("create the file a.txt")
+    chat.wait_for("y once · s for this session")
+    chat.type("w")
+    chat.wait_for("tell the model:")
+    chat.send("not on a Sunday")
+    chat.wait_for("The user says: not on a Sunday")
+    assert not (tmp_path / "work" / "a.txt").exists()
+
+
+def test_ctrl_c_at_a_question_stops_the_turn(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("create the file a.txt")
+    chat.wait_for("y once · s for this session")
+    chat.type("\x03")
+    chat.wait_for("stopped · what came is kept")
+    assert not (tmp_path / "work" / "a.txt").exists()
+    answered(chat, "say go on", "go on")
+
+
+def test_several_lines_are_one_message(chat: Terminal) -> None:
+    chat.type("say exactly: first\x1b\rsecond")
+    chat.wait_for("  second")
+    chat.type("\r")
+    chat.wait_for("first second")
+
+
+def test_a_long_paste_stands_as_a_word_and_is_sent_whole(chat: Terminal) -> None:
+    chat.type("say exactly: ")
+    chat.paste("\n\n".join(f"line {number}" for number in range(20)))
+    chat.wait_for("[pasted 1: 39 lines]")
+    chat.type("\r")
+    chat.wait_for("line 19")
+
+
+def test_an_editor_writes_the_message(start: Start, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nprintf 'say written elsewhere' > \"$1\"\n")
+    editor.chmod(0o755)
+    chat = ready(start(variables={"EDITOR": str(editor)}))
+    chat.type("\x18\x05")
+    chat.wait_for("say written elsewhere")
+    chat.type("\r")
+    chat.wait_for("\nwritten elsewhere")
+
+
+def test_files_are_attached_and_binary_ones_refused(chat: Terminal, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    (folder / "notes.txt").write_text("one\ntwo\n")
+    (folder / "program.bin").write_bytes(b"\x00\x01\x02")
+    (folder / "page.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
+    text = answered(chat, "what is this? @notes.txt", "metis simulator")
+    assert "+ notes.txt · 2 lines" in text
+    chat.send("and @program.bin")
+    text = chat.wait_for("cannot be attached")
+    assert "neither text, nor a picture, nor a PDF" in " ".join(text.split())
+    text = answered(chat, "and @page.pdf", "+ page.pdf · PDF")
+    assert "Traceback" not in chat.scrollback
+
+
+def test_another_model_answers_once(chat: Terminal) -> None:
+    answered(chat, "@haiku say hello", "hello")
+    chat.send("/why")
+    text = chat.wait_for("per message override")
+    assert "anthropic:claude-haiku-4-5  asked for once" in text
+
+
+def test_words_are_completed(chat: Terminal, tmp_path: Path) -> None:
+    chat.type("/mo")
+    chat.wait_for("models that can be asked")
+    chat.type("\x15/model hai")
+    chat.wait_for("haiku")
+    (tmp_path / "work" / "letter.txt").write_text("x")
+    chat.type("\x15look at @let")
+    chat.wait_for("letter.txt")
+
+
+def test_a_mistyped_command_names_the_nearest(chat: Terminal) -> None:
+    chat.send("/modle")
+    chat.wait_for("There is no command /modle; did you mean /model?")
+    chat.send("/model sonett")
+    chat.wait_for("There is no model 'sonett'; did you mean sonnet?")
+
+
+def test_ctrl_c_twice_at_the_prompt_leaves(chat: Terminal) -> None:
+    chat.type("half a sentence\x03")
+    chat.wait_for(lambda text: "half" not in text)
+    chat.type("\x03")
+    chat.wait_for("Ctrl-C again")
+    chat.type("\x03")
+    assert chat.exit_code() == 0
+    assert "Traceback" not in chat.scrollback
+
+
+def test_a_smaller_terminal_is_drawn_anew_while_an_answer_comes(start: Start) -> None:
+    chat = ready(start(columns=100, rows=24))
+    chat.send("count to 400 sim: slow 10")
+    chat.wait_for("20, 21, 22")
+    chat.resize(60, 16)
+    chat.wait_for("399, 400")
+    text = chat.rest()
+    assert all(len(line) <= 60 for line in text.splitlines())
+    assert answered(chat, "say still here", "still here")
+
+
+def test_eighty_columns_are_enough(start: Start) -> None:
+    chat = ready(start(columns=80, rows=24))
+    chat.send("/help")
+    text = chat.wait_for("/quit")
+    chat.send("/models")
+    chat.wait_for("@alias asks one once")
+    assert not [line for line in f"{text}\n{chat.scrollback}".splitlines() if len(line) > 80]
+
+
+def test_a_dumb_terminal_gets_plain_lines(start: Start) -> None:
+    chat = start(variables={"TERM": "dumb"})
+    chat.wait_for("›")  # noqa: RUF001
+    chat.send("say **plain**")
+    chat.wait_for("**plain**")
+    chat.wait_for("turn]")
+    chat.send("create the file a.txt")
+    chat.wait_for("y once")
+    chat.send("n")
+    chat.wait_for("The user did not allow write_file.")
+    chat.wait_for(lambda text: text.count("turn]") > 1)
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    assert b"\x1b" not in chat.raw
+
+
+def test_no_colour_if_nobody_wants_it(start: Start) -> None:
+    chat = ready(start(variables={"NO_COLOR": "1"}))
+    answered(chat, "say some `code` and **bold** words", "some code and bold words")
+    assert not re.search(rb"\x1b\[[0-9;]*(3[1-7]|9[0-7])m", chat.raw)
+
+
+def test_what_an_answer_says_steers_no_terminal(chat: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "work" / "evil.txt").write_text("\x1b[2J\x1b]0;title\x07gone")
+    text = answered(chat, "read evil.txt", "read_file gave")
+    assert "␛[2J" in text
+    assert b"\x1b[2J" not in chat.raw
+
+
+@pytest.mark.parametrize(
+    "command", ["/cost", "/context", "/why", "/tools", "/budget 1", "/diff gpt-5"]
+)
+def test_commands_that_tell_something(chat: Terminal, command: str) -> None:
+    wanted = {
+        "/cost": "together $",
+        "/context": "tokens, <1% of",
+        "/why": "manual sticky",
+        "/tools": "run_command",
+        "/budget 1": "$1.00",
+        "/diff gpt-5": "openai:gpt-5 · the conversation takes",
+    }[command]
+    answered(chat, "say hello", "hello")
+    chat.send(command)
+    chat.wait_for(wanted)
+
+
+def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
+    answered(chat, "say one", "one\n")
+    answered(chat, "say two", "two\n")
+    chat.send("/bookmark here")
+    chat.wait_for("/rewind #1 comes back to this very place.")
+    chat.send("/rewind 2")
+    chat.wait_for("has 1 turn now")
+    chat.send("/rewind #1")
+    chat.wait_for("has 2 turns now")
+    chat.send("/fork")
+    found = re.search(r"/resume (\w+) goes back", chat.wait_for("goes back to the original."))
+    assert found is not None
+    chat.send("/rewind 1")
+    chat.wait_for("has 0 turns now")
+    chat.send(f"/resume {found[1]}")
+    chat.wait_for(lambda text: text.count("say two") > 1)
+    chat.send("/retry haiku")
+    chat.send("/why")
+    chat.wait_for("anthropic:claude-haiku-4-5  asked for once")
+    chat.send("/sessions")
+    chat.wait_for("/resume ID goes on with one.")
+    chat.send("/search two")
+    chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("sim: 400", "anthropic refused ("),
+        ("sim: 401", "anthropic does not take the key ("),
+        ("sim: cut 200", "anthropic was not reached ("),
+        ("@nobody hello", "There is no model 'nobody'"),
+        ("/resume nowhere", "No session has the id 'nowhere'"),
+        ("/budget much", "is no amount"),
+        ("/rewind 7", "There is no turn 7"),
+        ("/export /nowhere/at/all", "/nowhere/at/all: No such file or directory."),
+    ],
+)
+def test_what_fails_is_a_sentence_and_the_chat_goes_on(
+    chat: Terminal, asked: str, told: str
+) -> None:
+    chat.send(asked)
+    chat.wait_for(told)
+    chat.send("/model gpt-5")
+    chat.wait_for("answers from now on")
+    answered(chat, "say still here", "still here")
+    assert "Traceback" not in chat.scrollback

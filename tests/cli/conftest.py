@@ -1,0 +1,26 @@
+"""What tests of the command line share: a user without a key or a server."""
+
+from pathlib import Path
+
+import pytest
+
+from metis import adapters
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a user without a key or a server, who stands in an empty folder."""
+    for name in adapters.names():
+        monkeypatch.delenv(adapters.get(name).profile.auth.variable or "METIS_MODEL", raising=False)
+    for name in ("METIS_STORE", "METIS_TOOLS", "METIS_BUDGET_DAY_USD"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home"
+    folder.mkdir()
+    dead = ("ollama", "lmstudio", "llamacpp")
+    lines = "".join(f'{name} = "http://127.0.0.1:9"\n' for name in dead)
+    (folder / "config.toml").write_text(f"[base_urls]\n{lines}")
+    monkeypatch.setenv("METIS_HOME", str(folder))
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder

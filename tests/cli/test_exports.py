@@ -1,0 +1,239 @@
+"""Exports: what each form holds, that it is safe, and that what it cannot hold is told."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from pydantic import TypeAdapter
+
+from build import assistant, call, numbered, provenance, tool, tool_id
+from build import user as said
+from metis.canonical import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    decode,
+    encode,
+)
+from metis.canonical.errors import EncodeError
+from metis.cli.exports import WRITERS, Talk
+from metis.cli.exports.markdown import fenced
+from metis.cli.main import cli
+from metis.store import SessionRecord
+
+NOW = datetime(2026, 5, 8, tzinfo=UTC)
+RECORD = SessionRecord(
+    id="sess_42", workspace_path="/work", schema_version=1, created_at=NOW, updated_at=NOW
+)
+PNG = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+PDF = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", name="a.pdf")
+MESSAGES = numbered(
+    said("look at this", PNG, PDF),
+    assistant(
+        ThinkingBlock("hm", signature="seal", issuer="anthropic"),
+        "I read it.",
+        call("read_file", tool_id(7), path="a.txt"),
+        call("owl", tool_id(8), loud=True, times=2),
+        metadata=provenance(),
+    ),
+    tool("hoot ``` hoot", answers=tool_id(7)),
+    tool("hoot", answers=tool_id(8)),
+    assistant("It says:\n```\nhoot\n```\n`ok`", metadata=provenance()),
+    said("thanks"),
+)
+
+
+def written(form: str, messages: Sequence[Message] = MESSAGES) -> tuple[str, list[str]]:
+    found = WRITERS[form](Talk(RECORD, messages))
+    return found.data.decode(), [f"{loss.change} {loss.block_type}" for loss in found.losses]
+
+
+def test_markdown_is_for_people() -> None:
+    text, losses = written("markdown")
+    assert text.startswith("# sess_42\n\n*2026-05-08 00:00 UTC, 6 messages*\n\n## User\n")
+    assert "> hm" in text
+    assert '**calls `read_file`**\n\n```json\n{\n  "path": "a.txt"\n}\n```' in text
+    assert "````\nhoot ``` hoot\n````" in text
+    assert "## Assistant (anthropic:claude" in text
+    assert losses == ["altered image", "altered document"]
+
+
+@given(st.text(alphabet="`a\n", max_size=30))
+def test_a_fence_is_never_ended_from_inside(text: str) -> None:
+    lines = fenced(text).split("\n")
+    assert lines[0] == lines[-1]
+    assert not any(line.startswith(lines[0]) for line in lines[1:-1])
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "p", "em", "article", "header"),
+    *("footer", "div", "pre", "code", "img", "details", "summary"),
+}
+ATTACKS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><script>x</script>",
+    "```\n</code></pre><script>x</script>\n```",
+    "`<b onmouseover=x>`",
+    "<!--",
+    "javascript:alert(1)",
+]
+
+
+def page(messages: Sequence[Message]) -> Page:
+    found = Page()
+    found.feed(written("html", messages)[0])
+    found.close()
+    return found
+
+
+def check_harmless(found: Page) -> None:
+    assert found.tags <= ALLOWED
+    names = {name for name, _ in found.attributes}
+    assert names <= {
+        "lang",
+        "charset",
+        "name",
+        "content",
+        "http-equiv",
+        "class",
+        "open",
+        "alt",
+        "src",
+    }
+    sources = [value for name, value in found.attributes if name == "src"]
+    assert all(source.startswith("data:image/") for source in sources)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
+    evil = ImageBlock(ImageSource("base64", '"><script>'), "image/png")
+    linked = ImageBlock(ImageSource("url", attack), "image/*")
+    drawn = ImageBlock(ImageSource("base64", "PHN2Zz4="), "image/svg+xml")
+    found = page(
+        numbered(
+            said(attack, evil, linked, drawn, PNG),
+            assistant(
+                ThinkingBlock(attack, issuer="anthropic"),
+                call("t", tool_id(7), **{attack: attack}),
+                metadata=provenance(),
+            ),
+            tool(attack, answers=tool_id(7)),
+        )
+    )
+    check_harmless(found)
+    assert "Content-Security-Policy" in {value for _, value in found.attributes}
+
+
+@given(st.text(max_size=200))
+def test_any_words_stand_in_the_page_as_they_are(words: str) -> None:
+    check_harmless(page(numbered(said(TextBlock(words + ".")))))
+
+
+def test_a_page_shows_pictures_and_says_what_it_does_not_show() -> None:
+    text, losses = written("html")
+    assert "data:image/png;base64,iVBORw0KGgo=" in text
+    assert "<pre><code>hoot\n</code></pre>" in text
+    assert losses == ["altered document"]
+
+
+def test_json_holds_every_message_whole() -> None:
+    text, losses = written("json")
+    document = json.loads(text)
+    assert document["session"]["id"] == "sess_42"
+    assert [decode(encode(m)) for m in MESSAGES] == [
+        decode(json.dumps(each)) for each in document["messages"]
+    ]
+    assert losses == []
+
+
+def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
+    text, losses = written("openai-finetune")
+    (line,) = text.splitlines()
+    example: dict[str, Any] = json.loads(line)
+    TypeAdapter(list[ChatCompletionMessageParam]).validate_python(example["messages"])
+    TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(example["tools"])
+    roles = [message["role"] for message in example["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [each["function"]["name"] for each in example["tools"]] == ["read_file", "owl"]
+    owl = example["tools"][1]["function"]["parameters"]["properties"]
+    assert owl == {"loud": {"type": "boolean"}, "times": {"type": "integer"}}
+    assert "dropped document" in losses
+    assert "synthesised tool_use" in losses
+    assert "dropped thinking" in losses
+
+
+def test_without_an_answer_there_is_no_example() -> None:
+    with pytest.raises(EncodeError, match="no model has answered"):
+        written("openai-finetune", numbered(said("hello?")))
+
+
+def test_sharegpt_has_its_speakers() -> None:
+    text, losses = written("sharegpt")
+    document = json.loads(text)
+    speakers = [turn["from"] for turn in document["conversations"]]
+    assert speakers == [
+        "human",
+        "gpt",
+        "function_call",
+        "function_call",
+        "observation",
+        "gpt",
+        "human",
+    ]
+    called = json.loads(document["conversations"][2]["value"])
+    assert called == {"name": "read_file", "arguments": {"path": "a.txt"}}
+    assert losses == ["dropped image", "dropped document", "dropped thinking"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.mark.parametrize("form", ["jsonl", *WRITERS])
+def test_a_session_is_exported_in_every_form(user: Path, form: str) -> None:
+    run("-m", "sim", "say hoot")
+    session = run("sessions").stdout.split()[0]
+    done = run("export", session[-8:], "--format", form)
+    assert done.exit_code == 0
+    assert "hoot" in done.stdout
+    target = Path("out")
+    assert run("export", session, "--format", form, "-o", str(target)).exit_code == 0
+    assert target.read_bytes() == done.stdout_bytes
+
+
+def test_losses_of_an_export_are_told_beside_it(user: Path) -> None:
+    Path("a.pdf").write_bytes(b"%PDF-1.4 hoot")
+    run("-m", "sim", "-a", "a.pdf", "what is it?")
+    session = run("sessions").stdout.split()[0]
+    done = run("export", session, "--format", "sharegpt")
+    assert "dropped: document at message 2 $.content[1]" in done.stderr

@@ -1,0 +1,205 @@
+"""Workers: a task goes to a session of its own, and its answer comes back as a result."""
+
+import asyncio
+from contextlib import aclosing
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from build import call
+from metis.canonical import (
+    RoutingMode,
+    StopReason,
+    ToolResultBlock,
+    new_tool_use_id,
+    validate_session,
+)
+from metis.events import Bus, Event, cause_faults
+from metis.events.house import DelegateCompleted, DelegateFailed, DelegateStarted
+from metis.session import Budget, Metis, Session, ToolStarted
+from metis.session.facts import words_of
+from metis.store.entries import SidecarEntry
+from session.fake import Fake, Say, say, serving
+from session.kit import options
+
+pytestmark = pytest.mark.anyio
+TIERS = {"fast": "haiku", "balanced": "sonnet", "deep": "opus"}
+ONE = Decimal("0.000654")
+
+
+def asking(**arguments: Any) -> Say:
+    given = {"tier": "fast", "task": "count the frotzes", **arguments}
+    return say(call("delegate", new_tool_use_id(), **given))
+
+
+def listening() -> tuple[Bus, list[Event]]:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    return bus, heard
+
+
+def result(session: Session) -> tuple[str, bool]:
+    results = [b for m in session.messages for b in m.content if isinstance(b, ToolResultBlock)]
+    return words_of(results[-1].content).strip(), results[-1].is_error
+
+
+async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:
+    bus, heard = listening()
+    reading = say(call("read_file", new_tool_use_id(), path="a"))
+    script = [
+        asking(context="they are blue", allowed_tools=["read_file", "fly"]),
+        reading,
+        say("There are three."),
+        say("Three."),
+    ]
+    async with (
+        serving(Fake(*script)) as fake,
+        Metis(url, options(fake, tiers=TIERS, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet", system="Be short.")
+        await session.ask("how many frotzes?")
+        assert result(session) == ("There are three.", False)
+        (started,) = [e.payload for e in heard if isinstance(e.payload, DelegateStarted)]
+        (done,) = [e.payload for e in heard if isinstance(e.payload, DelegateCompleted)]
+        worker = await m.store.messages(started.worker_session_id)
+        assert validate_session(worker) == []
+        assert [each.role.value for each in worker] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        record = worker[-1].metadata.routing
+        assert record is not None
+        assert (record.mode, record.chosen_model) == (
+            RoutingMode.DELEGATE,
+            "anthropic:claude-haiku-4-5",
+        )
+        usage = [each.metadata.usage for each in worker if each.metadata.usage]
+        assert done.worker_total_cost_usd == sum(each.cost_usd for each in usage)
+        assert (done.llm_call_count, done.tool_call_count) == (2, 1)
+        assert session.cost().total_usd == 2 * ONE
+        history = await m.store.history(started.worker_session_id)
+        parents = [entry.data for entry in history if isinstance(entry, SidecarEntry)]
+        assert parents[0]["session_id"] == session.id
+    assert (started.tier, started.context_mode, started.dropped_tools) == (
+        "fast",
+        "explicit",
+        ("fly",),
+    )
+    assert [tool["name"] for tool in fake.bodies[0]["tools"]] == ["read_file", "delegate"]
+    assert [tool["name"] for tool in fake.bodies[1]["tools"]] == ["read_file"]
+    assert "they are blue" in str(fake.bodies[1]["messages"])
+    assert "how many" not in str(fake.bodies[1])
+    assert "Be short." not in str(fake.bodies[1])
+    assert list(cause_faults(heard)) == []
+    assert "delegate.failed" not in {event.type for event in heard}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "mode"),
+    [
+        (
+            {"max_tokens": 5},
+            say("one two", stop_reason=StopReason.MAX_TOKENS),
+            "max_tokens_exceeded",
+        ),
+        ({}, say(status=400, error="no such parameter"), "worker_error"),
+        (
+            {},
+            say(status=400, error="prompt is too long: 9 tokens > 8 maximum"),
+            "insufficient_context",
+        ),
+        ({}, say(), "worker_error"),
+        (
+            {
+                "output_schema": {
+                    "type": "object",
+                    "properties": {"n": {"type": "integer"}},
+                    "required": ["n"],
+                }
+            },
+            say('{"n": "three"}'),
+            "output_schema_validation_failed",
+        ),
+    ],
+)
+async def test_a_worker_without_a_result_is_an_error_result(
+    url: str, arguments: dict[str, Any], answer: Say, mode: str
+) -> None:
+    bus, heard = listening()
+    async with (
+        serving(Fake(asking(**arguments), answer, say("a pity"))) as fake,
+        Metis(url, options(fake, tiers=TIERS, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("go")
+        assert result(session)[1]
+    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    assert failed.failure_mode == mode
+
+
+async def test_an_answer_that_matches_its_schema_comes_back(url: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    answer = '```json\n{"n":3}\n```'
+    async with (
+        serving(Fake(asking(output_schema=schema), say(answer), say("ok"))) as fake,
+        Metis(url, options(fake, tiers=TIERS)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("go")
+        assert result(session) == (answer, False)
+
+
+async def test_a_tier_without_a_model_that_can_take_it_is_told(url: str) -> None:
+    bus, heard = listening()
+    tiers = {"fast": "gemini:gemini-2.5-flash"}
+    async with (
+        serving(Fake(asking(), say("a pity"))) as fake,
+        Metis(url, options(fake, tiers=tiers, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("go")
+        assert result(session)[1]
+    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    assert failed.failure_mode == "no_model_available_for_tier"
+
+
+async def test_workers_are_ended_with_the_turn(url: str) -> None:
+    bus, heard = listening()
+    slow = say("one two three four", events=4, hang=True)
+    async with (
+        serving(Fake(asking(), slow, say("fine"))) as fake,
+        Metis(url, options(fake, tiers=TIERS, bus=bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        async with aclosing(session.send("go")) as events:
+            async for event in events:
+                if isinstance(event, ToolStarted):
+                    while len(fake.asked) < 2:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0.005)
+                    break
+        types = [event.type for event in heard]
+        assert types.index("delegate.failed") < types.index(
+            "turn.cancelled", types.index("delegate.failed")
+        )
+        (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+        assert failed.failure_mode == "cancelled_by_user"
+        assert await m.store.check() == []
+        await session.ask("go on")
+
+
+async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:
+    bus, heard = listening()
+    async with (
+        serving(Fake(asking(), say("never"), say("ok"))) as fake,
+        Metis(url, options(fake, tiers=TIERS, bus=bus, budget=Budget(session_usd=ONE))) as m,
+    ):
+        session = await m.session(model="sonnet")
+        with pytest.raises(Exception, match="budget"):
+            await session.ask("go")
+    assert len(fake.asked) == 1
+    (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
+    assert failed.failure_mode == "worker_error"

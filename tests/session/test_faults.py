@@ -1,0 +1,122 @@
+"""Faults at every wait, at every chunk, and death in mid-turn: the session is whole and goes on."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import metis
+from metis.canonical.errors import MetisError
+from metis.session import Metis, Session, ToolStarted
+from metis.sim import Script, Simulator
+from session.faults import ALL, MODELS, check_goes_on, options_for, run_with
+
+pytestmark = pytest.mark.anyio
+WORDS = "Read a.txt and b.txt"
+STEPS = len(MODELS)
+_LEAST_WAITS = 16
+"""Every turn waits at least so often; later deaths may come too late."""
+
+
+class InjectedError(RuntimeError):
+    """A fault that nobody foresaw."""
+
+
+@pytest.mark.parametrize("fault", [asyncio.CancelledError, InjectedError])
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_fault_at_any_wait_leaves_a_session_that_goes_on(
+    tmp_path: Path, model: str, fault: Callable[[], BaseException]
+) -> None:
+    at = 0 if ALL else MODELS.index(model)
+    came_so_far = True
+    async with Simulator() as sim:
+        options = options_for(sim.base_url)
+        while came_so_far:
+            url = f"sqlite:///{tmp_path / f'{at}.db'}"
+            async with Metis(url, options) as m:
+                session = await m.session(model=model, system="Be short.")
+                came_so_far = await run_with(session, WORDS, at, fault)
+                assert not session.is_running
+            async with Metis(url, options) as m:
+                assert m.store.recovered == []
+                await check_goes_on(m, session.id, at // STEPS)
+                assert await m.store.check() == []
+            at += 1 if ALL else STEPS
+    assert at > 20
+
+
+async def cut(session: Session, script: Script, size: int, *, late: bool) -> bool:
+    """Send, with the first or the second answer cut after so many bytes; whether it was."""
+    step = f"sim: cut {size}"
+    if not late:
+        script.add(step)
+    try:
+        async for event in session.send(WORDS):
+            if late and isinstance(event, ToolStarted) and not len(script):
+                script.add(step)
+    except MetisError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_cut_after_any_chunk_leaves_a_session_that_goes_on(
+    tmp_path: Path, model: str, *, late: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'metis.db'}"
+    size, count, is_cut, script = 1, 0, True, Script()
+    async with Simulator(script=script) as sim:
+        while is_cut:
+            async with Metis(url, options_for(sim.base_url)) as m:
+                session = await m.session(model=model)
+                is_cut = await cut(session, script, size, late=late)
+            assert not len(script)
+            async with Metis(url, options_for(sim.base_url)) as m:
+                await check_goes_on(m, session.id, count)
+                assert await m.store.check() == []
+            size, count = size + (23 if ALL else 401), count + 1
+    assert count > 2
+
+
+CHILD = """
+import asyncio, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from session.faults import options_for, run_with, MODELS
+from metis.session import Metis, Session, ToolStarted
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(url, base_url, model, at):
+    async with Metis(url, options_for(base_url)) as m:
+        session = await m.session(model=model, system="Be short.")
+        print(session.id, flush=True)
+        await run_with(session, "Read a.txt and b.txt", at, die)
+
+asyncio.run(main(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])))
+"""
+
+
+@pytest.mark.parametrize("number", range(40 if ALL else 5))
+async def test_a_session_survives_the_death_of_its_process(tmp_path: Path, number: int) -> None:
+    url = f"sqlite:///{tmp_path / 'metis.db'}"
+    model, at = MODELS[number % STEPS], number if ALL else 3 + 3 * number
+    tests = str(Path(__file__).parents[1])
+    source = str(Path(metis.__file__).parents[1])
+    async with Simulator() as sim:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", CHILD, tests, url, sim.base_url, model, str(at)),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": source, "PYTHONWARNINGS": "ignore"},
+        )
+        out, _ = await child.communicate()
+        assert child.returncode == -signal.SIGKILL or at >= _LEAST_WAITS
+        async with Metis(url, options_for(sim.base_url)) as m:
+            await check_goes_on(m, out.decode().strip(), number)
+            assert await m.store.check() == []
