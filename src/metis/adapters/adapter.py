@@ -48,6 +48,7 @@ class Adapter:
         self._memory = Memory()
         self._models: dict[str, Model] = {}
         self._fits: dict[Target, Target] = {}
+        self._plain_reading = CallReading((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -88,16 +89,18 @@ class Adapter:
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools)
-        turns, losses = self._turns(messages, model, self._target(model, taken))
-        body = turns.body(sent, taken)
-        path, unplaced = self._route(turns, sent, taken, model)
+        told = self._told(messages, model, self._target(model, taken))
+        body = told.turns.body(sent, taken)
+        if told.calls is not None and not _is_begun(messages):
+            self._memory.keep(told)
+        path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
         lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
         return WireRequest(
             path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
-            losses=[*losses, *lost],
+            losses=[*told.losses, *lost],
         )
 
     def _route(
@@ -126,26 +129,25 @@ class Adapter:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
 
-    def _turns(
-        self, messages: Sequence[Message], model: Model, target: Target
-    ) -> tuple[TurnWriter, list[Loss]]:
-        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
+    def _told(self, messages: Sequence[Message], model: Model, target: Target) -> Sent:
+        """A conversation as a target is told it; what was sent before is reused."""
         sent = self._memory.find(messages, target)
         more = None
-        if sent is not None:
+        if sent is not None and sent.calls is not None:
             more = project_more(messages[len(sent.messages) :], target, sent.calls)
         if sent is None or more is None:
             more = project(messages, target)
-            sent = Sent((), target, set(), Dialect(self.profile, model), [], self._codec.turns())
+            sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
-        own, unspelled = dialect.spell(more.messages)
+        own, losses = more.messages, [*sent.losses, *more.losses]
+        if more.is_spelled or not dialect.takes(more.calls):
+            own, unspelled = dialect.spell(own)
+            losses += (*unspelled, *self._unsaid(messages[len(sent.messages) :]))
         turns.add(own)
-        unsaid = self._unsaid(messages[len(sent.messages) :])
-        losses = [*sent.losses, *more.losses, *unspelled, *unsaid]
-        if more.calls is not None and not _is_begun(messages):
-            calls = sent.calls | more.calls if more.calls else sent.calls
-            self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
-        return turns, losses
+        calls = more.calls
+        if calls is not None and sent.calls:
+            calls = sent.calls | calls if calls else sent.calls
+        return Sent(tuple(messages), target, calls, dialect, losses, turns)
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
         """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
@@ -263,6 +265,8 @@ class Adapter:
         return context if context.provider else replace(context, provider=self.name)
 
     def _reading(self, context: RequestContext) -> CallReading:
+        if not context.tools:
+            return self._plain_reading
         return CallReading(context.tools, self.profile.tool_name_length)
 
     def _asked_model(self, options: AdapterOptions) -> Model:

@@ -1,10 +1,13 @@
 """Model: the one that is asked, with everything that a request to it must know."""
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from msgspec import Struct
 
 from metis.adapters.profile import Profile
 from metis.catalog.load import catalog, refusals, token_table
-from metis.catalog.models import AdapterCapabilities
+from metis.catalog.models import AdapterCapabilities, ModelInfo
 from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
 
@@ -26,18 +29,37 @@ class Model(Struct, frozen=True, kw_only=True):
     """What costs how many tokens."""
 
 
+class _Facts(NamedTuple):
+    """What the catalogue says of a model."""
+
+    entry: ModelInfo | None
+    refused: frozenset[str]
+    conflicts: tuple[tuple[str, ...], ...]
+    rates: TokenRates
+
+
+@lru_cache(maxsize=1000)
+def _facts(model: str) -> _Facts:
+    """The catalogue, asked once for each model: it goes through its rules by name."""
+    known = refusals()
+    return _Facts(
+        catalog().entries.get(model),
+        known.of(model),
+        known.conflicts_of(model),
+        token_table().rates(model),
+    )
+
+
 def model_of(profile: Profile, name: str) -> Model:
     """What is known of a model of a provider, and what is assumed where nothing is."""
-    model = f"{profile.catalogued or profile.name}:{name}"
-    entry = catalog().entries.get(model)
+    entry, refused, conflicts, rates = _facts(f"{profile.catalogued or profile.name}:{name}")
     capabilities = profile.defaults if entry is None else entry.capabilities
-    refused = refusals().of(model)
     return Model(
         name=name,
         capabilities=capabilities,
         target=profile.target(capabilities, name, refused),
         is_listed=entry is not None,
         refused=refused,
-        conflicts=refusals().conflicts_of(model),
-        rates=token_table().rates(model),
+        conflicts=conflicts,
+        rates=rates,
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
@@ -15,7 +16,7 @@ from metis.projection.frame import settle_frame
 from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
-from metis.projection.ready import calls_if_ready
+from metis.projection.ready import look
 from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.server_calls import drop_halves
 from metis.projection.signatures import sign_calls
@@ -31,6 +32,8 @@ class Projection(Struct, frozen=True):
     losses: list[Loss]
     calls: AbstractSet[str] | None = None
     """The calls in it, if all are answered: then what follows can be projected alone."""
+    is_spelled: bool = True
+    """Whether some message may remember how a protocol spelled it."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -38,8 +41,7 @@ def project(messages: Sequence[Message], target: Target) -> Projection:
     if are_turns_free(messages, target):
         quick = _quick(messages, target)
         if quick is not None:
-            is_open = quick.calls is None or not _is_under_way(messages)
-            return Projection(quick.messages, quick.losses, None if is_open else quick.calls)
+            return quick if _is_under_way(messages) else replace(quick, calls=None)
     return project_carefully(messages, target)
 
 
@@ -66,14 +68,14 @@ def _quick(
     messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
 ) -> Projection | None:
     """The projection of a conversation that is ready, at once or with a touch here and there."""
-    calls = calls_if_ready(messages, target, before)
-    if calls is not None:
-        return Projection(messages, [], calls)
+    ready = look(messages, target, before)
+    if ready is not None:
+        return Projection(messages, [], ready.calls, is_spelled=ready.is_spelled)
     touched = touch_up(messages, target)
-    calls = None if touched is None else calls_if_ready(touched.messages, target, before)
-    if touched is None or calls is None:
+    ready = None if touched is None else look(touched.messages, target, before)
+    if touched is None or ready is None:
         return None
-    return Projection(touched.messages, touched.losses, calls)
+    return Projection(touched.messages, touched.losses, ready.calls, is_spelled=ready.is_spelled)
 
 
 def project_more(

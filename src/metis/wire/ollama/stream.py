@@ -5,7 +5,6 @@ The lines are folded into the body of a plain response, and the final message is
 
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ArtifactBlock, ToolUseBlock
@@ -81,7 +80,7 @@ class StreamDecoder:
                 break
             try:
                 plain = read_plain(line)
-            except (msgspec.DecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 self._take_line(line, events)
                 continue
             if not self._is_begun:
