@@ -69,11 +69,12 @@ def _quick(
 ) -> Projection | None:
     """The projection of a conversation that is ready, at once or with a touch here and there."""
     ready = look(messages, target, before)
-    if ready is not None:
+    if ready is None:
+        return None
+    if not ready.flaws:
         return Projection(messages, [], ready.calls, is_spelled=ready.is_spelled)
-    touched = touch_up(messages, target)
-    ready = None if touched is None else look(touched.messages, target, before)
-    if touched is None or ready is None:
+    touched = touch_up(messages, ready.flaws, target)
+    if touched is None:
         return None
     return Projection(touched.messages, touched.losses, ready.calls, is_spelled=ready.is_spelled)
 

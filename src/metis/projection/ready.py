@@ -16,7 +16,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
-from metis.projection.media import is_base64, sniffed
+from metis.projection.media import Media, is_base64, sniffed
 from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
@@ -24,12 +24,14 @@ _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role
 
 
 class Ready(Struct, frozen=True, gc=False):
-    """A conversation that can be sent as it is."""
+    """A conversation that can be sent as it is, but for what concerns one message alone."""
 
     calls: set[str]
     """Its calls; all are answered."""
     is_spelled: bool
     """Whether some message remembers how a protocol spelled it."""
+    flaws: list[int]
+    """The places of messages with media that the target may not take, or unsigned calls."""
 
 
 def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
@@ -46,8 +48,9 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
     is_spelled = False
     is_leading = before is None
     may_be_blank = target.takes_blank_text
-    is_choosy = target.pairs_thoughts or bool(target.call_signature)
-    for message in messages:
+    flaws: list[int] = []
+    pairs_thoughts, wants_signatures = target.pairs_thoughts, bool(target.call_signature)
+    for index, message in enumerate(messages):
         role, content, metadata = message.role, message.content, message.metadata
         if metadata.hints:
             return None
@@ -81,13 +84,18 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
                 seen.add(call)
                 waiting.append(call)
             elif not _is_fine(block, role, target):
+                if role is not _USER or not isinstance(block, Media):
+                    return None
+                flaws.append(index)
+        if role is _ASSISTANT:
+            if pairs_thoughts and type(content[-1]) is ThinkingBlock:
                 return None
-        if is_choosy and role is _ASSISTANT and not _is_taken_back(message, target):
-            return None
+            if wants_signatures and unsigned_call(message, target) is not None:
+                flaws.append(index)
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
     is_framed = _is_framed(messages, target, is_start=before is None)
-    return Ready(seen, is_spelled) if is_framed else None
+    return Ready(seen, is_spelled, flaws) if is_framed else None
 
 
 @lru_cache(maxsize=1000)
@@ -105,13 +113,6 @@ def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -
         if first is None or first.role is not _USER:
             return False
     return target.takes_blank_end or messages[-1].role is not _ASSISTANT
-
-
-def _is_taken_back(message: Message, target: Target) -> bool:
-    """Whether an answer has the thoughts and signatures that the target wants to see again."""
-    if target.pairs_thoughts and type(message.content[-1]) is ThinkingBlock:
-        return False
-    return unsigned_call(message, target) is None
 
 
 def _is_fine(block: ContentBlock, role: Role, target: Target) -> bool:

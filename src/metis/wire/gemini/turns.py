@@ -13,7 +13,7 @@ from msgspec import Struct
 from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.wire.body import write_around
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.gemini.common import write_common, write_result
 from metis.wire.gemini.names import PROTOCOL, in_style
@@ -47,7 +47,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._system: list[Message] = []
-        self._written: list[bytes] = []
+        self._closed = TurnRecord()
         self._last: _Turn | Wire | None = None
         self._has_results = False
         """Whether the last turn holds results, so that others may join them."""
@@ -63,7 +63,7 @@ class Turns:
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._system, other._written = [*self._system], [*self._written]
+        other._system, other._closed = [*self._system], self._closed.copy()
         other._last = _copied(self._last)
         other._has_results, other._is_single = self._has_results, self._is_single
         other._ids, other._names, other._writer = self._ids, self._names, self._writer
@@ -76,10 +76,9 @@ class Turns:
         if self._system:
             key, instruction = _encode_system(self._system)
             body[key] = instruction
-        if self._is_single and not self._written:
+        if self._is_single:
             return _write({**body, "contents": self._last})
-        last = () if self._last is None else (_write(self._last),)
-        return write_around(body, "contents", [*self._written, *last], _write)
+        return self._closed.body(body, "contents", _write, self._last)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
@@ -110,7 +109,8 @@ class Turns:
         if turns:
             self._last = turns.pop()
         if turns:
-            self._written.append(_write(turns)[1:-1])
+            self._is_single = False
+            self._closed.add(turns)
 
     def _note_calls(self, content: Sequence[ContentBlock]) -> None:
         for block in content:

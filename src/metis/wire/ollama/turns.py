@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -19,6 +19,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.codec import Route, TurnWriter
 from metis.wire.ollama.assistant import encode_assistant, joined_text
@@ -80,7 +81,7 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []
+        self._turns = TurnRecord()
         self._first: list[Message] = []
         self._known: dict[str, str] = {}
         self._calls: dict[str, tuple[int, str]] = {}
@@ -88,7 +89,7 @@ class Turns:
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._written, other._first = [*self._written], [*self._first]
+        other._turns, other._first = self._turns.copy(), [*self._first]
         other._known, other._calls = self._known, self._calls
         return other
 
@@ -104,16 +105,13 @@ class Turns:
         if "prompt" in options.native.get(PROTOCOL, {}):
             for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
                 body.pop(key, None)
-        body["messages"] = Raw(b"[%b]" % b",".join(self._written))
-        return write_json(body)
+        return self._turns.body(body, "messages", write_json)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
         if len(self._first) <= _MOST_OF_A_PROMPT:
             self._first += messages[: _MOST_OF_A_PROMPT + 1]
-        turns = self._encode(messages)
-        if turns:
-            self._written.append(write_json(turns)[1:-1])
+        self._turns.add(self._encode(messages))
 
     def _encode(self, messages: Sequence[Message]) -> list[Any]:
         turns: list[Any] = []
