@@ -75,8 +75,9 @@ class Adapter:
             WrongProviderError: the model is one of another provider.
         """
         request = self.preview(messages, tools, options)
-        for loss in request.losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        if request.losses and log.isEnabledFor(logging.WARNING):
+            for loss in request.losses:
+                log.warning("%s", loss, extra=_fields(loss))
         return request
 
     def preview(
