@@ -8,8 +8,9 @@ UV := $(BIN)/uv
 
 all: test lint types imports
 
+# A conversation at a terminal; elsewhere the tour, which needs nobody.
 run: $(VENV)/.ready
-	@$(BIN)/metis tour
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/metis; else $(BIN)/metis demo --fast; fi
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n auto
@@ -35,6 +36,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/session.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/build_docs.py

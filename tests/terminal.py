@@ -21,6 +21,9 @@ PATIENCE_S = 60.0
 """How long something is waited for; only a test that fails takes so long."""
 
 
+_FAINT, _GREY = 2, 90
+
+
 class _Screen(pyte.HistoryScreen):
     """A screen that answers when it is asked where its cursor is, as terminals do."""
 
@@ -32,6 +35,11 @@ class _Screen(pyte.HistoryScreen):
     def report_device_status(self, mode: int, **_: Any) -> None:
         """Answer; pyte's own method takes no private modes."""
         super().report_device_status(mode)
+
+    def select_graphic_rendition(self, *attrs: int, private: bool = False) -> None:
+        """Colour the next letters; faint ones, which pyte does not know, are grey."""
+        if not private:
+            super().select_graphic_rendition(*(_GREY if each == _FAINT else each for each in attrs))
 
 
 class Terminal:

@@ -130,7 +130,7 @@ def test_a_model_is_named_in_many_ways(home: Path, monkeypatch: pytest.MonkeyPat
 
 def _chosen(name: str | None, *last: str) -> str | None:
     loaded = load({"model": name})
-    chooser = Chooser(loaded, Keys(file=Places.of().keys))
+    chooser = Chooser(loaded, Keys(file=Places.of().keys), Places.of().local)
     return asyncio.run(chooser.choose(last=last)).model
 
 
@@ -180,7 +180,7 @@ def test_a_local_server_that_answers_is_taken(
     async def choose() -> str | None:
         async with served(body) as url:
             set_servers(home, **{name: url})
-            choice = await Chooser(load(), Keys()).choose()
+            choice = await Chooser(load(), Keys(), Places.of().local).choose()
             assert (choice.model == SIMULATED) == choice.is_simulated
             return choice.model
 

@@ -5,7 +5,14 @@ from decimal import Decimal
 import pytest
 
 from build import call, text
-from metis.canonical import Message, Role, TextBlock, new_tool_use_id, validate_session
+from metis.canonical import (
+    Message,
+    Role,
+    TextBlock,
+    ToolUseBlock,
+    new_tool_use_id,
+    validate_session,
+)
 from metis.canonical.errors import (
     BudgetExceededError,
     InvalidValueError,
@@ -13,10 +20,14 @@ from metis.canonical.errors import (
     UnknownHeadError,
 )
 from metis.events import Bus, Event
+from metis.events.analytics import cost_by
+from metis.events.house import FeedbackExplicit
 from metis.events.work import SessionCompacted, SessionRewound
 from metis.session import Budget, Metis, Session, TurnEnded
 from metis.session.facts import words_of
+from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
+from session.faults import MODELS, options_for
 from session.kit import GPT, SONNET, options
 
 pytestmark = pytest.mark.anyio
@@ -202,6 +213,7 @@ async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> 
     told = [each.payload for each in heard if isinstance(each.payload, SessionCompacted)]
     assert [(each.trigger, each.message_count) for each in told] == [("user", 2)]
     assert told[0].cost_usd == ONE
+    assert cost_by(heard, "none")["all"].cost_usd == session.cost().total_usd == 3 * ONE
 
 
 async def test_the_window_of_no_model_is_not_known(url: str) -> None:
@@ -232,3 +244,44 @@ async def test_a_budget_of_the_session_is_kept_and_can_be_lifted(url: str) -> No
             await again.set_budget(None)
             answer: Message | None = await again.ask("four")
             assert answer is not None
+
+
+async def test_a_call_that_comes_again_after_a_retry_is_another_call(url: str) -> None:
+    async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:
+        for model in MODELS:
+            session = await m.session(model=model)
+            await session.ask("Read a.txt and b.txt")
+            async for _ in session.retry():
+                pass
+            assert await session.ask("say all is well") is not None
+            stored = await m.store.messages(session.id)
+            assert validate_session(stored) == []
+            calls = [b.id for each in stored for b in each.content if isinstance(b, ToolUseBlock)]
+            assert len(set(calls)) == len(calls) == 4
+
+
+async def test_no_summary_is_written_when_the_budget_is_spent(url: str) -> None:
+    async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask("one")
+        await session.ask("two")
+        await session.set_budget(ONE)
+        with pytest.raises(BudgetExceededError):
+            await session.compact()
+    assert len(fake.asked) == 2
+
+
+async def test_a_turn_can_be_rated(url: str) -> None:
+    bus, heard = Bus(), list[Event]()
+    bus.subscribe_fast(heard.append, name="test")
+    async with serving(Fake()) as fake, Metis(url, options(fake, bus=bus)) as m:
+        session = await m.session(model="sonnet")
+        with pytest.raises(NoTurnError):
+            session.rate(1)
+        await session.ask("one")
+        session.rate(-1)
+        with pytest.raises(InvalidValueError):
+            session.rate(5)
+        own = session.messages[0].id
+    told = [each.payload for each in heard if isinstance(each.payload, FeedbackExplicit)]
+    assert [(each.rating, each.subject_id) for each in told] == [(-1, own)]

@@ -160,7 +160,7 @@ async def test_thoughts_are_told_as_kept_for_the_way_back_and_go_back(
     assert (sent["type"], sent["signature"]) == ("thinking", "c2lnbmVk")
 
 
-@pytest.mark.row("M-245", "M-247")
+@pytest.mark.row("M-218", "M-245", "M-247", "M-284")
 async def test_a_swap_that_the_history_does_not_fit_is_refused(url: str) -> None:
     blind = "openai:gpt-3.5-turbo"
     async with serving(Fake(say("a cat"))) as fake, Metis(url, options(fake, tools=None)) as m:

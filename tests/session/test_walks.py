@@ -151,6 +151,9 @@ class Walk:
         turns = self.session.turns
         if turns:
             await self.session.undo(self.chance.randint(1, min(3, len(turns))))
+        if self.session.model == BLIND and not self.session.preview_swap(BLIND).fits:
+            # The picture that a summary had hidden is to be seen again.
+            await self.session.swap(MODELS[0])
 
 
 RATES = {

@@ -239,8 +239,10 @@ async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> 
     turn = context()
     dispatcher = open_to_all(making("forever", forever), making("echo", echo))
     calls = [asking("echo", text="fast"), *(asking("forever") for _ in range(6))]
-    running = asyncio.create_task(dispatcher.run(calls, turn))
-    await asyncio.sleep(0.01)
+    notes = Notes()
+    running = asyncio.create_task(dispatcher.run(calls, turn, notes))
+    while not notes.answers:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.001)
     turn.cancel.set()
     answers = await running
     outcomes = [message.metadata.outcome for message in answers]

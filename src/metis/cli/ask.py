@@ -13,7 +13,7 @@ from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
-from metis.cli.start import Opened, Wish, opened
+from metis.cli.start import Opened, Wish, has_tools, opened
 from metis.projection.loss import Loss
 from metis.session.facts import words_of
 from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
@@ -111,9 +111,9 @@ class _Paper:
     def __init__(self, ready: Opened, question: Question) -> None:
         self._ready = ready
         self._as_json = question.as_json
-        has_tools = ready.loaded.settings.tools
+        is_given_tools = has_tools(ready.loaded, ready.choice)
         # In a pipe the words before a call are no answer, and only the end tells which they are.
-        self._streams = not question.as_json and (sys.stdout.isatty() or not has_tools)
+        self._streams = not question.as_json and (sys.stdout.isatty() or not is_given_tools)
         self._is_watched = sys.stderr.isatty()
         self._losses: list[Loss] = []
         self._ended: TurnEnded | None = None

@@ -1,6 +1,7 @@
 """Choice: which model answers when `metis` is started, and why that one."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -9,19 +10,23 @@ from metis.adapters.profile import Profile
 from metis.canonical.errors import AuthenticationError, NetworkError, UnknownModelError
 from metis.catalog.load import catalog
 from metis.catalog.model_id import ModelId, is_model_id
+from metis.cli.local.folder import IS_SMALL, is_there
+from metis.cli.local.folder import MODEL as LOCAL_MODEL
 from metis.cli.servers import NAMES, Server, answering
 from metis.settings import Loaded
 from metis.transport.keys import Keys
 
 SIMULATOR = "sim"
 """The name that asks for the simulator; `sim:gpt-5` asks it in the place of a model."""
+LOCAL = "local"
+"""The name that asks for the small model of this machine."""
 SIMULATED = "anthropic:sim-small"
 """Who answers in the simulator if nobody else is named."""
 PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
 """Whose key counts first if there are several."""
 NO_KEY = (
     "No key and no local server was found: the built-in simulator answers, by fixed rules. "
-    "Set ANTHROPIC_API_KEY or another key, or start Ollama, to talk with a real model."
+    "Set ANTHROPIC_API_KEY or another key, start Ollama, or run `metis local setup` for a real one."
 )
 
 
@@ -33,6 +38,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     is_pinned: bool = False
     """Whether the user asked for it by name, so that no rule may choose another."""
     is_simulated: bool = False
+    is_local: bool = False
+    """Whether the small model of this machine has to be started."""
     notice: str = ""
     """A line for people, if there is something that they should know."""
 
@@ -40,7 +47,8 @@ class Choice(Struct, frozen=True, kw_only=True):
 class Chooser:
     """Finds the model: by name if there is one, else the best that can be asked now."""
 
-    def __init__(self, loaded: Loaded, keys: Keys) -> None:
+    def __init__(self, loaded: Loaded, keys: Keys, local: Path) -> None:
+        self._local = local
         self._settings = loaded.settings
         self._origin = loaded.origins["model"]
         self._keys = keys
@@ -67,6 +75,8 @@ class Chooser:
             stands_for = name.partition(":")[2]
             model = self._resolved(stands_for) if stands_for else SIMULATED
             return Choice(model=model, why=why, is_pinned=is_pinned, is_simulated=True)
+        if name in (LOCAL, LOCAL_MODEL):
+            return Choice(model=LOCAL_MODEL, why=why, is_pinned=is_pinned, is_local=True)
         model = await self._of_server(name) if name in NAMES else self._resolved(name)
         self._require_key(model)
         return Choice(model=model, why=why, is_pinned=is_pinned)
@@ -76,6 +86,8 @@ class Chooser:
         if is_simulated(pinned):
             notice = "This conversation was held with the simulator, which goes on with it."
             return Choice(model=None, why="the session", is_simulated=True, notice=notice)
+        if pinned == LOCAL_MODEL:
+            return Choice(model=None, why="the session", is_local=True)
         self._require_key(pinned)
         return Choice(model=None, why="the session")
 
@@ -90,6 +102,9 @@ class Chooser:
             if server.model is not None:
                 told = f"{NAMES[server.adapter]} answers on this machine: {server.model}."
                 return Choice(model=server.model, why="a local server answers", notice=told)
+        if is_there(self._local):
+            why = "it is on this machine"
+            return Choice(model=LOCAL_MODEL, why=why, is_local=True, notice=IS_SMALL)
         return Choice(model=SIMULATED, why="nothing else", is_simulated=True, notice=NO_KEY)
 
     def _resolved(self, name: str) -> str:

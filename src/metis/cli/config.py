@@ -9,7 +9,7 @@ import msgspec
 
 from metis import adapters
 from metis.catalog.load import catalog
-from metis.cli.choice import SIMULATOR
+from metis.cli.choice import LOCAL, SIMULATOR
 from metis.cli.columns import columns, fold
 from metis.settings import (
     SETTINGS,
@@ -120,7 +120,7 @@ def _spelled(row: Setting, words: str) -> str:
 
 
 def _check_model(name: str) -> None:
-    if name == SIMULATOR or name in adapters.names() or name.startswith(f"{SIMULATOR}:"):
+    if name in (SIMULATOR, LOCAL) or name in adapters.names() or name.startswith(f"{SIMULATOR}:"):
         return
     if name.partition(":")[0] not in adapters.names():
         catalog().resolve(name)

@@ -19,6 +19,7 @@ from metis.canonical.errors import MetisError
 from metis.catalog.load import catalog, pricing_versions
 from metis.cli.columns import columns, fold
 from metis.cli.failure import explain
+from metis.cli.local.folder import NAME, check, is_there
 from metis.cli.render import count
 from metis.cli.servers import NAMES, answering
 from metis.routing.rules_file import PLACE, RulesFile
@@ -79,7 +80,7 @@ def _sections(places: Places, url: str | None) -> Iterator[tuple[str, list[Findi
     except MetisError:
         return
     yield "Keys", list(_keys(Keys(file=places.keys), places.keys))
-    yield "On this machine", asyncio.run(_servers(loaded))
+    yield "On this machine", asyncio.run(_servers(loaded, places.local))
     yield "Store", asyncio.run(_store(loaded.settings.store or places.store_url))
     yield "This folder", list(_folder())
 
@@ -134,7 +135,7 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
         yield Finding("absent", f"not set: {names}", f"{advice} {file}, for your eyes only (600)")
 
 
-async def _servers(loaded: Loaded) -> list[Finding]:
+async def _servers(loaded: Loaded, local: Path) -> list[Finding]:
     found = {server.adapter: server for server in await answering(loaded.settings.base_urls)}
     findings: list[Finding] = []
     for name, title in NAMES.items():
@@ -147,7 +148,17 @@ async def _servers(loaded: Loaded) -> list[Finding]:
         else:
             models = count(len(server.models), "model")
             findings.append(Finding("good", f"{title} at {url}: {models}, such as {server.model}"))
-    return findings
+    return [*findings, _small_model(local)]
+
+
+def _small_model(local: Path) -> Finding:
+    if not is_there(local):
+        return Finding("absent", f"{NAME} was not fetched", "`metis local setup` does, 127 MB")
+    try:
+        check(local)
+    except MetisError as error:
+        return Finding("bad", explain(error))
+    return Finding("good", f"{NAME} in {local}: `metis -m local`")
 
 
 async def _store(url: str) -> list[Finding]:

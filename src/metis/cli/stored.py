@@ -8,10 +8,9 @@ from typing import IO
 import click
 
 from metis import store
-from metis.canonical import MetisError
 from metis.cli.documents import name_of
 from metis.cli.exports import WRITERS, Talk
-from metis.cli.failure import exit_code, explain
+from metis.cli.failure import guarded
 from metis.cli.finding import find_session
 from metis.cli.render import count, render_conversation
 from metis.cli.requests import loss_line
@@ -28,11 +27,7 @@ def with_store(url: str | None, work: Work, *, recover: bool = True) -> int:
         async with store.open(url, recover=recover) as keep:
             return await work(keep)
 
-    try:
-        return asyncio.run(run())
-    except MetisError as error:
-        click.echo(f"metis: {explain(error)}", err=True)
-        return exit_code(error)
+    return guarded(lambda: asyncio.run(run()))
 
 
 def print_sessions(url: str | None, limit: int) -> int:

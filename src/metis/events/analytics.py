@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from metis.canonical.errors import MetisError
-from metis.canonical.metadata import ChainPolicy, Usage
+from metis.canonical.metadata import ChainPolicy, StopReason, Usage
 from metis.catalog.cost import cost
 from metis.catalog.prices import EXACT, PriceTable
 from metis.events.event import Event
-from metis.events.work import LlmCallCompleted, LlmCallFailed, RouteDecided
+from metis.events.work import LlmCallCompleted, LlmCallFailed, RouteDecided, SessionCompacted
 
 Grouping = Literal["model", "provider", "session", "day", "hour", "user", "team", "none"]
 
@@ -218,10 +218,32 @@ def _usage(call: LlmCallCompleted | LlmCallFailed) -> Usage:
 def _calls(events: Iterable[Event]) -> Iterator[_Call]:
     """The calls that took something: those with an answer, and those that failed on the way."""
     for event in events:
-        told = event.payload
-        has_answer = isinstance(told, LlmCallCompleted)
-        if has_answer or (isinstance(told, LlmCallFailed) and told.input_tokens):
-            yield _Call(event, told)
+        match event.payload:
+            case LlmCallCompleted() as told:
+                yield _Call(event, told)
+            case LlmCallFailed() as told if told.input_tokens:
+                yield _Call(event, told)
+            case SessionCompacted() as told:
+                yield _Call(event, _summary_call(told))
+            case _:
+                pass
+
+
+def _summary_call(told: SessionCompacted) -> LlmCallCompleted:
+    """The call that wrote a summary."""
+    return LlmCallCompleted(
+        model=told.model or "",
+        provider=told.provider,
+        input_tokens=told.input_tokens,
+        output_tokens=told.output_tokens,
+        cached_input_tokens=told.cached_input_tokens,
+        cache_creation_input_tokens=told.cache_creation_input_tokens,
+        cache_creation_1h_input_tokens=told.cache_creation_1h_input_tokens,
+        cost_usd=told.cost_usd,
+        pricing_version=told.pricing_version,
+        latency_ms=told.latency_ms,
+        stop_reason=StopReason.END_TURN,
+    )
 
 
 def _count(counts: dict[str, int], name: str) -> None:

@@ -10,7 +10,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.catalog.prices import EXACT
 from metis.events.event import Event
 from metis.events.house import BudgetExceeded, BudgetScope, BudgetWarned
-from metis.events.work import LlmCallCompleted, LlmCallFailed
+from metis.events.work import LlmCallCompleted, LlmCallFailed, SessionCompacted
 
 SCOPES: tuple[BudgetScope, ...] = ("session", "day", "month")
 
@@ -95,7 +95,7 @@ def spent_by(events: Iterable[Event], *, session_id: str, now: datetime) -> Spen
     session = day = month = Decimal(0)
     with localcontext(EXACT):
         for event in events:
-            if not isinstance(event.payload, LlmCallCompleted | LlmCallFailed):
+            if not isinstance(event.payload, LlmCallCompleted | LlmCallFailed | SessionCompacted):
                 continue
             amount, at = event.payload.cost_usd, event.timestamp.astimezone(UTC).date()
             session += amount if event.session_id == session_id else 0

@@ -103,7 +103,16 @@ class SessionCompacted(Payload, frozen=True, kw_only=True):
     message_count: int
     tokens_before: int
     tokens_after: int
+    provider: str = ""
+    input_tokens: int = 0
+    """What the call took that wrote the summary."""
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_creation_1h_input_tokens: int = 0
     cost_usd: Decimal = Decimal(0)
+    pricing_version: str = "unpriced"
+    latency_ms: int = 0
 
 
 @kind("session.ended", PSEUDONYMOUS)

@@ -26,7 +26,15 @@ NOT_RUN = "This call was not run: the answer that holds it did not come to its e
 ABORTED = "This call was aborted: the turn was cancelled before it had a result."
 
 _RUNS_AFTER = frozenset(
-    {StopReason.TOOL_USE, StopReason.END_TURN, StopReason.STOP_SEQUENCE, StopReason.PAUSE, None}
+    {
+        StopReason.TOOL_USE,
+        StopReason.END_TURN,
+        StopReason.STOP_SEQUENCE,
+        StopReason.PAUSE,
+        # A host's own word for the end; arguments that were cut off are no JSON and do not run.
+        StopReason.UNKNOWN,
+        None,
+    }
 )
 
 

@@ -8,12 +8,13 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
-from metis.canonical.errors import BudgetExceededError, NetworkError, ProviderError
+from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
-from metis.events import Actor, Event, Spent, judge
+from metis.events import Actor, Event
 from metis.events.work import LlmCallStarted
+from metis.session.affinity import with_affinity
 from metis.session.answer import (
     ABORTED,
     NOT_RUN,
@@ -28,6 +29,7 @@ from metis.session.conversation import Conversation
 from metis.session.facts import estimate
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
+from metis.session.purse import Purse
 from metis.session.setup import Setup
 from metis.session.telling import Telling
 from metis.session.told import Told
@@ -52,6 +54,7 @@ class Calling:
         self._setup = setup
         self._conversation = conversation
         self._told = told
+        self._purse = Purse(setup, conversation, told, telling.trace)
         self._turn_id = telling.turn_id
         self._telling = telling
         self._tell = telling.tell
@@ -67,6 +70,7 @@ class Calling:
         self._left: Message | None = None
         """What came of an answer that will not be finished, and is not stored yet."""
         self._retry_count = 0
+        self._tried = 0
         self._first_ms: int | None = None
 
     async def ask(self, served: Served, record: RoutingDecisionRecord) -> Message | None:
@@ -75,7 +79,7 @@ class Calling:
         Raises:
             ProviderError: there is no answer, or it broke off; what came of it is stored.
         """
-        await self._check_budget()
+        await self.check_budget()
         tokens = self.tokens(served)
         self.count += 1
         request = self._request(served)
@@ -175,7 +179,7 @@ class Calling:
         """Tell the answer as it comes, and give its end."""
         end: MessageComplete | StreamError | None = None
         stream = self._setup.transport.stream(
-            served.adapter, request, context, self._tell_failure, self._begin
+            served.adapter, request, context, self._tell_failure, self._begin, tried=self._tried
         )
         async with aclosing(stream) as events:
             async for event in events:
@@ -189,6 +193,7 @@ class Calling:
     async def _store_answer(self, message: Message, asked: Asked) -> Message | None:
         answer = self._settled(message, asked, MessageStatus.COMPLETE)
         self._count(answer)
+        self._tried = 0  # the next question has all its attempts again (T192)
         self._setup.outages.succeeded(asked.served.id, self._trace)
         self._asked = self._reader = None
         told = completed(answer, first_ms=self._first_ms, parent=self._setup.parent)
@@ -211,6 +216,7 @@ class Calling:
 
     def _settled(self, message: Message, asked: Asked, status: MessageStatus) -> Message:
         models = self._setup.models
+        message = self._conversation.with_fresh_calls(message)
         return settle(message, asked, models, ended_s=time.monotonic(), status=status)
 
     def _count(self, answer: Message) -> None:
@@ -226,6 +232,7 @@ class Calling:
 
     def _request(self, served: Served) -> WireRequest:
         options = replace(self._setup.options, model=served.id, stream=True)
+        options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
         request = served.adapter.to_wire(messages, self._setup.tools, options)
         losses = self._told.new_losses(served.id, request.losses)
@@ -242,24 +249,9 @@ class Calling:
             tools=tuple(tool.name for tool in self._setup.tools),
         )
 
-    async def _check_budget(self) -> None:
+    async def check_budget(self) -> None:
         """Warn of a budget that is nearly spent; a spent one ends the turn before the call."""
-        budget = self._conversation.budget(self._setup.budget)
-        session_usd = self._conversation.cost().total_usd
-        if budget.day_usd is None and budget.month_usd is None:
-            spent = Spent(session_usd=session_usd)
-        else:
-            spent = await self._setup.spending.spent(session_usd)
-        verdict = judge(budget, spent, warned=self._told.warned)
-        for each in verdict.exceeded:
-            self._trace.emit(each)
-            raise BudgetExceededError(
-                each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
-            )
-        for each in verdict.warnings:
-            self._told.warned[each.scope] = each.level
-            self._trace.emit(each)
-            text = f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
+        for text in await self._purse.check():
             self._telling.warn("budget", text)
 
     def _begin(self, reader: StreamReader) -> None:
@@ -267,8 +259,9 @@ class Calling:
 
     async def _tell_failure(self, error: ProviderError, attempt: int, delay: float | None) -> None:
         asked = self._asked
+        self._tried = attempt
         if delay is not None:
-            self._retry_count = attempt
+            self._retry_count += 1
         self._tell(
             CallFailed(
                 turn_id=self._turn_id,

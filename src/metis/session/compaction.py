@@ -83,7 +83,15 @@ class Compaction:
                 message_count=len(old),
                 tokens_before=before,
                 tokens_after=estimate(self._conversation.messages, self._setup.tools, served),
+                provider=writer.adapter.name,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_input_tokens=usage.cached_input_tokens,
+                cache_creation_input_tokens=usage.cache_creation_input_tokens,
+                cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
                 cost_usd=usage.cost_usd,
+                pricing_version=usage.pricing_version,
+                latency_ms=usage.latency_ms,
             )
         )
         return len(old)

@@ -4,7 +4,7 @@ The stable part comes first, the part that changes from day to day last, so that
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,16 +62,21 @@ class Context(Struct, frozen=True, kw_only=True):
 
 
 def read_context(
-    base: str = "", *, workspace: Path | None = None, home: Path | None = None
+    base: str = "",
+    *,
+    workspace: Path | None = None,
+    home: Path | None = None,
+    today: date | None = None,
 ) -> Context:
     """The context of a workspace, and of a folder with the memory and the skills of a user."""
+    day = "" if today is None else f" Today is {today:%A}, {today.isoformat()}."
     return Context(
         base=base,
         workspace="" if workspace is None else read_bounded(workspace / "AGENTS.md", AGENTS_BYTES),
         skills=find_skills(home, workspace),
         user="" if home is None else read_bounded(home / "USER.md", USER_BYTES),
         memory="" if home is None else read_bounded(home / "MEMORY.md", MEMORY_BYTES),
-        facts="" if workspace is None else f"The workspace is {workspace}.",
+        facts="" if workspace is None else f"The workspace is {workspace}.{day}",
     )
 
 

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from metis.canonical.ids import new_ulid
+from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.ids import new_tool_use_id, new_ulid
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, Usage
 from metis.events import Budget
@@ -27,6 +28,7 @@ from metis.store.entries import (
 )
 from metis.store.threads import Threads
 from metis.wire.call import UNPRICED
+from metis.wire.spelling import with_tool_ids
 
 PINNED = "session.model"
 """The kind of the entry that says that no model is set for the session any more."""
@@ -68,6 +70,7 @@ class Conversation:
         self._threads = Threads()
         self._view: list[Message] | None = []
         self._seen = Seen()
+        self._calls: set[str] = set()
         self._costs: dict[str, Decimal] = {}
         self._unpriced: set[str] = set()
         for entry in entries:
@@ -132,6 +135,23 @@ class Conversation:
             )
         )
 
+    def with_fresh_calls(self, message: Message) -> Message:
+        """The same message; a call whose id an earlier one has gets another.
+
+        Hosts that repeat themselves give the same ids when a turn is taken back and asked again.
+        """
+        calls = (block.id for block in message.content if isinstance(block, ToolUseBlock))
+        fresh = {own: new_tool_use_id() for own in calls if own in self._calls}
+        if not fresh:
+            return message
+        content = tuple(
+            replace(block, id=fresh.get(block.id, block.id))
+            if isinstance(block, ToolUseBlock)
+            else block
+            for block in message.content
+        )
+        return with_tool_ids(replace(message, content=content), fresh)
+
     def cost(self) -> SessionCost:
         """What all calls of the session have cost."""
         total = sum(self._costs.values(), Decimal(0))
@@ -180,6 +200,7 @@ class Conversation:
 
     def _take_message(self, message: Message) -> None:
         metadata = message.metadata
+        self._calls.update(b.id for b in message.content if isinstance(b, ToolUseBlock))
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
             self._view = None
         elif self._view is not None:

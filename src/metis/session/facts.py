@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.message import Message, Role
@@ -48,7 +48,7 @@ def needed(messages: Sequence[Message], tools: Sequence[ToolDefinition], served:
     start = len(messages) - 1
     while start > 0 and messages[start].role is not Role.USER:
         start -= 1
-    lead = takewhile(lambda message: message.role is Role.SYSTEM, messages[:start])
+    lead = takewhile(lambda message: message.role is Role.SYSTEM, islice(messages, max(start, 0)))
     least = [*lead, *messages[max(start, 0) :]]
     return served.adapter.estimate_input_tokens(least, tools, model=served.id)
 

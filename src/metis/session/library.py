@@ -175,7 +175,7 @@ class Metis:
         """What a model is told first; without tools no skill could be loaded."""
         options = self.options
         workspace = None if options.workspace is None else Path(options.workspace)
-        context = read_context(base, workspace=workspace, home=options.home)
+        context = read_context(base, workspace=workspace, home=options.home, today=_now().date())
         return context if options.tools is not None else replace(context, skills=())
 
     def _toolkit(

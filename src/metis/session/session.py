@@ -9,11 +9,11 @@ from decimal import Decimal
 from typing import Literal
 
 from metis.canonical.blocks import ContentBlock, TextBlock
-from metis.canonical.errors import SessionEndedError
+from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
 from metis.events import Actor, Budget
-from metis.events.house import FeedbackImplicit
+from metis.events.house import FeedbackExplicit, FeedbackImplicit
 from metis.events.work import SessionEnded, SessionForked
 from metis.routing import read_override
 from metis.session.compaction import Compaction
@@ -22,6 +22,7 @@ from metis.session.finishing import finished
 from metis.session.history import History, Place, Span, spans
 from metis.session.notices import TurnEnded, TurnEvent
 from metis.session.pinning import Pinning
+from metis.session.purse import Purse
 from metis.session.setup import Setup
 from metis.session.swap import Preview
 from metis.session.told import Told
@@ -105,15 +106,13 @@ class Session:
 
     # Turns
 
-    async def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+    def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
-        `model`, or `@alias` at the start of words, lets another model answer this once. Whoever
-        stops listening cancels the turn.
+        `model`, or `@alias` at the start of words, lets another model answer this once. Nothing is
+        done before somebody listens, and whoever stops listening cancels the turn.
         """
-        async with aclosing(self._listen(self._turn(said, model))) as events:
-            async for event in events:
-                yield event
+        return self._listen(self._turn(said, model))
 
     async def ask(self, said: Said) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
@@ -198,6 +197,17 @@ class Session:
         if cancelled is not None:
             raise cancelled
 
+    def rate(self, rating: int) -> None:
+        """Tell the bus how good the last turn was, from -1 to 1."""
+        turns = self.turns
+        if not turns:
+            raise NoTurnError("nothing was asked yet")
+        if rating not in (-1, 0, 1):
+            raise InvalidValueError(f"{rating} is not between -1 and 1", path="$.rating")
+        subject = turns[-1].question.id
+        told = FeedbackExplicit(scope="turn", rating=rating, subject_id=subject)
+        self._trace.emit(told, actor=Actor.USER)
+
     # The model and the money
 
     def preview_swap(self, model: str) -> Preview:
@@ -233,6 +243,7 @@ class Session:
             used = use_of(self._setup, self._conversation, model)
             if used is None:
                 return 0
+            await Purse(self._setup, self._conversation, self._told, self._trace).check()
             served = self._setup.models.served(used.model)
             compaction = Compaction(self._setup, self._conversation, self._trace)
             return await compaction.run(served, "user")

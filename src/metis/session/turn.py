@@ -140,6 +140,7 @@ class Turn:
         """One answer: from a shorter or repaired history, or by another model, if need be."""
         tried = {chosen[0].id}
         is_compacted = is_repaired = False
+        await self._calling.check_budget()
         if self._compaction.is_due(self._calling.tokens(chosen[0]), chosen[0]):
             is_compacted = await self._compact(chosen[0], "limit")
         while True:

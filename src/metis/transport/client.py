@@ -28,7 +28,7 @@ from metis.streaming import (
     ThinkingDelta,
     ToolUseStart,
 )
-from metis.transport.failures import error_of
+from metis.transport.failures import conceal, concealed, error_of
 from metis.transport.keys import Keys
 from metis.transport.retry import Retry, asked_delay
 from metis.wire.call import RequestContext, WireRequest
@@ -49,8 +49,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     silence_s: float = 120.0
     """Between two pieces of an answer."""
     total_s: float | None = 600.0
-    connections: int = 100
-    connections_per_host: int = 32
+    connections: int = 1000
+    connections_per_host: int = 500
+    """Whoever finds all of them taken waits; a stream holds one until it ends."""
     answer_bytes: int = 100_000_000
 
 
@@ -121,20 +122,23 @@ class Transport:
                 await self._wait(error, attempt, adapter, key, failed)
             attempt += 1
 
-    async def stream(
+    async def stream(  # noqa: PLR0913 - who is asked what, and who is told
         self,
         adapter: Adapter,
         request: WireRequest,
         context: RequestContext,
         failed: Failed | None = None,
         begun: Begun | None = None,
+        *,
+        tried: int = 0,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of a streamed answer.
 
         A call that fails before anything of the answer was seen is tried again; after that never,
         so that no text is shown twice: the last event is then a StreamError with what came.
+        `tried` counts the attempts for the same question at others: all share one number of them.
         """
-        attempt = 1
+        attempt = tried + 1
         while True:
             key = self.keys.next(adapter.profile)
             try:
@@ -164,7 +168,7 @@ class Transport:
         async with aclosing(self._events(adapter, request, context, key, decoder)) as events:
             async for event in events:
                 if held is None:
-                    yield event
+                    yield _without(event, key) if type(event) is StreamError else event
                     continue
                 if isinstance(event, StreamError):
                     raise error_of(event, adapter.name)
@@ -244,6 +248,7 @@ class Transport:
         failed: Failed | None,
     ) -> None:
         """Wait before the next attempt, or raise the error if there is to be none."""
+        conceal(error, key)
         delay = self._retry.delay(error, attempt)
         if isinstance(error, RateLimitError) and key is not None:
             self.keys.rest(key, error.retry_after_s)
@@ -272,6 +277,11 @@ def _message(
         if error.request_id is None:
             error.request_id = headers.get("request-id") or headers.get("x-request-id")
         raise
+
+
+def _without(event: StreamError, key: str | None) -> StreamError:
+    """The same end, in words that do not hold the key."""
+    return replace(event, text=concealed(event.text, key))
 
 
 def _timed(event: MessageComplete, start: float) -> MessageComplete:

@@ -38,6 +38,18 @@ def error_of(failure: BaseException | StreamError, provider: str) -> ProviderErr
     return NetworkError(_told(failure), provider=provider)
 
 
+def concealed(text: str, key: str | None) -> str:
+    """The same words without a key that a provider repeats in them."""
+    return text.replace(key, "[key]") if key else text
+
+
+def conceal(error: ProviderError, key: str | None) -> None:
+    """Take a key out of the words of an error."""
+    if key and key in str(error):
+        error.text = concealed(error.text, key)
+        error.args = tuple(concealed(str(part), key) for part in error.args)
+
+
 def _told(failure: BaseException) -> str:
     """What happened, in words that hold no header and no key."""
     match failure:

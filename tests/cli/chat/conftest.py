@@ -1,6 +1,8 @@
-"""The real program in a terminal, with a home of its own and the simulator behind it."""
+"""The real program in a terminal, with a home of its own and a provider on loopback."""
 
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,24 +11,43 @@ from pathlib import Path
 import pytest
 
 import metis
+from metis import adapters
 from terminal import Terminal
 
 Start = Callable[..., Terminal]
 
 
+@pytest.fixture(scope="session")
+def provider() -> Iterator[str]:
+    """The address of a provider, which is the simulator in a process of its own."""
+    command = [sys.executable, "-m", "metis", "sim", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603 - our own interpreter
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+        process.terminate()
+
+
 @pytest.fixture
-def start(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+def start(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, provider: str
+) -> Iterator[Start]:
     """Starts `metis` in an empty folder; everything that was started is ended."""
     compiled = tmp_path_factory.getbasetemp() / "compiled"
-    folder = tmp_path / "work"
+    folder, home = tmp_path / "work", tmp_path / "metis"
     folder.mkdir()
+    home.mkdir()
+    urls = "".join(f'{name} = "{provider}"\n' for name in adapters.names())
+    (home / "config.toml").write_text(f"[base_urls]\n{urls}")
     with ExitStack() as stack:
 
         def begin(
             *arguments: str,
             columns: int = 100,
             rows: int = 30,
-            model: str = "sim:sonnet",
+            model: str = "sonnet",
             variables: dict[str, str] | None = None,
         ) -> Terminal:
             command = [sys.executable, "-m", "metis", "-m", model, *arguments]

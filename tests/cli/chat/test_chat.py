@@ -78,7 +78,7 @@ def test_a_model_that_cannot_take_the_history_is_refused(chat: Terminal, tmp_pat
 def test_a_call_runs_once_it_is_allowed(chat: Terminal, tmp_path: Path) -> None:
     chat.send("create the file a.txt")
     text = chat.wait_for("y once · s for this session")
-    assert "? write_file  write" in text
+    assert "● write_file  write" in text
     assert not (tmp_path / "work" / "a.txt").exists()
     chat.type("y")
     chat.wait_for("allowed once")
@@ -279,6 +279,25 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
 
 
+@pytest.mark.parametrize("name", ["talk.md", "talk.html", "talk.json", "talk.jsonl", "t sharegpt"])
+def test_a_conversation_is_written_to_a_file(chat: Terminal, tmp_path: Path, name: str) -> None:
+    answered(chat, "say words to keep", "words to keep")
+    chat.send(f"/export {name}")
+    chat.wait_for(" bytes")
+    assert "words to keep" in (tmp_path / "work" / name.split(maxsplit=1)[0]).read_text()
+
+
+def test_thoughts_are_folded_or_shown(start: Start) -> None:
+    chat = ready(start("--no-tools", model="deepseek:deepseek-reasoner"))
+    text = answered(chat, "say hello", "hello")
+    assert "thought, about" in text
+    assert "The user says" not in text
+    chat.send("/thinking")
+    chat.wait_for("Thoughts are shown in full from now on.")
+    answered(chat, "say goodbye", "goodbye")
+    assert "│ The user says: say goodbye." in chat.text
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -289,7 +308,7 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
         ("/resume nowhere", "No session has the id 'nowhere'"),
         ("/budget much", "is no amount"),
         ("/rewind 7", "There is no turn 7"),
-        ("/export /nowhere/at/all", "/nowhere/at/all: No such file or directory."),
+        ("/export /nowhere/at/all.md", "/nowhere/at/all.md: No such file or directory."),
     ],
 )
 def test_what_fails_is_a_sentence_and_the_chat_goes_on(

@@ -1,6 +1,7 @@
 """Attachments: files that a message names with `@`, as blocks that a model is shown."""
 
 import re
+from collections.abc import Container
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ class Said(Struct, frozen=True, kw_only=True):
 
     text: str
     model: str | None = None
-    """Who answers this once, if files go with it; else the session finds that out."""
+    """Who answers this once, if the text begins with a model."""
     files: tuple[ContentBlock, ...] = ()
     notes: tuple[str, ...] = ()
     """A word for the user on each of them."""
@@ -30,15 +31,18 @@ class Said(Struct, frozen=True, kw_only=True):
         return (*self.files, TextBlock(self.text))
 
 
-def read_said(text: str) -> Said:
+def read_said(text: str, aliases: Container[str] = ()) -> Said:
     """Attach the files that a text names; what is no file stays as it is.
+
+    An alias at the start is a model, even if there is a file of that name.
 
     Raises:
         InvalidValueError: a file that cannot be shown to a model.
     """
+    asked = _override(text, aliases)
     files: list[ContentBlock] = []
     notes: list[str] = []
-    for found in _NAMED.finditer(text):
+    for found in _NAMED.finditer(asked.text):
         path = _file(found[1] or found[2])
         if path is not None:
             block = read_attachment(path)
@@ -46,11 +50,15 @@ def read_said(text: str) -> Said:
             notes.append(_note(path, block))
         elif _looks_like_path(found[1] or found[2]):
             notes.append(f"{found[0]} is no file here, and is sent as it is written")
-    if not files:
-        return Said(text=text, notes=tuple(notes))
-    starts_with_file = _file((_NAMED.match(text) or ["", "", ""])[2] or "") is not None
-    asked = Asked(text) if starts_with_file else read_override(text)
     return Said(text=asked.text, model=asked.override, files=tuple(files), notes=tuple(notes))
+
+
+def _override(text: str, aliases: Container[str]) -> Asked:
+    """The model that the text begins with, if that is no file."""
+    first = _NAMED.match(text)
+    if first is not None and first[2] not in aliases and _file(first[1] or first[2]):
+        return Asked(text)
+    return read_override(text)
 
 
 def _file(name: str) -> Path | None:

@@ -40,21 +40,21 @@ def _value(value: Any, length: int) -> str:
     return one_line(text, length)
 
 
-def result_rows(
-    message: Message, call: ToolUseBlock | None, width: int, *, is_named: bool
-) -> list[Text]:
+def result_rows(message: Message, width: int) -> list[Text]:
     """The first lines of a result, and how many there are beside."""
-    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
     rows: list[Text] = []
-    if is_named and call is not None:
-        rows.append(Text(f"  {harmless(call.name)}:", "dim"))
-    for result in results:
-        text = "\n".join(render_block(block) for block in result.content).strip("\n")
-        lines = text.split("\n") if text else ["(nothing)"]
-        style = "red" if result.is_error else "dim"
-        shown = [Text(cut(line, width - 4), style) for line in lines[:SHOWN]]
-        rows += beside("    " if not result.is_error else "  ✗ ", shown[:1], style)
-        rows += beside("    ", shown[1:])
-        if len(lines) > SHOWN:
-            rows.append(Text(f"    … {count(len(lines) - SHOWN, 'more line')}", "dim"))
+    for result in message.content:
+        if isinstance(result, ToolResultBlock):
+            rows += _result_rows(result, width)
+    return rows
+
+
+def _result_rows(result: ToolResultBlock, width: int) -> list[Text]:
+    text = "\n".join(render_block(block) for block in result.content).strip("\n")
+    lines = text.split("\n") if text else ["(nothing)"]
+    style, mark = ("red", "  ✗ ") if result.is_error else ("dim", "    ")
+    first, *others = (Text(cut(line, width - 4), style) for line in lines[:SHOWN])
+    rows = [*beside(mark, [first], style), *beside("    ", others)]
+    if len(lines) > SHOWN:
+        rows.append(Text(f"    … {count(len(lines) - SHOWN, 'more line')}", "dim"))
     return rows

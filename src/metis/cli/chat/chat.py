@@ -14,7 +14,7 @@ from metis.cli.chat.prompt import MARK, Prompt
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
 from metis.cli.chat.talk import Talk
-from metis.cli.chat.terminal import quiet
+from metis.cli.chat.terminal import quiet, signals
 from metis.cli.start import Opened
 from metis.version import __version__
 
@@ -83,14 +83,26 @@ class Chat:
         if not text.strip():
             return True
         if text.startswith("/"):
-            return await run_command(self._talk, text)
-        said = read_said(text)
+            return await self._command(text)
+        said = read_said(text, self._talk.library.models.catalog.aliases)
         for note in said.notes:
             self._screen.say(f"  + {note}", "dim")
-        await self._talk.send(said.blocks if said.files else text, model=said.model)
+        await self._talk.send(said.blocks, model=said.model)
         if self._screen.is_plain:
             self._screen.say(f"[{self._talk.status()}]\n")
         return True
+
+    async def _command(self, text: str) -> bool:
+        """Do a command, which Ctrl-C stops; whether to go on."""
+        task = asyncio.create_task(run_command(self._talk, text))
+        with signals(stop=task.cancel, resized=self._screen.resized):
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise
+                self._screen.say("stopped\n", "dim")
+                return True
 
 
 def _prompt(opened: Opened, talk: Talk) -> Prompt:

@@ -31,7 +31,7 @@ class Confirm:
         self,
         screen: Screen,
         keyboard: Keyboard,
-        paused: Callable[[], AbstractContextManager[None]],
+        paused: Callable[[str], AbstractContextManager[None]],
         stop: Callable[[], None],
     ) -> None:
         self._screen = screen
@@ -41,7 +41,7 @@ class Confirm:
 
     async def __call__(self, question: Question) -> Answer:
         """What the user says to a call; Ctrl-C says no to it and stops the turn."""
-        with self._paused():
+        with self._paused(question.call.id):
             self._screen.write(_question_rows(question, self._screen.width))
             try:
                 return await self._answer()
@@ -69,7 +69,7 @@ async def agree(keyboard: Keyboard, question: str) -> bool:
 def _question_rows(question: Question, width: int) -> list[Text]:
     """The call in full: what a person has to see before it runs."""
     name, effect = question.definition.name, question.definition.side_effects
-    rows = [Text.assemble(("? ", "bold yellow"), (harmless(name), "bold"), (f"  {effect}", "dim"))]
+    rows = [Text.assemble(("● ", "yellow"), (harmless(name), "bold"), (f"  {effect}", "dim"))]
     for argument, value in question.call.input.items():
         rows += _argument_rows(argument, value, width)
     return rows

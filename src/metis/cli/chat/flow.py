@@ -1,12 +1,10 @@
-"""Flow: words of a model on their way to the screen, as markdown, as thoughts or as plain text."""
+"""Flow: words of a model on their way to the screen."""
 
 from typing import Protocol
 
 from rich.text import Text
 
 from metis.cli.chat.letters import harmless
-from metis.cli.chat.markdown import Markdown
-from metis.cli.chat.pieces import Pieces
 from metis.cli.chat.rows import beside, wrapped
 
 
@@ -24,28 +22,6 @@ class Flow(Protocol):
     def end(self, width: int) -> list[Text]:
         """Give all that is left."""
         ...
-
-
-class MarkdownFlow:
-    """Words that are markdown."""
-
-    def __init__(self) -> None:
-        self._pieces = Pieces()
-        self._markdown = Markdown()
-
-    def feed(self, text: str, width: int) -> list[Text]:
-        """Take more words, and give what is finished by them."""
-        return [
-            row for piece in self._pieces.feed(text) for row in self._markdown.rows(piece, width)
-        ]
-
-    def tail(self, width: int) -> list[Text]:
-        """What is not finished, as it looks now."""
-        return self._markdown.preview(self._pieces.tail(), width)
-
-    def end(self, width: int) -> list[Text]:
-        """Give all that is left."""
-        return [row for piece in self._pieces.end() for row in self._markdown.rows(piece, width)]
 
 
 class ThoughtFlow:
@@ -96,3 +72,11 @@ class FoldedFlow:
 
 def _thought(line: str, width: int) -> list[Text]:
     return beside("│ ", wrapped(Text(line, "dim italic"), width - 2), style="dim")
+
+
+def markdown_flow() -> Flow:
+    """Words that are markdown."""
+    # Loaded while the first words are written, and not before the first prompt.
+    from metis.cli.chat.markdown import MarkdownFlow  # noqa: PLC0415 - the reason stands above
+
+    return MarkdownFlow()

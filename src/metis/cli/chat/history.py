@@ -7,7 +7,7 @@ from rich.text import Text
 from metis.canonical.blocks import TextBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.calls import call_rows, result_rows
-from metis.cli.chat.flow import MarkdownFlow
+from metis.cli.chat.flow import markdown_flow
 from metis.cli.chat.letters import harmless
 from metis.cli.chat.prompt import MARK
 from metis.cli.chat.rows import beside, wrapped
@@ -40,7 +40,7 @@ def message_rows(messages: Sequence[Message], width: int) -> list[Text]:
 
 def _rows(message: Message, width: int) -> list[Text]:
     if message.role is Role.TOOL:
-        return result_rows(message, None, width, is_named=False)
+        return result_rows(message, width)
     if message.role is Role.USER:
         words = "\n".join(render_block(block) for block in message.content)
         first, *others = wrapped(Text(harmless(words)), width - len(MARK))
@@ -49,7 +49,7 @@ def _rows(message: Message, width: int) -> list[Text]:
     for block in message.content:
         match block:
             case TextBlock():
-                flow = MarkdownFlow()
+                flow = markdown_flow()
                 rows += flow.feed(block.text, width) + flow.end(width)
             case ToolUseBlock():
                 rows += call_rows(block, width)

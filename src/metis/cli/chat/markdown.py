@@ -8,7 +8,7 @@ from markdown_it.tree import SyntaxTreeNode
 from rich.text import Text
 
 from metis.cli.chat.code import Code
-from metis.cli.chat.pieces import Piece
+from metis.cli.chat.pieces import Piece, Pieces
 from metis.cli.chat.rows import beside, wrapped
 from metis.cli.chat.table import table_rows
 
@@ -54,6 +54,28 @@ class Markdown:
 def _mark(item: Piece) -> bool:
     """Whether an item has a number."""
     return item.text.lstrip()[:1].isdigit()
+
+
+class MarkdownFlow:
+    """Words that are markdown."""
+
+    def __init__(self) -> None:
+        self._pieces = Pieces()
+        self._markdown = Markdown()
+
+    def feed(self, text: str, width: int) -> list[Text]:
+        """Take more words, and give what is finished by them."""
+        return [
+            row for piece in self._pieces.feed(text) for row in self._markdown.rows(piece, width)
+        ]
+
+    def tail(self, width: int) -> list[Text]:
+        """What is not finished, as it looks now."""
+        return self._markdown.preview(self._pieces.tail(), width)
+
+    def end(self, width: int) -> list[Text]:
+        """Give all that is left."""
+        return [row for piece in self._pieces.end() for row in self._markdown.rows(piece, width)]
 
 
 def block_rows(text: str, width: int) -> list[Text]:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
 from metis.cli.chat.letters import harmless
@@ -125,9 +126,9 @@ class Screen:
 
     def _ansi(self, row: Text) -> str:
         colours = _COLOURS.get(self._console.color_system or "")
+        # A text without spans is rendered without its own style.
+        whole = self._console.get_style(row.style)
         return "".join(
-            segment.style.render(segment.text, color_system=colours)
-            if segment.style
-            else segment.text
+            (whole + (segment.style or Style.null())).render(segment.text, color_system=colours)
             for segment in row.render(self._console)
         )

@@ -68,7 +68,8 @@ def _of_metis(error: MetisError) -> str:
             model, reason = error.tried[0] if error.tried else ("nobody", "is named")
             return f"No model can take this turn ({model} {_bare(reason)}); /model chooses one."
         case RefusedChoiceError():
-            return f"{_bare(str(error))}; /model chooses another."
+            other = ", or start with --no-tools" if error.reason == "no_tool_support" else ""
+            return f"{_bare(str(error))}; /model chooses another{other}."
         case BudgetExceededError():
             return f"{_bare(str(error)).capitalize()}; /budget sets another."
         case _:

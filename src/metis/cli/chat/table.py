@@ -12,15 +12,17 @@ GAP = 2
 _NARROWEST = 6
 
 
-def table_rows(cells: Sequence[Sequence[Text]], width: int) -> list[Text]:
-    """The rows of a table whose first row names the columns."""
+def table_rows(
+    cells: Sequence[Sequence[Text]], width: int, *, right: Sequence[int] = ()
+) -> list[Text]:
+    """The rows of a table whose first row names the columns; some of them end at the right."""
     count = max((len(row) for row in cells), default=0)
     widths = _widths(cells, count, width)
     head, *body = cells or [[]]
     rule = Text((" " * GAP).join("─" * size for size in widths), "dim")
-    rows = [*_row(head, widths), rule]
+    rows = [*_row(head, widths, right), rule]
     for row in body:
-        rows += _row(row, widths)
+        rows += _row(row, widths, right)
     return rows
 
 

@@ -38,6 +38,8 @@ class Talk:
         self._turn_usd = Decimal(0)
         self.window: WindowUse | None = None
         """How full the window of the model is that answers next."""
+        self.record: RoutingDecisionRecord | None = None
+        """Who answered last, and why."""
         self._view: TurnView | None = None
         self._task: asyncio.Task[None] | None = None
         self.refresh()
@@ -48,16 +50,13 @@ class Talk:
         return self._session
 
     def move(self, session: Session) -> None:
-        """Go on in another session."""
+        """Go on in another session; what tools were allowed in this one does not hold there."""
         self._session = session
+        confirmation = self.library.options.confirmation
+        if confirmation is not None:
+            confirmation.forget()
         self._turn_usd = Decimal(0)
         self.refresh()
-
-    @property
-    def record(self) -> RoutingDecisionRecord | None:
-        """Who answered last, and why."""
-        found = self._session.why()
-        return None if found is None else found.record
 
     @property
     def model(self) -> str | None:
@@ -65,8 +64,10 @@ class Talk:
         return None if self.window is None else self.window.model
 
     def refresh(self) -> None:
-        """Look again who answers next and how full the window is."""
+        """Look again who answers next, who answered last, and how full the window is."""
         self.window = self._session.context()
+        why = self._session.why()
+        self.record = None if why is None else why.record
 
     # Turns
 
@@ -118,11 +119,11 @@ class Talk:
             self._view.draw()
 
     @contextlib.contextmanager
-    def paused(self) -> Generator[None]:
-        """Have the screen for a question in the middle of a turn."""
+    def paused(self, call_id: str) -> Generator[None]:
+        """Have the screen for a question about a call."""
         view = self._view
         if view is not None:
-            view.pause()
+            view.pause(call_id)
         try:
             yield
         finally:
@@ -136,11 +137,12 @@ class Talk:
         window = self.window
         if window is None:
             return "no model yet · /model NAME chooses one"
-        reason = self._reason(window.model)
+        reason, cost = self._reason(window.model), self._session.cost()
+        unpriced = ", without price in part" if cost.unpriced_models else ""
         parts = [
             f"{window.model} ({reason})" if reason else window.model,
             statusline.share(window.tokens, window.window_tokens),
-            f"{statusline.money(self._session.cost().total_usd)} session",
+            f"{statusline.money(cost.total_usd)} session{unpriced}",
             f"{statusline.money(self._turn_usd)} turn" if self._turn_usd else "",
         ]
         return statusline.fitted(parts, self.screen.width - 1)

@@ -37,7 +37,7 @@ def forget_typed() -> None:
 
 
 @contextlib.contextmanager
-def signals(*, stop: Callable[[], None], resized: Callable[[], None]) -> Generator[None]:
+def signals(*, stop: Callable[[], object], resized: Callable[[], None]) -> Generator[None]:
     """Call somebody on Ctrl-C, and somebody when the terminal has another size."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop)

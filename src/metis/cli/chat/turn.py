@@ -10,7 +10,7 @@ from rich.text import Text
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.calls import call_rows, result_rows
-from metis.cli.chat.flow import Flow, FoldedFlow, MarkdownFlow, ThoughtFlow
+from metis.cli.chat.flow import Flow, FoldedFlow, ThoughtFlow, markdown_flow
 from metis.cli.chat.letters import harmless
 from metis.cli.chat.losses import loss_rows
 from metis.cli.chat.rows import wrapped
@@ -47,6 +47,7 @@ class TurnView:
         self._kind: Kind | None = None
         self._done: list[Text] = [Text()]
         self._calls: dict[str, ToolUseBlock] = {}
+        self._asked: str | None = None
         self._began_s = time.monotonic()
         self._drawn_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -109,7 +110,7 @@ class TurnView:
 
     def _flow_of(self, kind: Kind) -> Flow:
         if kind == "text":
-            return MarkdownFlow()
+            return markdown_flow()
         return ThoughtFlow() if self._shows_thinking else FoldedFlow()
 
     def _put(self, text: str) -> None:
@@ -145,16 +146,21 @@ class TurnView:
         self._add("text", rows)
 
     def _add_message(self, message: Message) -> None:
-        width = self._screen.width
+        """Take an answer with its calls, or the result of one, under which the call is told."""
         if message.role is Role.ASSISTANT:
-            for block in message.content:
-                if isinstance(block, ToolUseBlock):
-                    self._calls[block.id] = block
-                    self._add("tools", call_rows(block, width))
+            calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+            self._calls = {call.id: call for call in calls}
             return
-        call = self._calls.get(message.metadata.parent_tool_use_id or "")
-        self._add("tools", result_rows(message, call, width, is_named=len(self._calls) > 1))
+        self._add_call(message.metadata.parent_tool_use_id or "")
+        self._add("tools", result_rows(message, self._screen.width))
         self._doing = ""
+
+    def _add_call(self, call_id: str) -> None:
+        """Tell a call; one that was asked about a moment ago stands there already."""
+        call = self._calls.pop(call_id, None)
+        if call is not None and self._asked != call_id:
+            self._add("tools", call_rows(call, self._screen.width))
+        self._asked = None
 
     # Drawing
 
@@ -176,9 +182,10 @@ class TurnView:
         self._screen.draw(done, self._live())
         self._drawn_s = time.monotonic()
 
-    def pause(self) -> None:
-        """Leave the screen to somebody else, with everything finished that can be."""
-        self._end_flow()
+    def pause(self, call_id: str) -> None:
+        """Leave the screen to a question about a call, with everything finished that can be."""
+        self._section("tools")
+        self._asked = call_id
         self.is_paused = True
         self._flush()
 
@@ -190,6 +197,8 @@ class TurnView:
     def end(self, note: str = "", style: str = "dim") -> None:
         """The turn is over; nothing is drawn any more."""
         self._end_flow()
+        for call_id in tuple(self._calls):
+            self._add_call(call_id)
         if note:
             self._add("notice", wrapped(Text(harmless(note), style), self._screen.width))
         if self._kind is not None:

@@ -2,7 +2,7 @@
 
 import difflib
 
-from metis.cli.chat.commands import about, conversation, model, money, sessions, tools
+from metis.cli.chat.commands import about, conversation, export, model, money, sessions, tools
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.commands.help import help_command
 from metis.cli.chat.talk import Talk
@@ -15,6 +15,7 @@ _ALL = (
     *model.COMMANDS,
     *conversation.COMMANDS,
     *sessions.COMMANDS,
+    *export.COMMANDS,
     *money.COMMANDS,
     *about.COMMANDS,
     *tools.COMMANDS,

@@ -107,7 +107,7 @@ async def list_models(talk: Talk, words: str) -> None:
         [Text(name, "bold") for name in ("model", "alias", "window", "$/M in", "$/M out", "can")]
     ]
     cells += [_row(info, table, is_ready=info.provider in configured) for info in found]
-    talk.screen.write(table_rows(cells, talk.screen.width))
+    talk.screen.write(table_rows(cells, talk.screen.width, right=(2, 3, 4)))
     if not words:
         talk.screen.say("/models WORDS looks through all of them; @alias asks one once.", "dim")
 
@@ -152,7 +152,7 @@ COMMANDS = (
     Command(
         name="model",
         usage="[NAME|-|auto|show]",
-        help="who answers; a name swaps, - swaps back, auto leaves it to the rules",
+        help="who answers; - swaps back, auto follows the rules",
         run=choose,
         completes="model",
     ),

@@ -35,7 +35,7 @@ async def cost(talk: Talk, words: str) -> None:
     if len(cells) == 1:
         talk.screen.say("Nothing was spent yet.", "dim")
         return
-    talk.screen.write(table_rows(cells, talk.screen.width))
+    talk.screen.write(table_rows(cells, talk.screen.width, right=range(1, len(_HEAD))))
     talk.screen.say(f"together {money(spent.total_usd)}; `metis cost` tells of all sessions", "dim")
 
 

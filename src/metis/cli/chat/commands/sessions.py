@@ -1,6 +1,4 @@
-"""/sessions, /resume, /fork, /search, /export, /new: conversations that are kept."""
-
-from pathlib import Path
+"""/new, /sessions, /resume, /fork, /search: conversations that are kept."""
 
 from metis.canonical.message import Message, Role
 from metis.cli.chat.commands.command import Command
@@ -8,14 +6,12 @@ from metis.cli.chat.history import show_last
 from metis.cli.chat.letters import one_line
 from metis.cli.chat.table import columns
 from metis.cli.chat.talk import Talk
-from metis.cli.render import count
+from metis.cli.finding import find_session
 from metis.session.facts import words_of
-from metis.store import SessionRecord
 
 _LISTED = 15
 _SHORT = 6
 """How much of the end of an id names a session."""
-_SEEN = 100_000
 
 
 async def list_sessions(talk: Talk, words: str) -> None:
@@ -43,14 +39,8 @@ async def resume(talk: Talk, name: str) -> None:
     if not name:
         await list_sessions(talk, "")
         return
-    talk.move(await talk.library.resume((await _find(talk, name)).id))
+    talk.move(await talk.library.resume((await find_session(talk.library.store, name)).id))
     show_last(talk)
-
-
-async def _find(talk: Talk, name: str) -> SessionRecord:
-    records = await talk.library.sessions(_SEEN)
-    fitting = [each for each in records if each.id.lower().endswith(name.lower())]
-    return fitting[0] if fitting else await talk.library.store.session(name)
 
 
 async def new(talk: Talk, model: str) -> None:
@@ -78,26 +68,10 @@ async def search(talk: Talk, words: str) -> None:
     talk.screen.say("/resume ID goes on with one.", "dim")
 
 
-async def export(talk: Talk, name: str) -> None:
-    """Write the session to a file as JSON lines."""
-    lines = await talk.library.store.export(talk.session.id)
-    path = _write(name or f"metis-{talk.session.id[-_SHORT:]}.jsonl", lines)
-    talk.screen.say(f"{path}: {count(len(lines), 'line')}", "dim")
-
-
-def _write(name: str, lines: list[bytes]) -> Path:
-    path = Path(name).expanduser()
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return path
-
-
 COMMANDS = (
     Command(name="new", usage="[MODEL]", help="begin anew", run=new, completes="model"),
     Command(name="sessions", help="conversations that are kept", run=list_sessions),
     Command(name="resume", usage="[ID]", help="go on with another", run=resume),
     Command(name="fork", usage="[MESSAGE]", help="go on in a copy", run=fork),
     Command(name="search", usage="WORDS", help="find words in all of them", run=search),
-    Command(
-        name="export", usage="[FILE]", help="write this one to a file", run=export, completes="file"
-    ),
 )

@@ -1,0 +1,33 @@
+import re
+from pathlib import Path
+
+from metis.cli.chat.commands import COMMANDS, LEAVING
+from metis.cli.chat.screen import Screen
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text()
+
+
+def test_the_guide_tells_of_every_command_as_it_is() -> None:
+    rows = re.findall(r"^\| (`/.+`) \|", GUIDE, re.MULTILINE)
+    told = [name.replace("\\|", "|") for row in rows for name in re.findall(r"`/([^`]+)`", row)]
+    known = [f"{each.name} {each.usage}".strip() for each in COMMANDS.values()]
+    assert sorted(told) == sorted([*known, LEAVING[0]])
+
+
+def test_the_pictures_of_the_guide_are_there() -> None:
+    for name in re.findall(r"\((screens/.+?)\)", GUIDE):
+        assert (Path(__file__).parents[3] / "docs" / name).read_text().startswith("<svg")
+
+
+def test_every_line_of_help_fits_eighty_columns() -> None:
+    widest = max(len(f"/{each.name} {each.usage}") for each in COMMANDS.values())
+    assert all(widest + 2 + len(each.help) <= 80 for each in COMMANDS.values())
+
+
+def test_a_pipe_is_no_screen(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as file:
+        screen = Screen(file, {"TERM": "xterm-256color"})
+        assert screen.is_plain
+        assert not screen.has_colour
+        screen.say("**words**", "bold red")
+    assert (tmp_path / "out").read_text() == "**words**\n"

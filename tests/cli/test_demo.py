@@ -1,0 +1,37 @@
+"""The tour: it runs, and what it tells has happened."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from metis.cli.columns import cells
+from metis.cli.demo import Stage, show_tour
+from metis.cli.main import cli
+
+
+def test_the_tour_really_runs(user: Path) -> None:
+    done = CliRunner().invoke(cli, ["demo", "--fast"])
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    for title in ("1. Ask", "2. Use a tool", "3. Move", "4. What it", "5. Try another", "6. See"):
+        assert title in done.stdout
+    assert '→ read_file(path="owls.txt")' in done.stdout
+    assert "kept here: thinking (3), because the target takes no thoughts" in done.stdout
+    assert "the first conversation: 9 messages" in done.stdout
+    assert "anthropic:claude-sonnet-4-6 → openai:gpt-5" in done.stdout
+    assert max(map(cells, done.stdout.splitlines())) <= 80
+    assert not (user / "metis.db").exists()
+
+
+def test_at_a_terminal_it_takes_about_two_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    asyncio.run(show_tour(Stage(sleep), tmp_path))
+    assert 75 < sum(waits) < 150

@@ -1,0 +1,209 @@
+"""Every mistake that a newcomer can make ends in one sentence, and never in a traceback."""
+
+import asyncio
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import metis
+from metis.cli.main import cli
+from metis.sim import Settings, Simulator
+
+RULES = """\
+schema_version = 1
+
+[[rules]]
+name = "x"
+when = { mesage_contains_any = ["a"] }
+use = "haiku"
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(user: Path) -> Path:
+    return user
+
+
+def run(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def sentence(done: Result, code: int) -> str:
+    """The one line that a failed command says."""
+    assert done.exit_code == code, done.output
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("metis: ")
+    assert "Traceback" not in done.output
+    assert done.stdout == ""
+    return line
+
+
+@contextmanager
+def strict_server(key: str) -> Generator[str]:
+    """A provider on loopback that takes one key only."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = Simulator(settings=Settings(key=key))
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result()
+    try:
+        yield server.base_url
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_no_key() -> None:
+    told = sentence(run("-m", "gpt-5", "hi"), 3)
+    assert "set OPENAI_API_KEY" in told
+    assert "-m sim:gpt-5" in told
+
+
+def test_a_wrong_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-wrong")
+    with strict_server("right") as url:
+        (home / "config.toml").write_text(f'[base_urls]\nopenai = "{url}"\n')
+        told = sentence(run("-m", "gpt-5", "hi"), 3)
+    assert "openai does not take the key" in told
+    assert "metis doctor" in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize("name", ["gtp-5", "nobody:at-all", "claude"])
+def test_an_unknown_model(name: str) -> None:
+    told = sentence(run("-m", name, "hi"), 2)
+    assert name in told
+
+
+def test_a_typo_in_a_rule_is_told_and_the_answer_comes() -> None:
+    Path(".metis").mkdir()
+    Path(".metis/routing.toml").write_text(RULES)
+    done = run("say hi")
+    assert (done.exit_code, done.stdout) == (0, "hi\n")
+    assert "The rules are not used: " in done.stderr
+    assert "mesage_contains_any" in done.stderr
+    assert "$.rules[0]" in done.stderr
+
+
+def test_no_network(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    (home / "config.toml").write_text('[base_urls]\nopenai = "http://127.0.0.1:9"\n')
+    told = sentence(run("-m", "gpt-5", "hi"), 4)
+    assert "openai was not reached" in told
+    assert "metis -m sim" in told
+
+
+def test_a_local_server_that_is_off() -> None:
+    assert "start the server" in sentence(run("-m", "ollama", "hi"), 4)
+
+
+def test_a_local_model_that_was_not_fetched() -> None:
+    assert "metis local setup" in sentence(run("-m", "local", "hi"), 4)
+
+
+def test_no_disk(home: Path) -> None:
+    """A limit on the size of files is what a full disk looks like from inside."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "metis", "-m", "sim", "say hi"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("metis: ")
+
+
+def test_no_folder_for_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("file").write_text("in the way")
+    monkeypatch.setenv("METIS_HOME", str(Path("file").resolve() / "home"))
+    for words in (["say hi"], ["sessions"], ["config", "set", "model", "haiku"]):
+        done = run(*words)
+        assert done.exit_code == 2
+        assert "Traceback" not in done.output
+        assert done.stderr.strip().splitlines()[-1].startswith("metis: ")
+
+
+def test_the_database_of_another_version(home: Path) -> None:
+    run("say hi")
+    with sqlite3.connect(home / "metis.db") as database:
+        database.execute("PRAGMA user_version = 999")
+    database.close()
+    told = sentence(run("say hi"), 2)
+    assert "999" in told or "newer" in told
+
+
+def test_a_database_of_another_program(home: Path) -> None:
+    with sqlite3.connect(home / "metis.db") as database:
+        database.execute("CREATE TABLE birds (name TEXT)")
+    database.close()
+    assert "metis.db" in sentence(run("say hi"), 2)
+
+
+def test_a_binary_file_attached() -> None:
+    Path("a.bin").write_bytes(bytes(range(256)))
+    assert "neither text, nor a picture, nor a PDF" in sentence(run("-a", "a.bin", "what?"), 2)
+    assert "neither text" in sentence(run("what?", stdin=b"\0\xff" * 10), 2)
+    assert "cannot be attached" in sentence(run("-a", "nowhere.txt", "what?"), 2)
+
+
+def test_a_fault_in_the_settings(home: Path) -> None:
+    (home / "config.toml").write_text("\nmodel = sonnet\n")
+    assert f"{home}/config.toml:2: this is no TOML" in sentence(run("hi"), 2)
+
+
+def test_a_key_file_that_others_can_read(home: Path) -> None:
+    (home / "keys.toml").write_text('[keys]\nopenai = "sk-secret"\n')
+    (home / "keys.toml").chmod(0o644)
+    told = sentence(run("hi"), 2)
+    assert "chmod 600" in told
+    assert "secret" not in told
+
+
+def test_nothing_asked() -> None:
+    assert "nothing is asked" in sentence(run(), 2)
+
+
+def test_a_budget_that_is_spent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-none")
+    with strict_server("sk-none") as url:
+        text = f'[base_urls]\nanthropic = "{url}"\n[budget]\nsession_usd = 0\n'
+        (home / "config.toml").write_text(text)
+        told = sentence(run("-m", "sonnet", "hi"), 5)
+    assert "metis config set budget.session_usd" in told
+
+
+def test_a_session_that_is_not_there() -> None:
+    run("say hi")
+    assert "no session has the id 'sess_none'" in sentence(run("-s", "sess_none", "hi"), 2)
+    assert "fits 2 sessions" in sentence_of_two()
+
+
+def sentence_of_two() -> str:
+    run("say ho")
+    return sentence(run("-s", "sess_", "hi"), 2)
+
+
+def test_continuing_before_anything_was_said() -> None:
+    assert "no conversation was kept yet" in sentence(run("-c", "hi"), 2)
+
+
+def test_instructions_for_an_old_conversation() -> None:
+    done = run("-c", "--system", "be brief", "hi")
+    assert done.exit_code == 2
+    assert "--system is for a new conversation" in done.stderr

@@ -1,0 +1,205 @@
+"""Sessions with servers that are not ours: llama.cpp with a tiny model, and aimock.
+
+`make cassettes` fetches both into `build`; without them these tests are skipped.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metis
+from metis.canonical import Role, SideEffects, StopReason, ToolDefinition, validate_session
+from metis.canonical.errors import RateLimitError
+from metis.session import Metis, Options, Stored, TurnEnded
+from metis.session.facts import words_of
+from metis.tools import Registry, ToolContext, ToolOutput
+from metis.tools.tool import said
+from metis.transport import Retry
+from metis.wire.call import AdapterOptions
+from session.kit import events_of
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+LLAMA = ROOT / "build/cassettes"
+AIMOCK = ROOT / "build/cassettes-node/node_modules/@copilotkit/aimock/dist/cli.js"
+FIXTURES = ROOT / "tests/cassettes/aimock.json"
+PATIENCE_S = 60
+FIVE = (
+    "anthropic:claude-sonnet-4-6",
+    "openai:gpt-5",
+    "openai-responses:gpt-5",
+    "gemini:gemini-2.5-flash",
+    "ollama:llama3.2",
+)
+TINY = ("openai-responses:tiny", "openai-compatible:tiny", "anthropic:tiny")
+"""Responses comes first: of earlier answers llama.cpp reads only those that it gave an id."""
+
+
+class Weather:
+    """A tool that knows one kind of weather."""
+
+    definition = ToolDefinition(
+        name="weather",
+        description="The weather at a place.",
+        input_schema={
+            "type": "object",
+            "properties": {"place": {"type": "string"}},
+            "required": ["place"],
+        },
+        side_effects=SideEffects.READ,
+        requires_workspace=False,
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        del context
+        return said(f"rain in {arguments['place']}")
+
+    def cancel(self) -> bool:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, env: Mapping[str, str]) -> Generator[str]:
+    process = subprocess.Popen(  # noqa: S603 - our own commands
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **env}
+    )
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def aimock() -> Generator[str]:
+    node = shutil.which("node")
+    if node is None or not AIMOCK.exists():
+        pytest.skip("aimock is not here: `make cassettes` fetches it")
+    port = free_port()
+    command = [node, str(AIMOCK), "--port", str(port), "--fixtures", str(FIXTURES), "--strict"]
+    with running(command, port, {}) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    if not (LLAMA / "xllamacpp").exists():
+        pytest.skip("llama.cpp is not here: `make cassettes` fetches it")
+    port, model = free_port(), tmp_path_factory.mktemp("llama") / "tiny.gguf"
+    source = Path(metis.__file__).parents[1]
+    env = {"PYTHONPATH": f"{LLAMA}{os.pathsep}{source}"}
+    make = "import sys, pathlib, tiny_model; tiny_model.write(pathlib.Path(sys.argv[1]))"
+    subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", make, str(model)],
+        check=True,
+        cwd=ROOT / "scripts",
+        env={**os.environ, **env},
+    )
+    server = str(ROOT / "scripts/record_cassettes.py")
+    with running([sys.executable, server, "serve", str(model), str(port)], port, env) as url:
+        yield url
+
+
+def options(url: str, models: tuple[str, ...], **fields: Any) -> Options:
+    names = (model.partition(":")[0] for model in models)
+    given: dict[str, Any] = {
+        "base_urls": dict.fromkeys(names, url),
+        "keys": {"anthropic": "none", "openai": "none", "gemini": "none"},
+        "retry": Retry(attempts=1),
+    }
+    return Options(**given | fields)
+
+
+@pytest.mark.parametrize("model", FIVE)
+async def test_a_session_runs_its_tools_with_aimock(url: str, aimock: str, model: str) -> None:
+    chosen = options(aimock, FIVE, tools=Registry(Weather))
+    async with Metis(url, chosen) as m:
+        session = await m.session(model=model)
+        answer = await session.ask("Is it raining in Bergen?")
+        assert answer is not None
+        assert words_of(answer.content) == "Yes: take a coat with you."
+        other = await m.session(model=model)
+        await other.ask("Bergen and Oslo?")
+        assert [each.role for each in other.messages] == [
+            Role.USER,
+            Role.ASSISTANT,
+            Role.TOOL,
+            Role.TOOL,
+            Role.ASSISTANT,
+        ]
+        for each in (session, other):
+            assert validate_session(await m.store.messages(each.id)) == []
+        assert all(m.metadata.usage for m in session.messages if m.role is Role.ASSISTANT)
+        assert await m.store.check() == []
+
+
+async def test_a_session_goes_from_protocol_to_protocol_with_aimock(url: str, aimock: str) -> None:
+    async with Metis(url, options(aimock, FIVE, tools=Registry(Weather))) as m:
+        session = await m.session(model=FIVE[0], system="Be short.")
+        await session.ask("Is it raining in Bergen?")
+        for model in (*FIVE, *reversed(FIVE)):
+            await session.swap(model)
+            answer = await session.ask("What is 17 times 23?")
+            assert answer is not None
+            assert "391" in words_of(answer.content)
+            greeted = await session.ask("Hello")
+            assert greeted is not None
+            assert words_of(greeted.content) == "Good morning 🦉, and a calm sea."
+        stored = await m.store.messages(session.id)
+        assert validate_session(stored) == []
+        assert await m.store.check() == []
+
+
+@pytest.mark.parametrize("model", FIVE)
+async def test_limits_and_refusals_of_aimock_are_told(url: str, aimock: str, model: str) -> None:
+    async with Metis(url, options(aimock, FIVE)) as m:
+        session = await m.session(model=model)
+        events = await events_of(session, "Say more than fits.")
+        assert isinstance(events[-1], TurnEnded)
+        # aimock says why an answer ended in three protocols only.
+        says = model in ("anthropic:claude-sonnet-4-6", "openai:gpt-5", "gemini:gemini-2.5-flash")
+        assert (events[-1].stop_reason is StopReason.MAX_TOKENS) == says
+        with pytest.raises(RateLimitError):
+            await session.ask("Ask too often.")
+        assert await session.ask("Hello") is not None
+
+
+async def test_a_session_goes_from_protocol_to_protocol_with_llama(url: str, llama: str) -> None:
+    short = AdapterOptions(max_output_tokens=12)
+    patient = Retry(attempts=10, first_s=0.2)  # the server says 503 while it loads its model
+    async with Metis(url, options(llama, TINY, options=short, retry=patient)) as m:
+        session = await m.session(model=TINY[0])
+        for model in (*TINY, *TINY[1:]):
+            await session.swap(model)
+            events = await events_of(session, "the lamp")
+            stored = [each.message for each in events if isinstance(each, Stored)]
+            assert stored
+            assert stored[0].metadata.model == model
+            usage = stored[0].metadata.usage
+            assert usage is not None
+            assert usage.prompt_tokens > 0
+            assert 0 < usage.output_tokens <= 12
+        assert session.cost().total_usd == Decimal(0)
+        assert validate_session(await m.store.messages(session.id)) == []
+        assert await m.store.check() == []
