@@ -4,8 +4,7 @@ from typing import Any, NamedTuple
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.value import made
-from metis.streaming.arguments import read_arguments
-from metis.wire.openai_responses.parts import write_json
+from metis.wire.openai_responses.calls import read_exactly
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import canonical_tool_id
 
@@ -81,8 +80,8 @@ def _read_call(
     if not theirs or not name or ours in ids:
         return False
     del extra["type"]
-    arguments, invalid = read_arguments(text)
-    if invalid is not None or write_json(arguments) != text.encode():
+    arguments, invalid, is_exact = read_exactly(text)
+    if not is_exact:
         extra["arguments"] = text
     ids[ours] = theirs
     if extra:

@@ -6,7 +6,7 @@ arguments as they were written, or the whole item if it is of a kind of its own.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from metis.canonical.blocks import InvalidInput, ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
@@ -18,7 +18,7 @@ from metis.wire.openai_responses.client_tools import (
     read_client_call,
 )
 from metis.wire.openai_responses.output import encode_output
-from metis.wire.openai_responses.parts import write_json
+from metis.wire.openai_responses.parts import read_json, write_json
 from metis.wire.shape import Wire, maybe_object, maybe_text
 from metis.wire.tool_ids import CallIds, derived_id
 
@@ -72,10 +72,22 @@ def _decode_common(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] 
     extra: Extra = {}
     if len(wire) > _KEYS_OF_CALL:
         extra = {key: value for key, value in wire.items() if key not in _OWN_KEYS[FUNCTION]}
-    arguments, invalid = read_arguments(text)
-    if invalid is not None or write_json(arguments) != text.encode():
+    arguments, invalid, is_exact = read_exactly(text)
+    if not is_exact:
         extra["arguments"] = text
     return _make_call(ids.of_call(theirs), name, arguments, invalid), theirs, extra
+
+
+def read_exactly(text: str) -> tuple[Mapping[str, Any], InvalidInput | None, bool]:
+    """The input of a call, what is wrong with it, and whether we would write it just so."""
+    try:
+        data = text.encode()
+        value = read_json(data)
+    except (ValueError, RecursionError):
+        return *read_arguments(text), False
+    if type(value) is not dict:
+        return *read_arguments(text), False
+    return cast("Wire", value), None, write_json(value) == data
 
 
 def read_call(wire: Wire) -> Read | None:

@@ -30,6 +30,7 @@ from metis.wire.spelling import NOTHING, spelling_of
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _BETWEEN = "\n\n"
+_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
 class _Said(Struct, gc=False):
@@ -146,7 +147,7 @@ class Turns:
         if len(content) == 1:
             only = content[0]
             if type(only) is TextBlock and role is not _TOOL and not only.citations:
-                items.append(_Said(only.text, role.value))
+                items.append(_Said(only.text, _WORDS.get(role) or str(role)))
                 return True
             if type(only) is ToolResultBlock:
                 return self._plain_result(only, items)
