@@ -141,9 +141,10 @@ class Adapter:
             sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*sent.losses, *more.losses]
-        if more.is_spelled or not dialect.takes(more.calls):
+        new = messages[len(sent.messages) :]
+        if _are_spelled(new) or not dialect.takes(more.calls):
             own, unspelled = dialect.spell(own)
-            losses += (*unspelled, *self._unsaid(messages[len(sent.messages) :]))
+            losses += (*unspelled, *self._unsaid(new))
         turns.add(own)
         calls = more.calls
         if calls is not None and sent.calls:
@@ -317,6 +318,14 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _are_spelled(messages: Sequence[Message]) -> bool:
+    """Whether some message remembers how a protocol spelled it."""
+    for message in messages:  # noqa: SIM110 - a loop is faster, and every request comes by
+        if message.metadata.provider_raw is not None:
+            return True
+    return False
 
 
 def _is_begun(messages: Sequence[Message]) -> bool:

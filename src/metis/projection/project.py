@@ -32,8 +32,6 @@ class Projection(Struct, frozen=True):
     losses: list[Loss]
     calls: AbstractSet[str] | None = None
     """The calls in it, if all are answered: then what follows can be projected alone."""
-    is_spelled: bool = True
-    """Whether some message may remember how a protocol spelled it."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -72,11 +70,11 @@ def _quick(
     if ready is None:
         return None
     if not ready.flaws:
-        return Projection(messages, [], ready.calls, is_spelled=ready.is_spelled)
+        return Projection(messages, [], ready.calls)
     touched = touch_up(messages, ready.flaws, target)
     if touched is None:
         return None
-    return Projection(touched.messages, touched.losses, ready.calls, is_spelled=ready.is_spelled)
+    return Projection(touched.messages, touched.losses, ready.calls)
 
 
 def project_more(

@@ -28,8 +28,6 @@ class Ready(Struct, frozen=True, gc=False):
 
     calls: set[str]
     """Its calls; all are answered."""
-    is_spelled: bool
-    """Whether some message remembers how a protocol spelled it."""
     flaws: list[int]
     """The places of messages with media that the target may not take, or unsigned calls."""
 
@@ -45,7 +43,6 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
     """
     waiting: list[str] = []
     seen: set[str] = set()
-    is_spelled = False
     is_leading = before is None
     may_be_blank = target.takes_blank_text
     flaws: list[int] = []
@@ -54,8 +51,6 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
         role, content, metadata = message.role, message.content, message.metadata
         if metadata.hints:
             return None
-        if metadata.provider_raw is not None:
-            is_spelled = True
         if role is _TOOL:
             if len(content) != 1 or not waiting:
                 return None
@@ -95,7 +90,7 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
     is_framed = _is_framed(messages, target, is_start=before is None)
-    return Ready(seen, is_spelled, flaws) if is_framed else None
+    return Ready(seen, flaws) if is_framed else None
 
 
 @lru_cache(maxsize=1000)
