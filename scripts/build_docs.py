@@ -246,6 +246,8 @@ def _word(losses: list[Loss]) -> str:
 def habits(row: Profile) -> str:
     """What a provider wants of messages, in words."""
     said = {
+        "one call in an answer": row.single_calls,
+        "thoughts between tags in the text": row.tags_thoughts,
         "one role after the other": row.alternates,
         "one system message, first": row.system_first,
         "one text a message": row.joins_text,

@@ -71,6 +71,8 @@ PLACES = {
     "groq": "https://api.groq.com/openai/v1/chat/completions",
     "mistral": "https://api.mistral.ai/v1/chat/completions",
     "deepseek": "https://api.deepseek.com/chat/completions",
+    "moonshot": "https://api.moonshot.ai/v1/chat/completions",
+    "databricks": "https://{workspace}.cloud.databricks.com/serving-endpoints/chat/completions",
     "xai": "https://api.x.ai/v1/chat/completions",
     "together": "https://api.together.xyz/v1/chat/completions",
     "fireworks": "https://api.fireworks.ai/inference/v1/chat/completions",
@@ -595,6 +597,11 @@ def test_usage_is_read_as_the_host_counts(
 
 # The laws, with every host as target.
 
+THINKING_KEYS = {
+    "openrouter": ("reasoning",),
+    "deepseek": ("thinking",),
+    "moonshot": ("thinking",),
+}
 OWN_KEYS = {"reasoning", "reasoning_content", "reasoning_details", "prefix"}
 
 
@@ -618,7 +625,8 @@ def breaches(name: str, body: dict[str, Any]) -> list[str]:
         {key: value for key, value in turn.items() if key not in OWN_KEYS}
         for turn in body["messages"]
     ]
-    rest = {key: value for key, value in body.items() if key not in ("random_seed", "top_k")}
+    own = {"random_seed", "top_k", *THINKING_KEYS.get(name, ())}
+    rest = {key: value for key, value in body.items() if key not in own}
     if rest.get("tool_choice") == "any":
         rest["tool_choice"] = "required"
     return found + complaints("openai", {**rest, "messages": bare})

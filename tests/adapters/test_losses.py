@@ -188,7 +188,7 @@ def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> Non
     assert wire.losses[1].change == "altered"
 
 
-@pytest.mark.row("T32")
+@pytest.mark.row("T32", "KX-05")
 def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
     bad = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
     talk = [user("go"), assistant(bad), tool("not run", answers=A.id)]
@@ -198,7 +198,13 @@ def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
     for adapter in (ANTHROPIC, COMPATIBLE):
         wire = adapter.to_wire(talk)
         assert ("tool_use", "$.content[0].input") in told(wire)
-        assert "They were: {" in wire.body.decode().replace('\\"', '"')
+        said = wire.body.decode().replace("\\", "")
+        assert '{"_raw":"{"a":"}' in said
+        assert "unexpected end" in said
+    for raw, value in (("[1, 2]", [1, 2]), ('"x"', "x"), ("null", None)):
+        bad = ToolUseBlock(A.id, "f", {}, InvalidInput(raw, "no object"))
+        sent = json.loads(ANTHROPIC.to_wire([user("go"), assistant(bad)]).body)["messages"]
+        assert sent[1]["content"][0]["input"] == {"_value": value}
 
 
 @pytest.mark.row("T27")
@@ -221,7 +227,7 @@ def hinted(message: Message, *hints: CacheHint) -> Message:
 def test_hints_become_marks_where_there_are_marks() -> None:
     hint = CacheHint(after=0)
     talk = [
-        hinted(system("s"), CacheHint(after=0, ttl="1h")),
+        hinted(system("s" * 9000), CacheHint(after=0, ttl="1h")),
         hinted(user("go"), hint),
         assistant(A),
         hinted(tool("ok", answers=A.id), hint),
@@ -271,7 +277,7 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     assert hints == [(CacheHint(after=0),), (), (CacheHint(after=0),), ()]
     same = ANTHROPIC.to_wire(request.messages, request.tools, request.options)
     assert json.loads(same.body) == body
-    more = [hinted(user(word), CacheHint(after=0, ttl="1h")) for word in ("m", "n")]
+    more = [hinted(user(word), CacheHint(after=0, ttl="1h")) for word in ("m" * 9000, "n")]
     wire = ANTHROPIC.to_wire([*request.messages, *more], request.tools, request.options)
     sent = json.loads(wire.body)["messages"]
     assert "cache_control" not in sent[3]["content"][0]

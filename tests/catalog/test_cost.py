@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metis.canonical.errors import InvalidValueError, UnknownModelError, UnpricedModelError
+from metis.canonical.errors import (
+    CatalogDataError,
+    InvalidValueError,
+    UnknownModelError,
+    UnpricedModelError,
+)
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, Usage
 from metis.catalog import PriceTable, cost, price, price_table, read_price_table, reprice
@@ -224,6 +229,7 @@ def test_periods_of_one_table_are_told_apart_by_date() -> None:
     assert cost(usage(10**6), "acme:a", table=replace(known, pricing_version="2026-02-01")) == 1
 
 
+@pytest.mark.row("KX-17")
 def test_peak_hours_count_when_the_time_is_known() -> None:
     peak = {"starts_at": time(1), "ends_at": time(4), **rates(2, 2)}
     known = table(a=rates(1, 1, peak_hours=[peak]))
@@ -233,6 +239,65 @@ def test_peak_hours_count_when_the_time_is_known() -> None:
     without_time = cost(usage(10**6), "acme:a", table=known)
     assert without_time == 1
     assert without_time.notes == ("peak hours not looked at: no time given",)
+
+
+YUAN: dict[str, Any] = {
+    "pricing_version": "2026-01-01",
+    "source": "test",
+    "currencies": {"CNY": Decimal("0.14")},
+    "models": {
+        "acme:a": {
+            "currency": "CNY",
+            "input_per_mtok": 2,
+            "output_per_mtok": Decimal("0.5"),
+            "per_use": {"web_search": 1},
+            "long_context": [{"above_tokens": 5, "input_per_mtok": 4, "output_per_mtok": 1}],
+            "peak_hours": [
+                {
+                    "starts_at": time(1),
+                    "ends_at": time(4),
+                    "input_per_mtok": 20,
+                    "output_per_mtok": 5,
+                }
+            ],
+        },
+        "acme:b": rates(2, 2),
+    },
+}
+
+
+@pytest.mark.row("KX-17")
+def test_rates_in_another_currency_are_priced_in_dollars() -> None:
+    known = read_price_table(YUAN)
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert cost(usage(5), "acme:a", noon, table=known) == Decimal("0.0000014")
+    assert cost(usage(6), "acme:a", noon, table=known) == Decimal("0.00000336")
+    assert cost(usage(0, 10**6), "acme:a", noon, table=known) == Decimal("0.07")
+    # The price is that of the moment at which the request began.
+    assert cost(usage(5), "acme:a", noon.replace(hour=2), table=known) == Decimal("0.000014")
+    searched = usage(server_tool_requests={"web_search": 3})
+    assert cost(searched, "acme:a", noon, table=known) == Decimal("0.42")
+    assert cost(usage(10**6), "acme:b", noon, table=known) == 2
+
+
+@pytest.mark.row("KX-17")
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"currencies": {}}, '$.models."acme:a".currency'),
+        ({"currencies": {"CNY": 0}}, "$.currencies.CNY"),
+        ({"currencies": {"CNY": 0.14}}, "$.currencies.CNY"),
+        ({"currencies": 1}, "$.currencies"),
+        (
+            {"models": {"acme:a": {"currency": "CNY", **rates(1, 1), "input_per_mtok": 1.5}}},
+            '$.models."acme:a".input_per_mtok_usd',
+        ),
+    ],
+)
+def test_a_currency_of_unknown_worth_is_a_problem(changes: dict[str, Any], path: str) -> None:
+    with pytest.raises(CatalogDataError) as caught:
+        read_price_table({**YUAN, **changes})
+    assert path in [problem.path for problem in caught.value.problems]
 
 
 def test_a_time_without_a_zone_is_refused() -> None:

@@ -123,3 +123,44 @@ def test_marks_that_fit_never_move() -> None:
     for count in (2, 4):
         part = marks(project(given[:count], MARKED).messages)
         assert whole[: len(part)] == part
+
+
+@pytest.mark.row("T179")
+def test_a_long_way_behind_the_last_mark_gets_marks_of_its_own() -> None:
+    turns = [user(str(number)) if number % 2 else assistant(str(number)) for number in range(1, 51)]
+    given = [hinted(system("s"), short()), *turns]
+    planned = project(given, MARKED)
+    places = [place for place, _, _ in marks(planned.messages)]
+    assert places == [0, 10, 30, 50]
+    assert [str(loss.change) for loss in planned.losses] == ["synthesised"] * 3
+    few = project(given[:21], MARKED)
+    assert [place for place, _, _ in marks(few.messages)] == [0]
+    one_left = project(given, replace(MARKED, cache_marks=2))
+    assert [place for place, _, _ in marks(one_left.messages)] == [0, 50]
+    assert marks(project(turns, MARKED).messages) == []
+
+
+@pytest.mark.row("T179")
+def test_no_two_marks_are_further_apart_than_the_target_looks_back() -> None:
+    thought = thinking("hm", signature="s", issuer="toy")
+    blocks = [thought if number % 3 else text(str(number)) for number in range(60)]
+    given = [hinted(system("s"), short()), user("go"), assistant(*blocks), user("on")]
+    planned = project(given, MARKED)
+    found = marks(planned.messages)
+    assert len(found) == 4
+    for place, after, _ in found[1:]:
+        assert not isinstance(planned.messages[place].content[after], type(thought))
+
+
+@pytest.mark.row("T179")
+def test_a_prefix_that_is_too_short_to_be_kept_is_told() -> None:
+    target = replace(MARKED, least_cached_tokens=1024)
+    planned = project([hinted(system("s" * 2000), short()), user("go")], target)
+    (loss,) = planned.losses
+    assert (loss.block_type, str(loss.change), loss.path) == ("hint", "altered", "$.content[0]")
+    assert "1024" in loss.reason
+    assert marks(planned.messages) == [(0, 0, None)]
+    assert project([hinted(system("s" * 4000), short()), user("go")], target).losses == []
+    results = [user("go"), assistant(call("f", tool_id(1), a="x" * 2000))]
+    results.append(hinted(tool("y" * 2000, answers=tool_id(1)), short()))
+    assert project(results, target).losses == []

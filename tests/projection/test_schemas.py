@@ -3,9 +3,12 @@
 import json
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+import jsonschema_rs
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import user
@@ -299,3 +302,95 @@ def test_a_host_of_ones_own_can_say_what_it_takes() -> None:
     parameters = json.loads(wire.body)["tools"][0]["function"]["parameters"]
     assert parameters["properties"]["a"] == {"type": "integer", "nullable": True}
     assert [loss.adapter for loss in wire.losses] == ["narrow"]
+
+
+@pytest.mark.row("T103")
+def test_a_union_beside_several_types_stays() -> None:
+    part = {"type": ["string", "integer"], "anyOf": [{"minLength": 2}, {"minimum": 3}]}
+    fitted, changes = fit_schema({"type": "object", "properties": {"a": part}}, NARROW)
+    assert fitted["properties"]["a"] == {"anyOf": [{"minLength": 2}, {"minimum": 3}]}
+    assert any("left to its members" in change for change in changes)
+
+
+@pytest.mark.row("T107")
+def test_folding_keeps_what_is_needed_and_branches_of_several_types() -> None:
+    schema: dict[str, Any] = {
+        "anyOf": [
+            {"type": ["object", "null"], "properties": {"a": {}}, "required": ["a", "z"]},
+            {"type": "object", "properties": {"b": {}}, "required": ["b", "z"]},
+            {"type": "string"},
+        ]
+    }
+    fitted, _ = fit_schema(schema, NARROW)
+    assert set(fitted["properties"]) == {"a", "b"}
+    assert fitted["required"] == ["z"]
+    open_branch = {"anyOf": [True, {"type": "object", "required": ["a"]}]}
+    assert "required" not in fit_schema(open_branch, NARROW)[0]
+
+
+PARTS = st.sampled_from(
+    [
+        {},
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"type": ["integer", "string"]},
+        {"type": ["integer", "string"], "anyOf": [{"minimum": 2}, {"type": "string"}]},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        {"$ref": "#/$defs/t"},
+        True,
+    ]
+)
+NAMES = st.sampled_from(["a", "b", "z"])
+OBJECTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["object", ["object", "null"], "string"]),
+        "properties": st.dictionaries(NAMES, PARTS, max_size=2),
+        "required": st.lists(NAMES, unique=True, max_size=2),
+    },
+)
+BRANCHES = st.lists(st.one_of(OBJECTS, st.booleans()), min_size=1, max_size=3)
+ROOTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.just("object"),
+        "properties": st.dictionaries(NAMES, PARTS, max_size=2),
+        "required": st.lists(NAMES, unique=True, max_size=1),
+        "anyOf": BRANCHES,
+        "oneOf": BRANCHES,
+        "allOf": BRANCHES,
+        "$defs": st.just({"t": {"type": "integer"}}),
+    },
+)
+VALUES = st.sampled_from(["x", 1, 5, None, [1], {"a": 1}])
+
+
+def as_json_schema(part: Any) -> Any:
+    """The dialect with `nullable` as JSON Schema says it."""
+    if isinstance(part, list):
+        return [as_json_schema(each) for each in cast("list[Any]", part)]
+    if not isinstance(part, dict):
+        return part
+    found = {key: as_json_schema(value) for key, value in cast("dict[str, Any]", part).items()}
+    is_nullable = found.pop("nullable", False) is True
+    return {"anyOf": [found, {"type": "null"}]} if is_nullable else found
+
+
+@pytest.mark.row("T103", "T104", "T107", "T110")
+@given(
+    schema=ROOTS,
+    value=st.dictionaries(NAMES, VALUES, max_size=3),
+    rule=st.sampled_from([NARROW, SchemaRule(plain_root=True), SchemaRule(type_lists=False)]),
+)
+def test_whatever_a_tool_takes_its_fitted_schema_takes(
+    schema: dict[str, Any], value: dict[str, Any], rule: SchemaRule
+) -> None:
+    judge = jsonschema_rs.Draft202012Validator
+    try:
+        is_taken = judge(schema).is_valid(value)
+    except ValueError:  # a reference that leads nowhere
+        assume(condition=False)
+        return
+    fitted, _ = fit_schema(schema, rule)
+    if is_taken:
+        assert judge(as_json_schema(fitted)).is_valid(value)

@@ -12,9 +12,10 @@ from metis.events.house import MemoryEviction, MemoryUpdated, SkillLoaded
 from metis.session import Metis, Session
 from metis.session.facts import words_of
 from metis.session.memory import FILES
-from metis.tools import Confirmation, Rule
+from metis.tools import Confirmation, Registry, Rule
 from session.fake import Fake, Say, say, serving
-from session.kit import options
+from session.kit import ReadFile, options
+from session.test_told import WriteFile
 
 pytestmark = pytest.mark.anyio
 ALLOW = Confirmation(rules={SideEffects.WRITE: Rule.AUTO})
@@ -123,3 +124,22 @@ async def test_a_rule_about_skills_holds_for_a_message_that_names_one(
         await session.ask("do it again")
         models = [each.metadata.model for each in session.messages if each.metadata.model]
     assert models == ["anthropic:claude-haiku-4-5", "anthropic:claude-sonnet-4-6"]
+
+
+async def test_a_tool_that_is_registered_later_is_offered_beside_those_of_the_house(
+    url: str, tmp_path: Path
+) -> None:
+    registry = Registry(ReadFile)
+    chosen = {"tools": registry, "home": tmp_path, "confirmation": ALLOW}
+    script = [say("one"), *calling("write_file", path="a"), *calling("memory_ad", file="x")]
+    async with serving(Fake(*script)) as fake, Metis(url, options(fake, **chosen)) as m:
+        session = await m.session(model="sonnet")
+        await session.ask("one")
+        registry.register(WriteFile)
+        await session.ask("two")
+        assert last_result(session) == ("contents of a", False)
+        await session.ask("three")
+        assert "Did you mean memory_add" in last_result(session)[0]
+    house = ["memory_add", "memory_replace", "memory_consolidate"]
+    names = [[tool["name"] for tool in body["tools"]] for body in fake.bodies[:2]]
+    assert names == [["read_file", *house], ["read_file", "write_file", *house]]

@@ -354,6 +354,23 @@ async def test_a_history_near_the_limit_is_summed_up_before_the_call(url: str) -
     assert len(fake.asked[2].messages) == 2
 
 
+@pytest.mark.parametrize("why", ["small", "down"])
+async def test_a_summary_that_its_writer_cannot_write_is_written_by_the_model_of_the_turn(
+    url: str, why: str
+) -> None:
+    other = "openai:gpt-3.5-turbo" if why == "small" else GPT
+    down = [say(status=500, error="oh")] if why == "down" else []
+    script = [say("one", input_tokens=190_000), *down, say("the gist"), say("two")]
+    async with serving(Fake(*script)) as fake, Metis(url, options(fake, compact_with=other)) as m:
+        session = await m.session(model="haiku")
+        await session.ask("word " * 20_000)
+        events = await events_of(session, "second")
+    assert [e.code for e in events if isinstance(e, Warned)] == ["compacted"]
+    models = [body["model"] for body in fake.bodies]
+    haiku = "claude-haiku-4-5"
+    assert models == [haiku, *(["gpt-5"] if why == "down" else []), haiku, haiku]
+
+
 async def test_a_turn_that_cannot_be_shortened_fails_with_the_overflow(url: str) -> None:
     full = say(status=400, error="prompt is too long: 250000 tokens > 200000 maximum")
     async with serving(Fake(full)) as fake, Metis(url, options(fake)) as m:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 import metis
+from metis.canonical.errors import BudgetExceededError
 from metis.session import Options, Stored, TurnEnded
 from metis.streaming import TextDelta
 
@@ -40,6 +41,28 @@ def test_a_session_without_async(url: str) -> None:
         other = session.fork()
         assert other.ask("say hello") is not None
         session.end()
+
+
+def test_a_session_without_async_goes_back_and_tells_what_it_knows(url: str) -> None:
+    with metis.open_sync(url, SIM) as m:
+        session = m.session(model="sonnet")
+        session.ask("say one")
+        session.ask("say two")
+        start = session.turns[0].question.id
+        used, why = session.context(), session.why()
+        assert used is not None
+        assert used.tokens > 0
+        assert why is not None
+        assert why.record.chosen_model == used.model
+        events = list(session.retry("gpt-5"))
+        assert isinstance(events[-1], TurnEnded)
+        assert session.compact() == 2
+        assert len(session.undo()) == 1
+        session.rewind(start)
+        assert len(session.messages) == 1
+        session.set_budget(session.cost().total_usd)
+        with pytest.raises(BudgetExceededError):
+            session.ask("say three")
 
 
 def test_what_is_not_open_says_so() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bench import Made, answer, asking, context, defined, making, open_to_all, result_of, words
 from build import assistant, user
@@ -485,3 +486,22 @@ async def test_a_tool_that_needs_a_workspace_runs_with_one_only(tmp_path: Path) 
     factory = making("echo", echo, requires_workspace=True)
     assert error_class(await answer(factory, context())) is ErrorClass.PERMISSION_DENIED
     assert error_class(await answer(factory, context(tmp_path))) is None
+
+
+async def test_a_question_of_one_session_keeps_no_other_waiting() -> None:
+    both_asked = asyncio.Event()
+    asked: list[str] = []
+
+    async def ask(question: Question) -> Answer:
+        asked.append(question.context.session_id)
+        if len(asked) == 2:
+            both_asked.set()
+        await both_asked.wait()
+        return Answer(Verdict.ALLOW_ONCE)
+
+    dispatcher = confirming(Confirmation(ask), ("write", SideEffects.WRITE))
+    contexts = [context(), replace(context(), session_id="sess_01J00000000000000000000001")]
+    runs = [dispatcher.run([asking("write")], each) for each in contexts]
+    answers = await asyncio.gather(*runs)
+    assert [error_class(message) for (message,) in answers] == [None, None]
+    assert len(set(asked)) == 2

@@ -165,8 +165,9 @@ def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
         "$.generationConfig.candidateCount",
         "$.generationConfig.responseJsonSchema",
         "$.generationConfig.responseMimeType",
-        "$.generationConfig.thinkingConfig",
+        "$.generationConfig.thinkingConfig.includeThoughts",
         "$.labels",
+        "$.reasoning",
         "$.safetySettings",
         "$.top_k",
     ]

@@ -336,7 +336,7 @@ def test_options_that_only_ollama_knows_are_named_one_by_one() -> None:
     wire = adapters.get("openai").to_wire(
         request.messages, request.tools, replace(request.options, model="gpt-4o")
     )
-    assert sorted(loss.path for loss in wire.losses) == ["$.options.seed", "$.think"]
+    assert sorted(loss.path for loss in wire.losses) == ["$.options.seed", "$.reasoning"]
     assert json.loads(wire.body)["stream"] is True
     assert json.loads(wire.body)["temperature"] == 1
 

@@ -17,6 +17,7 @@ from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
 from metis.adapters.serving import served
+from metis.adapters.tags import TagReader, join, joined, split
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -89,10 +90,11 @@ class Adapter:
         """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
         model = self._fitted(self._asked_model(options), options)
         asked = Asked(self.profile, model)
-        taken, sent = asked.project(options, tools)
-        told = self._told(messages, model, self._target(model, taken))
+        taken, sent = asked.project(options, tools, messages)
+        said = asked.conversation(messages)
+        told = self._told(said, model, self._target(model, taken))
         body = told.turns.body(sent, taken)
-        if told.calls is not None and not _is_begun(messages):
+        if told.calls is not None and not _is_begun(said):
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
@@ -123,9 +125,11 @@ class Adapter:
 
     def _fitted(self, model: Model, options: AdapterOptions) -> Model:
         """The model as the options of a request make it; the same facts are the same target."""
-        if self._codec.fit is None:
-            return model
-        fitted = self._codec.fit(model.target, options)
+        fitted = model.target
+        if self._codec.fit is not None:
+            fitted = self._codec.fit(fitted, options)
+        if options.tells_thoughts:
+            fitted = replace(fitted, tells_thoughts=True)
         if fitted is model.target:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
@@ -135,9 +139,9 @@ class Adapter:
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None and sent.calls is not None:
-            more = project_more(messages[len(sent.messages) :], target, sent.calls)
+            more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
         if sent is None or more is None:
-            more = project(messages, target)
+            more = project(self._own(messages), target)
             sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*sent.losses, *more.losses]
@@ -150,6 +154,10 @@ class Adapter:
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
         return Sent(tuple(messages), target, calls, dialect, losses, turns)
+
+    def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages as this provider knows them."""
+        return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
         """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
@@ -193,6 +201,15 @@ class Adapter:
             path=path,
         )
 
+    def changed_since_sent(
+        self, messages: Sequence[Message], *, model: str | None = None
+    ) -> Message | None:
+        """The first message that is not as it was when it was sent to a model last.
+
+        The provider keeps beginnings of requests; from this message on they serve for nothing.
+        """
+        return self._memory.changed(messages, self.wire_model(model))
+
     def estimate_input_tokens(
         self,
         messages: Sequence[Message],
@@ -211,6 +228,8 @@ class Adapter:
         """The message of a response; an error body raises the error that it stands for."""
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
+        if self.profile.tags_thoughts:
+            message = split(message, self.name)
         return self._reading(context).read(message)
 
     async def stream_response(
@@ -227,19 +246,27 @@ class Adapter:
     def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
-        return CallReader(self._codec.stream_reader(context), self._reading(context))
+        reader = self._codec.stream_reader(context)
+        if self.profile.tags_thoughts:
+            reader = TagReader(reader, self.name)
+        return CallReader(reader, self._reading(context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
         request = self._codec.decode_request(_bytes_of(body), self._context(context))
+        if self.profile.tags_thoughts:
+            messages = tuple(split(message, self.name) for message in request.messages)
+            request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
         if has_foreign_spelling(message, self.profile.protocol, self.name):
             message = without_spelling(message)
+        elif self.profile.tags_thoughts:
+            message = join(message)
         message, losses = served(message, self.profile)
         for loss in losses:
             log.warning("%s", loss, extra=_fields(loss))

@@ -6,8 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.container import runs_code, with_container
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
+from metis.adapters.thinking import Thinking
 from metis.adapters.toolbox import (
     LostOption,
     is_usual,
@@ -16,6 +18,7 @@ from metis.adapters.toolbox import (
     shaped,
     without_choice,
 )
+from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
@@ -23,6 +26,8 @@ from metis.wire.shape import Wire, maybe_list, maybe_object
 
 _UNSAID: tuple[Any, ...] = (None, "", [], {})
 """Values of an option that say nothing."""
+_FORCED_TOOLS = "forced_tools"
+"""The name under which the catalogue tells that a model cannot be made to call a tool."""
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
 
 
@@ -34,19 +39,29 @@ class Asked:
         self._model = model
         self._codec = CODECS[profile.protocol]
         self.lost: list[LostOption] = []
+        self._thinking = Thinking(model, profile.protocol, self.lost)
+        self._is_cached = False
 
     def project(
-        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
+        self,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message] = (),
     ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
         """The options and tools that the provider takes; the rest is in `lost`."""
         protocol, profile = self._profile.protocol, self._profile
         own = options.native.get(protocol)
-        asked = self._options(options, tools)
+        asked = self._options(options, tools, messages)
         if not is_own(options, profile):
             tools, asked = named(profile, tools, asked, self.lost)
             tools = shaped(profile, tools, self.lost)
         # A client that speaks to the provider itself knows what it asks for.
         is_refused = not (self._model.capabilities.supports_tools or is_own(options, profile))
+        self._is_cached = self._names_cache(options)
+        if self._is_cached:
+            tools, asked = self._beside_cache(tools, asked)
+        if runs_code(own) and options.origin is None:
+            asked = with_container(asked, messages, profile, self.lost)
         if tools and is_refused:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
@@ -55,19 +70,81 @@ class Asked:
             asked = without_choice(asked, own, self._codec, self.lost)
         return asked, tools
 
-    def _options(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
+    def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages beside these options: a kept prefix has its own instructions (T178)."""
+        if not self._is_cached:
+            return messages
+        leading = (Role.SYSTEM, Role.DEVELOPER)
+        first = next((n for n, one in enumerate(messages) if one.role not in leading), 0)
+        if first:
+            reason = "the kept prefix that is named has instructions of its own"
+            self.lost.append(LostOption("systemInstruction", reason))
+        return messages[first:]
+
+    def _names_cache(self, options: AdapterOptions) -> bool:
+        """Whether a prefix is named that was kept before, by somebody else than a client."""
+        key, own = self._profile.named_cache, options.native.get(self._profile.protocol)
+        return key is not None and bool(own and own.get(key)) and options.origin is None
+
+    def _beside_cache(
+        self, tools: Sequence[ToolDefinition], asked: AdapterOptions
+    ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
+        """Without the tools and the choice among them, which lie in the kept prefix."""
+        reason = "the kept prefix that is named has tools of its own"
+        self.lost += [LostOption("tools", f"{reason}: {tool.name}") for tool in tools]
+        if asked.tool_choice is not None:
+            self.lost.append(LostOption("tool_choice", reason))
+        return (), replace(asked, tool_choice=None)
+
+    def _options(
+        self,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
+    ) -> AdapterOptions:
         own = self._profile.protocol
         self.lost += _foreign(options, own, tools)
         spelled = options.native.get(own)
         if is_own(options, self._profile):
-            model = options.model and self._model.name
-            asked = replace(options, model=model)
-            # Another model than the client asked for may take less (T183).
-            return asked if model == (spelled or {}).get("model") else self._taken(asked)
+            return self._own_options(options, spelled or {}, tools, messages)
+        wish = self._thinking.fit(options, has_tools=bool(tools), messages=messages)
         native = self._native(spelled, options.origin, tools)
-        asked = self._taken(replace(options, model=self._model.name))
+        asked = self._taken(replace(wish, model=self._model.name))
         asked = self._told(self._allowed(asked, tools), native)
+        if wish.reasoning is not None or options.reasoning is not None:
+            asked = self._spelled(asked, native)
         return replace(asked, native={own: native} if native else {})
+
+    def _own_options(
+        self,
+        options: AdapterOptions,
+        spelled: Mapping[str, Any],
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
+    ) -> AdapterOptions:
+        """The options of a client of the provider; what it did not ask itself is made to fit."""
+        model = options.model and self._model.name
+        asked = replace(options, model=model)
+        # Where the path names the model, the body does not tell which one the client asked for.
+        is_same = model == spelled.get("model", model)
+        said = self._codec.reasoning.decode(spelled).reasoning
+        if is_same and said == options.reasoning:
+            return asked
+        # Another model than the client asked for may take less (T48, T183).
+        wish = self._thinking.fit(asked, has_tools=bool(tools), messages=messages)
+        taken = wish if is_same else self._taken(wish)
+        if wish.reasoning is None and options.reasoning is None:
+            return taken
+        native = dict(spelled)
+        return replace(
+            self._spelled(taken, native), native={**options.native, self._profile.protocol: native}
+        )
+
+    def _spelled(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
+        """The wish for thoughts, said in the form that the model takes (T206)."""
+        rule, keys = self._model.thinking, self._codec.reasoning
+        keys.spell(native, options.reasoning, None if rule is None else rule.form)
+        return replace(options, reasoning=keys.decode(native).reasoning)
 
     def _taken(self, options: AdapterOptions) -> AdapterOptions:
         """Without what the provider or the model refuses."""
@@ -77,10 +154,14 @@ class Asked:
             for option in self._profile.refused_options
         }
         refused |= {option: f"{name} takes no {option}" for option in self._model.refused}
+        for option, reason in self._thinking.refused.items():
+            # One is what these options are anyway.
+            if getattr(options, option, None) != 1:
+                refused.setdefault(option, reason)
         for group in self._model.conflicts:
             stated = [one for one in group if getattr(options, one) is not None]
             refused |= {one: f"{name} takes no {one} beside {stated[0]}" for one in stated[1:]}
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = self._unforced(options)
         for option in sorted(refused):
             if getattr(options, option, None) is not None:
                 changes[option] = None
@@ -88,11 +169,23 @@ class Asked:
                     self.lost.append(LostOption(option, refused[option]))
         return replace(options, **changes) if changes else options
 
+    def _unforced(self, options: AdapterOptions) -> dict[str, Any]:
+        """Free to call no tool, where a model cannot be made to (T46)."""
+        choice = options.tool_choice
+        if _FORCED_TOOLS not in self._model.refused or choice is None:
+            return {}
+        if choice.mode not in ("required", "tool"):
+            return {}
+        self._alter("tool_choice", f"{self._model.name} cannot be made to call a tool")
+        return {"tool_choice": ToolChoice("auto")}
+
     def _allowed(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
         """Within the limits of the model, and with a choice of tools that can be stated."""
         changes: dict[str, Any] = {}
         capabilities, wanted = self._model.capabilities, options.max_output_tokens
         most = capabilities.max_output_tokens
+        if wanted is None and self._profile.default_length is not None:
+            changes["max_output_tokens"] = min(self._profile.default_length, most)
         if self._model.is_listed and wanted is not None and wanted > most:
             changes["max_output_tokens"] = most
             self._alter("max_output_tokens", f"{self._model.name} writes {most} tokens at most")
@@ -137,8 +230,10 @@ class Asked:
         if origin is None:
             return dict(spelled)
         profile, codec = self._profile, self._codec
-        known = codec.common_keys - profile.unknown_keys - self._model.refused
-        for key in _own_keys(spelled, codec.shared_keys | known):
+        refused = self._model.refused | self._thinking.refused.keys()
+        known = codec.common_keys - profile.unknown_keys - refused
+        shared = codec.shared_keys | codec.reasoning.decode(spelled).keys
+        for key in _own_keys(spelled, shared | known):
             reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
             self.lost.append(LostOption(key, reason))
         self.lost += lost_tools(str(origin), spelled, tools, codec, strict=True)
@@ -180,7 +275,9 @@ def _foreign(
         if protocol == own:
             continue
         codec = CODECS.get(protocol)
-        shared = frozenset[str]() if codec is None else codec.shared_keys
+        shared = frozenset[str]()
+        if codec is not None:
+            shared = codec.shared_keys | codec.reasoning.decode(keys).keys
         for key in _own_keys(keys, shared):
             yield LostOption(key, f"the option {key!r} of {protocol} has no place here")
         yield from lost_tools(protocol, keys, tools, codec)

@@ -17,6 +17,7 @@ from metis.canonical.blocks import (
     ContentBlock,
     RedactedThinkingBlock,
     ThinkingBlock,
+    ToolResultBlock,
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
@@ -26,6 +27,7 @@ from metis.wire.shape import Wire
 from metis.wire.spelling import extra_keys, spelled
 
 _OUR_LENGTH = 29
+_SEVERAL = 2
 _ASSISTANT = Role.ASSISTANT
 _Thought = ThinkingBlock | RedactedThinkingBlock
 
@@ -53,6 +55,8 @@ class Dialect:
         """The messages, each in its own spelling for this host or in one that the host takes."""
         name, protocol = self._profile.name, self._profile.protocol
         self._losses = []
+        if self._profile.single_calls:
+            messages = self._one_by_one(messages)
         last = len(messages) - 1
         changed: dict[int, Message] = {}
         for index, message in enumerate(messages):
@@ -74,6 +78,34 @@ class Dialect:
         if changed:
             messages = [changed.get(index, message) for index, message in enumerate(messages)]
         return messages, self._losses
+
+    def _one_by_one(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages with every call in an answer of its own, right before its result (T18)."""
+        found: list[Message] = []
+        waiting: dict[str, Message] = {}
+        for message in messages:
+            block = message.content[0] if message.content else None
+            if isinstance(block, ToolResultBlock):
+                own = waiting.pop(block.tool_use_id, None)
+                found += (message,) if own is None else (own, message)
+                continue
+            found += waiting.values()
+            waiting = self._parted(message)
+            found += () if waiting else (message,)
+        return [*found, *waiting.values()]
+
+    def _parted(self, message: Message) -> dict[str, Message]:
+        """An answer with several calls as one for each, by their ids; nothing for all others."""
+        calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+        if len(calls) < _SEVERAL:
+            return {}
+        reason = "each call goes with its own result"
+        self._losses.append(self._loss(message, "$.tool_calls", reason, Change.ALTERED))
+        others = [block for block in message.content if not isinstance(block, ToolUseBlock)]
+        parts = [(*others, calls[0]), *((call,) for call in calls[1:])]
+        return {
+            call.id: replace(message, content=part) for call, part in zip(calls, parts, strict=True)
+        }
 
     def _is_usual(self, content: Sequence[ContentBlock]) -> bool:
         """Whether what the codec writes is what the host takes."""

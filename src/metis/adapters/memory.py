@@ -49,6 +49,14 @@ class Memory:
         same = map(is_, sent.messages, islice(messages, len(sent.messages)))
         return sent if all(same) else None
 
+    def changed(self, messages: Sequence[Message], model: str) -> Message | None:
+        """The first message of a conversation that is not as it was when it was sent."""
+        sent = self._sent.get((messages[0].id, model)) if messages else None
+        for old, new in zip(() if sent is None else sent.messages, messages, strict=False):
+            if old is not new and (old.id != new.id or old.digest() != new.digest()):
+                return new
+        return None
+
     def keep(self, sent: Sent) -> None:
         """Remember what was sent."""
         key = (sent.messages[0].id, sent.target.model)

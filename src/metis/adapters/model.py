@@ -4,10 +4,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
-from metis.catalog.load import catalog, refusals, token_table
+from metis.catalog.load import catalog, reasoning, refusals, token_table
 from metis.catalog.models import AdapterCapabilities, ModelInfo
+from metis.catalog.reasoning import ThinkingRule
 from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
 
@@ -25,6 +27,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Options that it does not take."""
     conflicts: tuple[tuple[str, ...], ...]
     """Options of which it takes one only."""
+    thinking: ThinkingRule | None
+    """How it can be told how much to think; None for a model that does not."""
     rates: TokenRates
     """What costs how many tokens."""
 
@@ -35,6 +39,8 @@ class _Facts(NamedTuple):
     entry: ModelInfo | None
     refused: frozenset[str]
     conflicts: tuple[tuple[str, ...], ...]
+    least_cached_tokens: int
+    thinking: ThinkingRule | None
     rates: TokenRates
 
 
@@ -46,20 +52,28 @@ def _facts(model: str) -> _Facts:
         catalog().entries.get(model),
         known.of(model),
         known.conflicts_of(model),
+        known.least_cached_of(model),
+        reasoning().of(model),
         token_table().rates(model),
     )
 
 
 def model_of(profile: Profile, name: str) -> Model:
     """What is known of a model of a provider, and what is assumed where nothing is."""
-    entry, refused, conflicts, rates = _facts(f"{profile.catalogued or profile.name}:{name}")
+    facts = _facts(f"{profile.catalogued or profile.name}:{name}")
+    entry, refused = facts.entry, facts.refused
     capabilities = profile.defaults if entry is None else entry.capabilities
+    is_known_not_to = entry is not None and not capabilities.supports_thinking
     return Model(
         name=name,
         capabilities=capabilities,
-        target=profile.target(capabilities, name, refused),
+        target=replace(
+            profile.target(capabilities, name, refused),
+            least_cached_tokens=facts.least_cached_tokens,
+        ),
         is_listed=entry is not None,
         refused=refused,
-        conflicts=conflicts,
-        rates=rates,
+        conflicts=facts.conflicts,
+        thinking=None if is_known_not_to else facts.thinking,
+        rates=facts.rates,
     )

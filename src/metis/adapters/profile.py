@@ -65,6 +65,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Keys which the hosts of the protocol share, but which are called otherwise here."""
     length_key: str | None = None
     """What the limit of an answer is called here, where the protocol has two names (T182)."""
+    default_length: int | None = None
+    """What an answer may be long where the provider wants a limit and nobody states one (T181)."""
+    named_cache: str | None = None
+    """The key that names a kept prefix, which holds instructions and tools already (T178)."""
     must_call: str | None = None
     """The word for a model that must call a tool, if it is not the protocol's (T113)."""
     names_tools: bool = True
@@ -96,6 +100,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
     """Whether every answer has to come back with that key, be it empty (T49, T50)."""
+    tags_thoughts: bool = False
+    """Whether thoughts may stand in the text of its answers, between tags (T70)."""
     pairs_thoughts: bool = False
     """Whether a thought is refused without what it led to."""
     keeps_answers: bool = False
@@ -118,6 +124,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What the provider takes for the signature of a call that another model made."""
     older_models: tuple[str, ...] = ()
     """How models begin that need no such signature, and take only text in results."""
+    single_calls: bool = False
+    """Whether each call has to stand in an answer of its own, followed by its result (T18)."""
     raw_arguments: bool = False
     """Whether arguments that are no JSON may go back to it as they came."""
     tool_name_length: int = 64

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed
 from metis.projection.schemas import SchemaRule
+from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
 from metis.wire.tool_ids import IdRule
 
 _PLAIN_ROOT = SchemaRule(plain_root=True)
@@ -26,6 +27,7 @@ _GEMINI = Profile(
         system_in_list=False,
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
+    named_cache="cachedContent",
     documents=True,
     audio_media_types=frozenset(
         {
@@ -108,6 +110,7 @@ PROFILES: Mapping[str, Profile] = {
             images=True,
             system_in_list=False,
         ),
+        default_length=DEFAULT_MAX_TOKENS,
         schemas=_PLAIN_ROOT,
         ids=IdRule(prefix="toolu_"),
         documents=True,
@@ -211,6 +214,7 @@ COMPATIBLE = Profile(
     asks_for_usage=True,
     ids=IdRule(prefix="call_", longest=40),
     joins_text=True,
+    tags_thoughts=True,
     text_documents=False,
     document_context=False,
     defaults=assumed(

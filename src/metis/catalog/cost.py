@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError, MetisError
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
+from metis.catalog.exact import EXACT
 from metis.catalog.load import catalog, price_table, pricing_versions
 from metis.catalog.model_id import is_model_id
-from metis.catalog.prices import EXACT, Period, PriceTable, Tariff
+from metis.catalog.prices import Period, PriceTable, Tariff
 
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
 

@@ -12,6 +12,7 @@ from metis.canonical.errors import CatalogDataError, UnknownPricingError
 from metis.canonical.problem import Problem
 from metis.catalog.models import Catalog, read_catalog
 from metis.catalog.prices import PriceTable, read_price_table
+from metis.catalog.reasoning import ReasoningTable, read_reasoning
 from metis.catalog.refusals import Refusals, read_refusals
 from metis.catalog.tokens import TokenTable, read_token_table
 
@@ -42,6 +43,13 @@ def refusals() -> Refusals:
     """What single models do not take."""
     name = "refusals.toml"
     return read_refusals(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+
+
+@cache
+def reasoning() -> ReasoningTable:
+    """How models can be told how much to think."""
+    name = "reasoning.toml"
+    return read_reasoning(_parse((_DATA / name).read_text(encoding="utf-8"), name))
 
 
 @cache

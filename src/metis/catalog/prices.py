@@ -9,7 +9,8 @@ A table is read from plain data, as a TOML file gives it::
     "anthropic:claude-sonnet-4-6" = { input_per_mtok_usd = 3, output_per_mtok_usd = 15,
         cached_read_per_mtok_usd = 0.3, cache_write_per_mtok_usd = 3.75 }
 
-Rates are US dollars per million tokens. A model has one set of rates, or a list of them with
+Rates are US dollars per million tokens, or in another currency that the table knows
+(`metis.catalog.currency`). A model has one set of rates, or a list of them with
 `starts_on` dates. Beside the rates a set may hold
 
 - `long_context`: rates with `above_tokens`, for prompts longer than that;
@@ -24,7 +25,7 @@ their own, and as much as fresh input where they have not. The default follows t
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
+from decimal import Context, Decimal, InvalidOperation, localcontext
 from itertools import pairwise
 from typing import Any, cast
 
@@ -33,10 +34,9 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import CatalogDataError, InvalidValueError, UnpricedModelError
 from metis.canonical.problem import Problem
+from metis.catalog.currency import in_dollars, read_currencies
+from metis.catalog.exact import EXACT
 from metis.catalog.model_id import is_model_id
-
-EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
-"""Money is never rounded: in this context a result that does not fit is an error."""
 
 _MAX_RATE = 1_000_000
 _FINEST_RATE = Decimal("1E-12")
@@ -201,13 +201,17 @@ def _hint(model: str) -> str:
     )
 
 
+_SECTIONS = ("pricing_version", "source", "currencies", "models")
+
+
 def read_price_table(data: Mapping[str, object]) -> PriceTable:
     """Read a price table from plain data; every problem is reported with its path."""
-    problems = list(_unknown_keys(data, ("pricing_version", "source", "models"), "$"))
+    problems = list(_unknown_keys(data, _SECTIONS, "$"))
     version = _text(data, "pricing_version", problems)
     source = _text(data, "source", problems)
+    currencies = read_currencies(data.get("currencies"), problems)
     models = {
-        model: _read_model(model, row, f'$.models."{model}"', problems)
+        model: _read_model(model, row, f'$.models."{model}"', problems, currencies)
         for model, row in _table(data.get("models"), "$.models", problems).items()
     }
     if problems:
@@ -223,16 +227,24 @@ def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str
     return value
 
 
-def _read_model(model: str, row: object, path: str, problems: list[Problem]) -> ModelPrices:
+def _read_model(
+    model: str,
+    row: object,
+    path: str,
+    problems: list[Problem],
+    currencies: Mapping[str, Decimal],
+) -> ModelPrices:
     if not is_model_id(model):
         problems.append(Problem(path, "M-178", "the key is not <provider>:<model_name>"))
     if isinstance(row, list):
         rows = cast("list[object]", row)
-        periods = [
-            _read_period(period, f"{path}[{index}]", problems) for index, period in enumerate(rows)
-        ]
+        places = [(period, f"{path}[{index}]") for index, period in enumerate(rows)]
     else:
-        periods = [_read_period(row, path, problems)]
+        places = [(row, path)]
+    periods = [
+        _read_period(in_dollars(period, currencies, place, problems), place, problems)
+        for period, place in places
+    ]
     problems += _period_problems(periods, path)
     return ModelPrices(tuple(periods))
 

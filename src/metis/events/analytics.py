@@ -11,7 +11,8 @@ from msgspec import Struct
 from metis.canonical.errors import MetisError
 from metis.canonical.metadata import ChainPolicy, StopReason, Usage
 from metis.catalog.cost import cost
-from metis.catalog.prices import EXACT, PriceTable
+from metis.catalog.exact import EXACT
+from metis.catalog.prices import PriceTable
 from metis.events.event import Event
 from metis.events.work import LlmCallCompleted, LlmCallFailed, RouteDecided, SessionCompacted
 

@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 from msgspec import Struct
 
 from metis.canonical.errors import InvalidValueError
-from metis.catalog.prices import EXACT
+from metis.catalog.exact import EXACT
 from metis.events.event import Event
 from metis.events.house import BudgetExceeded, BudgetScope, BudgetWarned
 from metis.events.work import LlmCallCompleted, LlmCallFailed, SessionCompacted

@@ -120,14 +120,24 @@ def _project(
     if reason is None:
         return _without_context(block, message, path, ledger)
     fail_if_critical(block, message, path, reason)
+    told = _told(block, target)
+    if told is not None:
+        ledger.altered(message, block.type, path, f"{reason}; sent as text")
+        return told
     if isinstance(block, _SILENT):
         ledger.dropped(message, block.type, path, reason)
         return None
-    if isinstance(block, ToolUseBlock):
-        ledger.altered(message, block.type, path, f"{reason}; sent as text")
-        return told_call(block)
     ledger.altered(message, block.type, path, f"{reason}; a note stands in its place")
     return _note(block)
+
+
+def _told(block: ContentBlock, target: Target) -> TextBlock | None:
+    """What is said as text of a block that the target does not take; None if nothing is."""
+    if isinstance(block, ToolUseBlock):
+        return told_call(block)
+    if isinstance(block, ThinkingBlock) and target.tells_thoughts and block.text.strip():
+        return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
+    return None
 
 
 def _settled(
@@ -232,7 +242,7 @@ def _refusal(  # noqa: PLR0911 - one line a kind
     """Why a target cannot carry a block; None if it can."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
-            return _thinking_refusal(block, message, target)
+            return thinking_refusal(block, message, target)
         case OpaqueBlock():
             return None if block.issuer in target.issuers else f"only {block.issuer} understands it"
         case UnknownBlock():
@@ -265,9 +275,10 @@ def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool
     return target.knows_ids and not block.signature and not is_whole
 
 
-def _thinking_refusal(
+def thinking_refusal(
     block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
 ) -> str | None:
+    """Why a target does not take a thought back; None if it does."""
     if not target.takes_thinking:
         return "the target takes no thoughts"
     # A thought that does not say whose it is was sealed by whoever gave the answer (T40).

@@ -16,6 +16,8 @@ from metis.canonical.blocks import (
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
 )
 from metis.canonical.message import Message
 from metis.canonical.metadata import CacheHint
@@ -24,6 +26,14 @@ from metis.projection.target import is_native
 
 SHORT, LONG = "5m", "1h"
 """The two lifetimes that a mark can have; the short one is what is meant if none is named."""
+
+
+LOOKED_BACK = 20
+"""How many blocks before a mark are looked at for one of an earlier request."""
+_CHARACTERS = 3
+"""How many characters a token has at least; so that no prefix is called short that is not."""
+_MEDIUM = 3000
+"""What a picture or a document counts as."""
 
 
 class _Mark(Struct):
@@ -39,13 +49,16 @@ def plan_marks(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
     """The same messages with the hints that the target takes as marks (T170-T175).
 
     Where there are more than a request may hold, the first stays, because most rests on it, and
-    the last ones, which the next request reads.
+    the last ones, which the next request reads. Where a long way of blocks follows the last mark,
+    others are set on it, for the target looks only so far back (T179).
     """
     if not any(message.metadata.hints for message in messages):
         return list(messages)
     if not ledger.target.cache_marks:
         return [_unmarked(message, ledger) for message in messages]
     marks = _choose(_found(messages, ledger), ledger.target.cache_marks)
+    marks += _rolling(messages, marks, ledger)
+    _warn_if_short(messages, marks, ledger)
     _settle_lifetimes(messages, marks, ledger)
     planned: dict[int, list[CacheHint]] = {}
     for mark in marks:
@@ -109,6 +122,74 @@ def _choose(marks: list[_Mark], limit: int) -> list[_Mark]:
         return marks
     kept = [ours[0], *ours[len(ours) - room + 1 :]] if room > 1 else ours[len(ours) - room :]
     return [mark for mark in marks if mark.is_own or any(mark is each for each in kept)]
+
+
+def _rolling(messages: Sequence[Message], marks: list[_Mark], ledger: Ledger) -> list[_Mark]:
+    """Marks behind the last one, each as near to the next as the target looks back (T179)."""
+    room = ledger.target.cache_marks - len(marks)
+    if room <= 0 or not marks:
+        return []
+    last = marks[-1]
+    places = [
+        (index, place)
+        for index, message in enumerate(messages)
+        for place in range(len(message.content))
+        if (index, place) > (last.message, last.hint.after)
+    ]
+    more: list[_Mark] = []
+    within, gap = places, len(places)
+    while within and gap > LOOKED_BACK and len(more) < room:
+        found = _carrier(messages, within, ledger)
+        if found is None:
+            break
+        index, place = found
+        reason = "many blocks follow the mark before it, so that one more is set"
+        ledger.synthesised(messages[index], "hint", f"$.content[{place}]", reason)
+        more.append(_Mark(index, CacheHint(after=place), is_own=False))
+        gap = places.index(found) + 1
+        within = places[: max(gap - LOOKED_BACK, 0)]
+    return more[::-1]
+
+
+def _carrier(
+    messages: Sequence[Message], places: list[tuple[int, int]], ledger: Ledger
+) -> tuple[int, int] | None:
+    """The last of some places that can be marked."""
+    for index, place in reversed(places):
+        is_free = not is_native(messages[index], ledger.target)
+        if is_free and _last_carrier(messages[index].content, place) == place:
+            return index, place
+    return None
+
+
+def _warn_if_short(messages: Sequence[Message], marks: list[_Mark], ledger: Ledger) -> None:
+    """Tell of a prefix that is too short to be kept; what is cached then is nothing (T179)."""
+    least = ledger.target.least_cached_tokens
+    if not least or not marks or marks[-1].is_own:
+        return
+    last = marks[-1]
+    size = 0
+    for message in messages[: last.message + 1]:
+        size += sum(map(_length, message.content))
+        if size > least * _CHARACTERS:
+            return
+    reason = f"some {size // _CHARACTERS} tokens stand before the mark, tools aside; "
+    reason += f"the target keeps {least} or more"
+    path = f"$.content[{last.hint.after}]"
+    ledger.altered(messages[last.message], "hint", path, reason)
+
+
+def _length(block: ContentBlock) -> int:
+    """About how many characters a block is worth."""
+    match block:
+        case TextBlock() | ThinkingBlock():
+            return len(block.text)
+        case ToolResultBlock():
+            return sum(map(_length, block.content))
+        case ToolUseBlock():
+            return len(str(block.input))
+        case _:
+            return _MEDIUM
 
 
 def _settle_lifetimes(messages: Sequence[Message], marks: list[_Mark], ledger: Ledger) -> None:

@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import InvalidInput, TextBlock, ToolResultBlock, ToolUseBlock
@@ -17,6 +19,7 @@ PLAIN_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]+")
 _HASH_LENGTH = 8
+_read = msgspec.json.Decoder().decode
 
 
 def wire_name(name: str, length: int = 64) -> str:
@@ -67,11 +70,24 @@ def _project_call(call: ToolUseBlock, message: Message, path: str, ledger: Ledge
         ledger.altered(message, "tool_use", f"{path}.name", reason)
         call = replace(call, name=name)
     if call.invalid is not None and not ledger.target.takes_raw_arguments:
-        reason = "its arguments are no JSON object; the result tells them"
+        reason = "its arguments are no JSON object; they are sent inside of one"
         fail_if_critical(call, message, path, reason)
         ledger.altered(message, "tool_use", f"{path}.input", reason)
-        call = replace(call, input={}, invalid=None)
+        call = replace(call, input=_wrapped(call.invalid.raw), invalid=None)
     return call
+
+
+def _wrapped(raw: str) -> dict[str, Any]:
+    """Arguments that are no object, in one that keeps all of them (T32).
+
+    >>> _wrapped("[1]"), _wrapped('{"a":')
+    ({'_value': [1]}, {'_raw': '{"a":'})
+    """
+    try:
+        value: object = _read(raw)
+    except (ValueError, RecursionError):
+        return {"_raw": raw}
+    return {"_value": value}
 
 
 def _explained(
@@ -81,8 +97,6 @@ def _explained(
     if fault is None:
         return message
     told = f"The arguments of this call were not valid: {fault.error}"
-    if not ledger.target.takes_raw_arguments:
-        told += f"\nThey were: {fault.raw}"
     texts = [block.text for block in result.content if isinstance(block, TextBlock)]
     if any(told in text for text in texts):
         return message

@@ -179,6 +179,9 @@ class _Shaping:
         del schema["type"]
         if len(named) == 1:
             schema["type"] = named[0]
+        elif named and "anyOf" in schema:
+            # A part has one union; the types of its members say more than its own.
+            self._tell("the types of a part that is a union are left to its members")
         elif named:
             schema["anyOf"] = [{"type": kind} for kind in named]
         if len(named) < len(cast("list[Any]", kinds)):
@@ -234,10 +237,9 @@ class _Shaping:
             if isinstance(members, list):
                 self._tell(f"{union!r} at the root is folded into one object")
                 objects = [
-                    self._folded(cast("_Schema", each), depth + 1)
+                    self._folded(_object(each), depth + 1)
                     for each in cast("list[Any]", members)
-                    if isinstance(each, dict)
-                    and cast("_Schema", each).get("type", "object") == "object"
+                    if _takes_objects(each)
                 ]
                 plain = _merged(plain, objects, needs_all=union == "allOf")
         return plain
@@ -258,12 +260,21 @@ def _merged(schema: _Schema, objects: list[_Schema], *, needs_all: bool) -> _Sch
     required = _required(schema) | more
     merged = {**schema, "properties": properties}
     if required:
-        merged["required"] = [name for name in properties if name in required]
+        named = [name for name in properties if name in required]
+        merged["required"] = [*named, *sorted(required - properties.keys())]
     return merged
 
 
 def _object(value: Any) -> _Schema:
     return cast("_Schema", value) if isinstance(value, dict) else {}
+
+
+def _takes_objects(part: Any) -> bool:
+    """Whether a schema takes objects at all; `true` takes everything."""
+    if not isinstance(part, dict):
+        return part is True
+    kinds = cast("_Schema", part).get("type", "object")
+    return "object" in (kinds if isinstance(kinds, list) else (kinds,))
 
 
 def _properties(schema: _Schema) -> Mapping[str, Any]:

@@ -50,6 +50,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a thought without a signature is refused."""
     knows_ids: bool = False
     """Whether the id of a thought will do for its signature, because it keeps its answers."""
+    tells_thoughts: bool = False
+    """Whether thoughts that it does not take are told to it as marked text."""
     pairs_thoughts: bool = False
     """Whether a thought is refused without what it led to."""
     takes_artifacts: Literal["none", "own", "any"] = "none"
@@ -76,6 +78,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether the last turn may be an answer that ends in blanks."""
     cache_marks: int = 0
     """How many places a request may mark as the end of a reusable prefix."""
+    least_cached_tokens: int = 0
+    """How long a prefix has to be for the target to keep it."""
     takes_long_marks: bool = True
     """Whether a marked prefix may live for an hour."""
 

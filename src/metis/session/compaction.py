@@ -1,5 +1,6 @@
 """Compaction: the older part of a history becomes a summary; nothing is taken out of the store."""
 
+import logging
 from decimal import Decimal
 from typing import Literal
 
@@ -7,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock
+from metis.canonical.errors import ProviderError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Usage
@@ -19,8 +21,13 @@ from metis.session.trace import Trace
 from metis.store.entries import CompactionEntry
 from metis.wire.call import UNPRICED, RequestContext, ToolChoice
 
+log = logging.getLogger("metis.session")
+
 KEEP = 0.3
 """The part of the window that the newest messages may keep."""
+
+SPARE = 0.1
+"""The part of a window that a summary may take, and the error of an estimate."""
 
 ASK = (
     "Sum up our conversation up to here for somebody who goes on with it and has seen nothing of "
@@ -57,10 +64,7 @@ class Compaction:
         old = [each for each in messages[:start] if each.role is not Role.SYSTEM]
         if not old:
             return 0
-        writer = served
-        if self._setup.compact_with is not None:
-            writer = self._setup.models.served(self._setup.models.resolve(self._setup.compact_with))
-        answer, usage = await self._summary(messages[:start], writer)
+        writer, answer, usage = await self._written(messages[:start], served)
         text = words_of(answer.content)
         if not text.strip():
             await self._conversation.note_usage(writer.id, usage)
@@ -115,6 +119,28 @@ class Compaction:
         while 0 < start < len(messages) and messages[start].role is Role.TOOL:
             start -= 1
         return start
+
+    async def _written(
+        self, messages: list[Message], served: Served
+    ) -> tuple[Served, Message, Usage]:
+        """Who wrote a summary, and what: the model that is set for it, or the one of the turn.
+
+        A model that has no room for the history, or that is down, does not end the turn.
+        """
+        named = self._setup.compact_with
+        models = self._setup.models
+        other = served if named is None else models.served(models.resolve(named))
+        if other.id != served.id and self._has_room(messages, other):
+            try:
+                return other, *await self._summary(messages, other)
+            except ProviderError as error:
+                log.warning("%s wrote no summary: %s", other.id, type(error).__name__)
+        return served, *await self._summary(messages, served)
+
+    def _has_room(self, messages: list[Message], writer: Served) -> bool:
+        adapter = writer.adapter
+        tokens = adapter.estimate_input_tokens(messages, self._setup.tools, model=writer.id)
+        return tokens < (1 - SPARE) * adapter.capabilities(writer.id).max_context_tokens
 
     async def _summary(self, messages: list[Message], writer: Served) -> tuple[Message, Usage]:
         setup = self._setup

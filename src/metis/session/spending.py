@@ -8,7 +8,7 @@ from metis.events import Spent
 from metis.session.conversation import spent_in
 from metis.store import Store
 
-_MOST_SESSIONS = 100_000
+_FEW_SESSIONS = 16
 _LATE = timedelta(seconds=5)
 """Another writer's clock may be behind by that much."""
 
@@ -41,11 +41,19 @@ class Spending:
     async def _catch_up(self, now: datetime) -> None:
         first = datetime(now.year, now.month, 1, tzinfo=UTC)
         since = first if self._looked_at is None else self._looked_at - _LATE
-        for record in await self._store.sessions(_MOST_SESSIONS):
-            if record.updated_at < since:
-                break
-            await self._read(record.id)
+        for session_id in await self._changed(since):
+            await self._read(session_id)
         self._looked_at = now
+
+    async def _changed(self, since: datetime) -> list[str]:
+        """The sessions that changed since a time: mostly few of many, so few are asked for."""
+        limit = _FEW_SESSIONS
+        while True:
+            records = await self._store.sessions(limit)
+            changed = [record.id for record in records if record.updated_at >= since]
+            if len(changed) < len(records) or len(records) < limit:
+                return changed
+            limit *= 8
 
     async def _read(self, session_id: str) -> None:
         after = self._read_until.get(session_id, 0)

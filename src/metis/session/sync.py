@@ -13,12 +13,13 @@ from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
 from metis.session.conversation import SessionCost
 from metis.session.facts import words_of
-from metis.session.history import Place
+from metis.session.history import Place, Span
 from metis.session.library import Metis
 from metis.session.notices import TurnEvent
 from metis.session.options import Options
 from metis.session.session import Disposition, Said, Session
 from metis.session.swap import Preview
+from metis.session.window import Why, WindowUse
 from metis.store import SessionRecord
 
 T = TypeVar("T")
@@ -115,6 +116,23 @@ class SyncSession:
     def fork(self, *, at: Place | None = None) -> "SyncSession":
         """A new session that goes on from here, or from a message."""
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
+
+    @property
+    def turns(self) -> list[Span]:
+        """The turns that lead to here."""
+        return self._session.turns
+
+    def context(self, model: str | None = None) -> WindowUse | None:
+        """How full the window of a model is; of the one that would answer, if none is named."""
+        return self._session.context(model)
+
+    def why(self) -> Why | None:
+        """Why the last turn was answered by its model."""
+        return self._session.why()
+
+    def set_budget(self, limit_usd: Decimal | None) -> None:
+        """Set what this session may cost; None is no limit."""
+        self._loop.run(self._session.set_budget(limit_usd))
 
     def cost(self) -> SessionCost:
         """What the session has cost so far, exactly."""

@@ -2,6 +2,7 @@
 
 from metis.streaming.accumulate import Accumulator
 from metis.streaming.arguments import read_arguments
+from metis.streaming.event_stream import EventFrame, EventStreamParser
 from metis.streaming.events import (
     BlockAdded,
     MessageComplete,
@@ -22,6 +23,8 @@ from metis.streaming.sse import Frame, SseParser, write_frame
 __all__ = [
     "Accumulator",
     "BlockAdded",
+    "EventFrame",
+    "EventStreamParser",
     "Frame",
     "JsonArrayParser",
     "MessageComplete",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -89,8 +90,8 @@ class Confirmation:
         self._tools = dict(tools or {})
         self._timeout_s = timeout_s
         self._allowed: set[tuple[str, str]] = set()
-        # One question at a time: an answer for the session may decide the next one too.
-        self._asking = asyncio.Lock()
+        # One question of a session at a time: an answer for it may decide the next one too.
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def rule(self, definition: ToolDefinition) -> Rule:
         """What happens before a call of this tool: its own rule, or that of its effect."""
@@ -112,7 +113,7 @@ class Confirmation:
             )
         if rule is Rule.AUTO or key in self._allowed:
             return
-        async with self._asking:
+        async with self._asking.setdefault(key[0], asyncio.Lock()):
             if key not in self._allowed:
                 answer = await self._answer(question, listener)
                 if answer.verdict is Verdict.ALLOW_FOR_SESSION:

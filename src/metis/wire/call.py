@@ -13,6 +13,7 @@ from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
+from metis.wire.reasoning import Reasoning
 
 UNPRICED = "unpriced"
 """The pricing version of a usage whose cost nobody has computed yet."""
@@ -78,6 +79,9 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
+    reasoning: Reasoning | None = None
+    tells_thoughts: bool = False
+    """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
     native: Mapping[str, Mapping[str, Any]] = {}
     origin: str | None = None
 

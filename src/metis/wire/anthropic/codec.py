@@ -7,6 +7,7 @@ from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
 from metis.wire.anthropic.stream_encoder import StreamEncoder
+from metis.wire.anthropic.thinking import REASONING
 from metis.wire.anthropic.turns import Turns
 from metis.wire.anthropic.unsaid import unsaid_keys
 from metis.wire.codec import Codec
@@ -22,6 +23,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    reasoning=REASONING,
     unsaid=unsaid_keys,
     seals=True,
 )

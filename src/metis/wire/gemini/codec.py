@@ -8,6 +8,7 @@ from metis.wire.gemini.request import decode_request
 from metis.wire.gemini.response import decode_response, encode_response
 from metis.wire.gemini.stream import StreamDecoder
 from metis.wire.gemini.stream_encoder import StreamEncoder
+from metis.wire.gemini.thinking import REASONING
 from metis.wire.gemini.tools import server_tools, unsaid_of_tools
 from metis.wire.gemini.turns import Turns
 from metis.wire.gemini.unsaid import unsaid_keys
@@ -23,6 +24,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    reasoning=REASONING,
     common_keys=COMMON_KEYS,
     server_tools=server_tools,
     unsaid_of_tools=unsaid_of_tools,

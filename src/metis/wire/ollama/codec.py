@@ -7,6 +7,7 @@ from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
 from metis.wire.ollama.stream import StreamDecoder
 from metis.wire.ollama.stream_encoder import StreamEncoder
+from metis.wire.ollama.thinking import REASONING
 from metis.wire.ollama.turns import Turns, route
 from metis.wire.ollama.types import PROTOCOL
 from metis.wire.ollama.unsaid import unsaid_keys
@@ -22,6 +23,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    reasoning=REASONING,
     route=route,
     unsaid=unsaid_keys,
     pictures=True,

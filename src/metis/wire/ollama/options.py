@@ -11,6 +11,7 @@ from typing import Any
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions
 from metis.wire.functions import spell_functions
+from metis.wire.ollama.thinking import REASONING
 from metis.wire.ollama.types import PROTOCOL
 from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
@@ -48,7 +49,10 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
     # A server streams unless it is told not to.
     stream = wire.get("stream") is not False
     model = maybe_text(wire.get("model"))
-    return AdapterOptions(model=model, stream=stream, native={PROTOCOL: native}, **shared)
+    spoken = REASONING.decode(wire).reasoning
+    return AdapterOptions(
+        model=model, stream=stream, reasoning=spoken, native={PROTOCOL: native}, **shared
+    )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -66,6 +70,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     wants_stream = bool(options.stream)
     if native is None or wants_stream != (body.get("stream") is not False):
         body["stream"] = wants_stream
+    REASONING.write(body, options.reasoning, is_free=options.origin is None)
     spell_functions(body, tools)
     return body
 

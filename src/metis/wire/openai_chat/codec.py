@@ -7,6 +7,7 @@ from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_chat.stream import StreamDecoder
 from metis.wire.openai_chat.stream_encoder import StreamEncoder
+from metis.wire.openai_chat.thinking import REASONING
 from metis.wire.openai_chat.turns import Turns
 from metis.wire.openai_chat.unsaid import unsaid_keys
 from metis.wire.openai_errors import decode_error, encode_error
@@ -55,6 +56,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    reasoning=REASONING,
     common_keys=COMMON_KEYS,
     unsaid=unsaid_keys,
     cite=cite,

@@ -7,6 +7,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.functions import spell_functions
 from metis.wire.openai_chat.parts import PROTOCOL
+from metis.wire.openai_chat.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
 _CHOICES: Mapping[str, ToolMode] = {
@@ -21,7 +22,8 @@ _LENGTHS = ("max_completion_tokens", "max_tokens")
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    return AdapterOptions(**_shared(wire), native={PROTOCOL: wire})
+    spoken = REASONING.decode(wire).reasoning
+    return AdapterOptions(**_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -35,6 +37,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if options.max_output_tokens != remembered.get("max_output_tokens"):
         key = next((key for key in _LENGTHS if key in native), _LENGTHS[0])
         _set(native, key, options.max_output_tokens)
+    REASONING.write(native, options.reasoning, is_free=options.origin is None)
     spell_functions(native, tools)
     if not native.get("tools"):
         # Without tools the flag is an error (T114); a spelled request had its reasons.

@@ -9,6 +9,7 @@ from metis.wire.openai_responses.response import decode_response, encode_respons
 from metis.wire.openai_responses.said import cite
 from metis.wire.openai_responses.stream import StreamDecoder
 from metis.wire.openai_responses.stream_encoder import StreamEncoder
+from metis.wire.openai_responses.thinking import REASONING
 from metis.wire.openai_responses.turns import Turns
 
 CODEC = Codec(
@@ -22,6 +23,7 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
+    reasoning=REASONING,
     common_keys=COMMON_KEYS,
     fit=fit_target,
     cite=cite,

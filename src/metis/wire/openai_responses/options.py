@@ -9,6 +9,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.projection.target import Target
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.openai_responses.parts import PROTOCOL
+from metis.wire.openai_responses.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
 _KEYS: Mapping[str, str] = {
@@ -89,7 +90,8 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    return AdapterOptions(**_shared(wire), native={PROTOCOL: wire})
+    spoken = REASONING.decode(wire).reasoning
+    return AdapterOptions(**_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -101,6 +103,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         ours = getattr(options, name)
         if ours != remembered.get(name):
             _set(native, key, _render(ours))
+    REASONING.write(native, options.reasoning, is_free=options.origin is None)
     spelled = maybe_list(native.get("tools"))
     if decode_tools(spelled) != tuple(tools):
         foreign = [tool for tool in spelled if _decode_tool(maybe_object(tool)) is None]

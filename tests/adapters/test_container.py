@@ -1,0 +1,138 @@
+"""Containers in which a provider runs code: used again while they last, by their issuer only."""
+
+import json
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import user
+from corpus import STEP, exchanges, needs_corpus
+from metis import adapters
+from metis.adapters.container import container_of
+from metis.canonical import Message
+from metis.canonical.codec import decode, encode
+from metis.wire.call import AdapterOptions, RequestContext
+from metis.wire.shape import maybe_object
+
+CONTEXT = RequestContext(session_id="sess_container")
+NOW = CONTEXT.created_at
+RUNS: dict[str, dict[str, Any]] = {
+    "anthropic": {"tools": [{"type": "code_execution_20260120", "name": "code_execution"}]},
+    "openai_responses": {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+def claude(expires_in: timedelta = timedelta(minutes=5)) -> Message:
+    body = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-6",
+        "content": [{"type": "text", "text": "Done."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+        "container": {"id": "container_01", "expires_at": (NOW + expires_in).isoformat()},
+    }
+    return decode(encode(adapters.get("anthropic").from_wire_response(body, CONTEXT)))
+
+
+def gpt() -> Message:
+    called = {
+        "type": "code_interpreter_call",
+        "id": "ci_1",
+        "container_id": "cntr_1",
+        "code": "1",
+        "status": "completed",
+        "outputs": None,
+    }
+    body = {"id": "resp_1", "object": "response", "model": "gpt-5", "output": [called]}
+    return decode(encode(adapters.get("openai-responses").from_wire_response(body, CONTEXT)))
+
+
+def asked(name: str, answer: Message, native: Any = None, *, later: timedelta = timedelta()) -> Any:
+    talk = [user("go"), answer, replace(user("more"), created_at=NOW + later)]
+    options = AdapterOptions(native=RUNS if native is None else native)
+    wire = adapters.get(name).to_wire(talk, (), options)
+    losses = [(loss.path, str(loss.change)) for loss in wire.losses if loss.block_type == "option"]
+    return json.loads(wire.body), losses
+
+
+USED = ("$.container", "synthesised")
+
+
+@pytest.mark.row("T199")
+def test_the_container_of_the_last_answer_is_used_again() -> None:
+    body, losses = asked("anthropic", claude())
+    assert body["container"] == "container_01"
+    assert USED in losses
+    body, losses = asked("openai-responses", gpt())
+    assert body["tools"] == [{"type": "code_interpreter", "container": "cntr_1"}]
+    assert USED in losses
+
+
+@pytest.mark.row("T199")
+def test_a_container_that_is_over_is_not() -> None:
+    body, losses = asked("anthropic", claude(), later=timedelta(minutes=6))
+    assert ("container" in body, USED in losses) == (False, False)
+    body, losses = asked("openai-responses", gpt(), later=timedelta(minutes=21))
+    assert body["tools"][0]["container"] == {"type": "auto"}
+    assert USED not in losses
+
+
+@pytest.mark.row("T199")
+def test_a_container_of_another_issuer_is_not() -> None:
+    body, _ = asked("openai-responses", claude())
+    assert body["tools"][0]["container"] == {"type": "auto"}
+    body, _ = asked("azure-responses", gpt())
+    assert body["tools"][0]["container"] == {"type": "auto"}
+    body, _ = asked("anthropic", gpt())
+    assert "container" not in body
+
+
+@pytest.mark.row("T199")
+def test_who_names_a_container_or_runs_no_code_is_left_alone() -> None:
+    native = {"anthropic": {**RUNS["anthropic"], "container": "container_02"}}
+    body, losses = asked("anthropic", claude(), native)
+    assert (body["container"], losses) == ("container_02", [])
+    body, losses = asked("anthropic", claude(), {"anthropic": {"metadata": {"user_id": "u"}}})
+    assert ("container" in body, losses) == (False, [])
+    files = {"type": "auto", "file_ids": ["file-1"]}
+    native = {"openai_responses": {"tools": [{"type": "code_interpreter", "container": files}]}}
+    body, _ = asked("openai-responses", gpt(), native)
+    assert body["tools"][0]["container"] == files
+
+
+def test_a_container_that_cannot_be_read_is_none() -> None:
+    answer = claude()
+    raw = {"anthropic": {"response": {"container": {"id": 1}}}}
+    broken = replace(answer, metadata=replace(answer.metadata, provider_raw=raw))
+    assert container_of(broken) is None
+    assert container_of(user("hi")) is None
+
+
+@needs_corpus
+@pytest.mark.row("T199")
+def test_clients_that_were_recorded_name_the_container_that_we_would() -> None:
+    answers: dict[str, Message] = {}
+    found = 0
+    for exchange in exchanges("anthropic_messages"):
+        request = maybe_object(exchange["request"])
+        before = answers.get(exchange.get("echo_of") or "")
+        if before is not None and isinstance(request.get("container"), str):
+            known = container_of(before)
+            assert known is not None
+            assert known.id == request["container"]
+            found += 1
+        answer = maybe_object(exchange["response"])
+        if answer and exchange["status"] == 200:
+            answers[exchange["id"]] = adapters.get("anthropic").from_wire_response(answer, CONTEXT)
+    assert found > 0 or STEP > 1
