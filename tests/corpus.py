@@ -16,6 +16,10 @@ needs_corpus = pytest.mark.skipif(
 
 # A quick look takes every tenth exchange or so; the laws are proved with all of them.
 STEP = int(os.environ.get("METIS_CORPUS_STEP", "1"))
+needs_whole_corpus = pytest.mark.skipif(
+    STEP > 1 or not CORPUS.exists(), reason="not all recorded exchanges are read"
+)
+"""For tests that count them."""
 
 Exchange = dict[str, Any]
 

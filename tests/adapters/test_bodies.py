@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, cast
 
@@ -15,28 +16,54 @@ from metis.canonical.errors import DecodeError, InvalidValueError, MetisError
 from metis.wire.call import AdapterOptions, RequestContext
 
 NAMES = adapters.names()
-SHAPED = [
-    name for name in NAMES if adapters.get(name).profile.protocol in ("anthropic", "openai_chat")
-]
-"""The providers whose bodies `response` and REQUEST have the shape of."""
 NAMING = [name for name in NAMES if "{model}" not in adapters.get(name).profile.path]
 """The providers that are told the model in the body, not in the path."""
 CONTEXT = RequestContext(session_id="sess_bodies")
+COUNTS = (
+    "output_tokens",
+    "completion_tokens",
+    "cache_read_input_tokens",
+    "candidatesTokenCount",
+    "cachedContentTokenCount",
+    "eval_count",
+)
+"""The names that counts have in one protocol or another."""
 REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
+_OWN_REQUESTS: dict[str, dict[str, Any]] = {
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "labels": {"a": "b"}},
+    "ollama": {
+        "model": "m",
+        "messages": [{"role": "user", "content": "go"}],
+        "options": {"x": [1]},
+    },
+    "openai_responses": {"model": "m", "input": [{"role": "user", "content": "go"}], "store": True},
+}
+
+
+def asked(adapter: Adapter) -> dict[str, Any]:
+    """A request as a client of a provider would send it."""
+    return copy.deepcopy(_OWN_REQUESTS.get(adapter.profile.protocol, REQUEST))
 
 
 def response(adapter: Adapter, **usage: Any) -> dict[str, Any]:
-    if adapter.profile.protocol == "anthropic":
-        call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": [1]}}
-        return {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": "claude-sonnet-4-6",
-            "content": [call],
-            "stop_reason": "tool_use",
-            "usage": {"input_tokens": 1, "output_tokens": 1} | usage,
-        }
+    """An answer with a call, as a provider would give it."""
+    return _RESPONSES[adapter.profile.protocol](usage)
+
+
+def _anthropic(usage: dict[str, Any]) -> dict[str, Any]:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": [1]}}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-6",
+        "content": [call],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1} | usage,
+    }
+
+
+def _openai_chat(usage: dict[str, Any]) -> dict[str, Any]:
     arguments = '{"a":[1]}'
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     message = {"role": "assistant", "content": None, "tool_calls": [call], "odd": {"x": [1]}}
@@ -48,6 +75,50 @@ def response(adapter: Adapter, **usage: Any) -> dict[str, Any]:
     }
 
 
+def _openai_responses(usage: dict[str, Any]) -> dict[str, Any]:
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    return {
+        "id": "resp_1",
+        "model": "gpt-5",
+        "status": "completed",
+        "output": [call, {"type": "odd", "x": [1]}],
+        "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2} | usage,
+    }
+
+
+def _gemini(usage: dict[str, Any]) -> dict[str, Any]:
+    call = {"functionCall": {"name": "f", "args": {"a": [1]}}}
+    content = {"role": "model", "parts": [call, {"odd": {"x": [1]}}]}
+    counts = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    return {
+        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": counts | usage,
+    }
+
+
+def _ollama(usage: dict[str, Any]) -> dict[str, Any]:
+    call = {"function": {"name": "f", "arguments": {"a": [1]}}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call], "odd": {"x": [1]}}
+    counts = {"prompt_eval_count": 1, "eval_count": 1}
+    return {
+        "model": "m",
+        "message": message,
+        "done": True,
+        "done_reason": "stop",
+        **counts,
+        **usage,
+    }
+
+
+_RESPONSES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "ollama": _ollama,
+    "openai_chat": _openai_chat,
+    "openai_responses": _openai_responses,
+}
+
+
 def deep(levels: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(levels):
@@ -56,11 +127,12 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.row("M-200")
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bytes_of_any_kind_are_read(name: str, kind: Any) -> None:
     adapter = adapters.get(name)
-    assert len(adapter.from_wire_request(kind(json.dumps(REQUEST).encode()), CONTEXT).messages) == 1
+    sent = kind(json.dumps(asked(adapter)).encode())
+    assert len(adapter.from_wire_request(sent, CONTEXT).messages) == 1
     body = kind(json.dumps(response(adapter)).encode())
     assert adapter.from_wire_response(body, CONTEXT).content
 
@@ -89,7 +161,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused(name: str, levels: int) -> 
 
 
 @pytest.mark.row("M-016")
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", NAMES)
 def test_nobody_can_change_a_message_through_its_body(name: str) -> None:
     adapter = adapters.get(name)
     body = response(adapter)
@@ -97,10 +169,11 @@ def test_nobody_can_change_a_message_through_its_body(name: str) -> None:
     before = encode(message)
     _spoil(body)
     assert encode(message) == before
-    asked = copy.deepcopy(REQUEST)
-    request = adapter.from_wire_request(asked, CONTEXT)
-    _spoil(asked)
-    assert json.loads(adapter.to_wire(request.messages, (), request.options).body) == REQUEST
+    own = asked(adapter)
+    request = adapter.from_wire_request(own, CONTEXT)
+    _spoil(own)
+    sent = adapter.to_wire(request.messages, (), request.options).body
+    assert json.loads(sent) == asked(adapter)
 
 
 def _spoil(value: Any) -> None:
@@ -115,12 +188,11 @@ def _spoil(value: Any) -> None:
 
 
 @pytest.mark.row("T147", "T153")
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", NAMES)
 def test_counts_and_costs_that_are_none_are_not_taken(name: str) -> None:
     adapter = adapters.get(name)
     for count in (2**63, 2**70, -1, 1.5, "3", True, None):
-        keys = ("output_tokens", "completion_tokens", "cache_read_input_tokens")
-        body = response(adapter, **dict.fromkeys(keys, count))
+        body = response(adapter, **dict.fromkeys(COUNTS, count))
         message = adapter.from_wire_response(json.dumps(body).encode(), CONTEXT)
         usage = message.metadata.usage
         assert usage is not None

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from build import assistant, call, image, media, text, thinking, tool, user
-from corpus import exchanges, needs_corpus
+from corpus import exchanges, needs_whole_corpus
 from metis import adapters
 from metis.canonical import ToolDefinition
 from metis.canonical.blocks import AudioBlock, DocumentBlock
@@ -73,7 +73,7 @@ def test_media_cost_by_their_size() -> None:
     assert 20 < openai.estimate_input_tokens([user(sound)], model="gpt-4o") < 60
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("M-202")
 @pytest.mark.parametrize(
     ("protocol", "provider", "name", "worst"),

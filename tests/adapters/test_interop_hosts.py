@@ -12,6 +12,7 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import Message, ToolDefinition
 from metis.canonical.codec import decode, encode
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.tools import SideEffects
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 
@@ -207,3 +208,46 @@ def test_a_kept_prefix_stands_for_instructions_and_tools(name: str) -> None:
     plain, wire = sent(name, system("Be kind."), user("go"), tools=(TOOL,))
     assert {"systemInstruction", "tools"} <= set(plain)
     assert wire.losses == []
+
+
+@pytest.mark.row("GX-11")
+@pytest.mark.parametrize("name", ["gemini", "vertex"])
+def test_gemini_searches_only_without_other_tools(name: str) -> None:
+    native: dict[str, Any] = {"gemini": {"tools": [{"googleSearch": {}}]}}
+    asked: dict[str, Any] = {"native": native, "model": "gemini-2.5-flash"}
+    with pytest.raises(InvalidValueError, match=r"'googleSearch' only without .* \(f\)") as caught:
+        sent(name, user("go"), tools=(TOOL,), **asked)
+    assert caught.value.path == "$.tools"
+    body, _ = sent(name, user("go"), **asked)
+    assert body["tools"] == [{"googleSearch": {}}]
+    newer, _ = sent(name, user("go"), tools=(TOOL,), native=native, model="gemini-3.5-flash")
+    assert {"googleSearch": {}} in newer["tools"]
+    assert len(newer["tools"]) == 2
+
+
+@pytest.mark.row("GX-11")
+@pytest.mark.parametrize("name", ["openai", "azure"])
+def test_openai_has_no_search_in_chat_completions(name: str) -> None:
+    native = {"openai_chat": {"tools": [{"type": "web_search"}]}}
+    with pytest.raises(InvalidValueError, match=r"no tool 'web_search' at .*chat/comp"):
+        sent(name, user("go"), native=native)
+    responses, _ = sent(
+        "openai-responses",
+        user("go"),
+        native={"openai_responses": {"tools": [{"type": "web_search"}]}},
+    )
+    assert responses["tools"] == [{"type": "web_search"}]
+    # What the client of another provider asked for is told as lost, not refused.
+    request = adapters.get("anthropic").from_wire_request(
+        {
+            "model": "claude-sonnet-4-6",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "go"}],
+            "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+        },
+        CONTEXT,
+    )
+    wire = adapters.get(name).to_wire(
+        request.messages, request.tools, replace(request.options, model="gpt-5")
+    )
+    assert "$.tools[0]" in [loss.path for loss in wire.losses]

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import metis
 from metis import store
 from metis.cli.choice import SIMULATED, Chooser
 from metis.cli.main import cli
@@ -212,3 +217,31 @@ def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None
             return len(await keep.messages(record.id))
 
     assert asyncio.run(messages()) >= 2
+
+
+def test_an_interrupt_ends_it_and_what_had_come_is_kept() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])}
+    # Whoever runs the tests in the background has switched the signal off.
+    code = (
+        "import signal, sys\n"
+        "from metis.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['metis', '-m', 'sim', '--no-tools', '200 words sim: slow 50']\n"
+        "main()\n"
+    )
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as asked:
+        assert asked.stdout is not None
+        assert asked.stdout.read(4) == b"this"
+        asked.send_signal(signal.SIGINT)
+        _, told = asked.communicate()
+    assert asked.returncode == 130
+    assert b"Traceback" not in told
+    session = run("sessions").stdout.split()[0]
+    assert "cancelled" in run("trace", session).stdout
+    assert "\n  this" in run("show", session).stdout

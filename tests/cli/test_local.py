@@ -1,13 +1,18 @@
 """The local model: how its server is started and ended, with a stand-in for llama.cpp."""
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
 
+import metis
 from metis.canonical.errors import NetworkError, StoreUnavailableError
 from metis.cli.local import folder
 from metis.cli.local.running import serving
@@ -77,6 +82,34 @@ def test_the_server_listens_for_as_long_as_it_is_needed(fetched: Path) -> None:
     port = asyncio.run(address())
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port))
+
+
+def test_it_ends_when_its_parent_is_killed(fetched: Path) -> None:
+    code = (
+        "import asyncio, pathlib\n"
+        "from metis.cli.local.running import serving\n"
+        "async def main():\n"
+        f"    async with serving(pathlib.Path({str(fetched)!r})) as url:\n"
+        "        print(url, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        line: bytes = parent.stdout.readline()
+        port = int(line.decode().rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port)).close()
+        parent.kill()
+    while is_open(port):
+        time.sleep(0.01)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_it_is_asked_by_name_and_when_nothing_else_is_there(fetched: Path) -> None:

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import metis
-from metis.cli.main import cli
+from metis.cli.main import cli, main
 from metis.sim import Settings, Simulator
 
 RULES = """\
@@ -207,3 +208,19 @@ def test_instructions_for_an_old_conversation() -> None:
     done = run("-c", "--system", "be brief", "hi")
     assert done.exit_code == 2
     assert "--system is for a new conversation" in done.stderr
+
+
+def test_a_fault_of_metis_itself(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def broken(*_: object, **__: object) -> int:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr("metis.cli.models.print_models", broken)
+    monkeypatch.setattr(sys, "argv", ["metis", "models"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70
+    told = capsys.readouterr().err
+    assert told.startswith("metis: this is a fault of metis: ZeroDivisionError: nobody thought")
+    monkeypatch.setenv("METIS_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main()

@@ -8,7 +8,6 @@ from house.rows import SHARED, claims, known_rows, titles
 WAITING: dict[str, str] = {
     "M-073": "gateway",
     "M-074": "gateway",
-    "M-143": "adapters",
 }
 
 

@@ -219,11 +219,11 @@ def test_what_was_projected_is_not_changed_again(history: list[Message], target:
 def test_the_start_of_a_conversation_is_projected_as_before(
     history: list[Message], target: Target
 ) -> None:
-    whole = [(sent.role, sent.content) for sent in project(history, target).messages]
+    whole = [(sent.id, sent.role, sent.content) for sent in project(history, target).messages]
     for index, message in enumerate(history):
         if message.role == Role.ASSISTANT:
             sent = project(history[:index], target).messages
-            assert whole[: len(sent)] == [(each.role, each.content) for each in sent]
+            assert whole[: len(sent)] == [(each.id, each.role, each.content) for each in sent]
 
 
 @LOOSE

@@ -147,8 +147,7 @@ async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Talk, name:
     for other in PROTOCOLS:
         talk.add(Role.USER, image, TextBlock("Read a.txt and b.txt, my name is Ada."))
         await talk.complete(name)
-        # Where the picture is not taken, the note in its place reads like one more file.
-        assert talk.answer_calls() in (2, 3)
+        assert talk.answer_calls() == 2
         await talk.complete(other)
     talk.add(Role.USER, TextBlock("What is my name?"))
     assert text_of(await talk.complete(name)) == "Your name is Ada."

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, image, media, system, text, thinking, tool, tool_id, user
-from corpus import body_of, exchanges, needs_corpus, requests, responses
+from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, requests, responses
 from gemini_build import (
     ANSWER,
     ASKED,
@@ -331,7 +331,7 @@ def test_a_response_comes_back_key_for_key(name: str) -> None:
     assert message.metadata.stop_reason is not None
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("M-008", "T200", "G-048", "G-049", "G-051", "K-117")
 def test_every_recorded_response_comes_back_key_for_key() -> None:
     count = 0
@@ -355,7 +355,7 @@ def test_every_recorded_response_comes_back_key_for_key() -> None:
     assert count == 461
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("T56")
 def test_every_recorded_answer_goes_back_as_real_clients_sent_it() -> None:
     """Each signed part or call that a client carried back stands in what we would send."""

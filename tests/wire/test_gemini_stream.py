@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, thinking, usage
-from corpus import body_of, exchanges, needs_corpus, streams
+from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, streams
 from gemini_build import ANSWER, CALL, CONTEXT, SIGNED, TEXT, answered, said
 from metis import adapters
 from metis.canonical import (
@@ -242,7 +242,7 @@ def assert_adds_up(events: list[StreamEvent], message: Message) -> None:
                 assert mine == theirs
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("K-113", "K-115", "T123")
 def test_every_recorded_stream_gives_the_same_events_however_it_is_cut() -> None:
     chance = random.Random(1)  # noqa: S311 - the same cuts in every run

@@ -30,7 +30,7 @@ from metis.canonical import (
     encode,
 )
 from metis.projection import Loss
-from metis.wire.call import AdapterOptions, RequestContext
+from metis.wire.call import AdapterOptions, RequestContext, WireRequest
 
 
 class Row(NamedTuple):
@@ -226,10 +226,22 @@ def test_prefix_stable(source: str, target: str) -> None:
     for key, body in recorded(source):
         request = adapters.get(source).from_wire_request(body, CONTEXT)
         adapter = adapters.get(target)
-        whole = adapter.to_wire(request.messages, (), AdapterOptions()).body
+        whole = adapter.to_wire(request.messages, (), AdapterOptions())
         for count in turn_ends(request.messages):
+            if is_unasked(request.messages[:count]) and is_gone(request.messages[count], whole):
+                continue  # the words that were put before the answer stand before nothing now
             part = adapter.to_wire(request.messages[:count], (), AdapterOptions()).body
-            assert whole.startswith(stem(target, part)), (key, count)
+            assert whole.body.startswith(stem(target, part)), (key, count)
+
+
+def is_unasked(messages: tuple[Message, ...]) -> bool:
+    """Whether nobody has asked anything: there are instructions only."""
+    return all(message.role in ("system", "developer") for message in messages)
+
+
+def is_gone(message: Message, wire: WireRequest) -> bool:
+    """Whether nothing of a message was sent."""
+    return any((loss.message_id, loss.path) == (message.id, "$") for loss in wire.losses)
 
 
 def stem(target: str, body: bytes) -> bytes:
@@ -253,16 +265,14 @@ def test_what_was_sent_before_is_reused_and_changes_nothing(source: str, target:
             sent = growing.to_wire(part, request.tools, AdapterOptions())
             fresh = adapters.Adapter(profile).to_wire(part, request.tools, AdapterOptions())
             assert sent.body == fresh.body, (key, count)
-            assert sorted(map(str, sent.losses)) == sorted(map(str, fresh.losses)), (key, count)
+            assert sent.losses == fresh.losses, (key, count)
 
 
 def turn_ends(messages: tuple[Message, ...]) -> Iterator[int]:
-    """Where a request could have been sent: before each answer to somebody."""
-    is_asked = False
+    """Where a request could have been sent: before each answer."""
     for index, message in enumerate(messages):
-        if message.role == "assistant" and is_asked and messages[index - 1].role != "assistant":
+        if message.role == "assistant" and index and messages[index - 1].role != "assistant":
             yield index
-        is_asked = is_asked or message.role in ("user", "tool")
 
 
 @pytest.mark.row("M-171", "T13")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ollama._types import ChatResponse, GenerateResponse
 
 from build import assistant, call, image, numbered, system, text, thinking, tool, tool_id, user
-from corpus import body_of, exchanges, needs_corpus, requests, responses
+from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, requests, responses
 from judges import complaints
 from metis import adapters
 from metis.canonical import (
@@ -610,7 +610,7 @@ def test_any_conversation_comes_back_as_it_was(messages: list[Wire], rest: Wire)
     assert there_and_back(request) == request
 
 
-@needs_corpus
+@needs_whole_corpus
 def test_the_same_server_speaks_chat_completions() -> None:
     adapter = adapters.get("ollama-openai")
     found = [e for e in exchanges("openai_chat") if e["provider"] == "ollama" and e["request"]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, system, text, tool, tool_id, user
+from corpus import needs_whole_corpus
 from metis import adapters
 from metis.canonical import Message, Role, StopReason, ToolUseBlock, validate
 from metis.canonical.blocks import (
@@ -98,7 +99,7 @@ def tool_call(own: str | None, name: str, arguments: str, **more: Any) -> Wire:
 # Laws on the recordings
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("T52", "T54", "T61", "T85")
 def test_every_recorded_request_comes_back_key_for_key() -> None:
     assert len(requests()) == 486
@@ -106,7 +107,7 @@ def test_every_recorded_request_comes_back_key_for_key() -> None:
         assert round_trip(exchange["request"]) == exchange["request"], exchange["id"]
 
 
-@needs_corpus
+@needs_whole_corpus
 def test_every_recorded_answer_comes_back_key_for_key() -> None:
     assert len(answers()) == 415
     for exchange in answers():
@@ -116,7 +117,7 @@ def test_every_recorded_answer_comes_back_key_for_key() -> None:
         assert body == exchange["response"], exchange["id"]
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("T55")
 def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
     assert len(echoes()) == 72
@@ -141,7 +142,7 @@ def test_recorded_answers_keep_the_rules_of_the_canonical_form() -> None:
     assert problems == {}
 
 
-@needs_corpus
+@needs_whole_corpus
 def test_recorded_errors_are_typed() -> None:
     kinds: dict[int, set[str]] = {}
     for exchange in errors():
@@ -157,7 +158,7 @@ def test_recorded_errors_are_typed() -> None:
     }
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("T189")
 def test_a_body_without_choices_is_no_answer() -> None:
     strange = [e for e in exchanges() if e["status"] < 400 and _is_strange(e)]

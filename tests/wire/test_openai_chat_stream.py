@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from build import assistant, call, text, tool_id, usage
+from corpus import needs_whole_corpus
 from metis.canonical import Message, StopReason, ToolUseBlock
 from metis.canonical.blocks import ContentBlock, RedactedThinkingBlock, TextBlock, ThinkingBlock
 from metis.canonical.errors import MetisError
@@ -120,7 +121,7 @@ def _without_id(event: Wire) -> Wire:
 # Laws on the recordings
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("K-112", "T121", "T122", "T123", "T128", "T129", "T131", "T132")
 def test_every_recorded_stream_adds_up_to_its_message() -> None:
     assert len(streams()) == 59

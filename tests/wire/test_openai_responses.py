@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import corpus
 from build import assistant, call, image, system, text, thinking, tool, tool_id, user
-from corpus import Exchange, needs_corpus
+from corpus import Exchange, needs_corpus, needs_whole_corpus
 from judges import complaints
 from metis import adapters
 from metis.canonical import Message, Role, StopReason, decode, encode, validate
@@ -113,7 +113,7 @@ def answers() -> list[Exchange]:
     return [e for e in exchanges() if e["status"] < 400 and "output" in (e["response"] or {})]
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "K-110", "T201", "T202", "T210")
 def test_every_recorded_request_comes_back_key_for_key() -> None:
     asked = [(e["id"], e["request"]) for e in exchanges() if e["request"]]
@@ -124,7 +124,7 @@ def test_every_recorded_request_comes_back_key_for_key() -> None:
             assert validate(message) == [], name
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "G-048", "G-049", "G-050", "G-051", "T62", "T66")
 def test_every_recorded_answer_comes_back_key_for_key() -> None:
     assert len(answers()) == 305
@@ -140,7 +140,7 @@ def test_every_recorded_answer_comes_back_key_for_key() -> None:
         assert usage is None or type(usage.prompt_tokens) is type(usage.output_tokens) is int
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("T05", "T62", "T66")
 def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
     by_id = {e["id"]: e for e in answers()}
@@ -197,7 +197,7 @@ def test_the_sdk_lets_every_recorded_answer_pass_when_it_is_sent_back() -> None:
             assert complaints(NAME, {"model": "m", "input": items}) == [], exchange["id"]
 
 
-@needs_corpus
+@needs_whole_corpus
 def test_recorded_errors_are_typed() -> None:
     refused = [e for e in exchanges() if e["status"] >= 400]
     assert len(refused) == 8

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import corpus
 from build import assistant, call, text, thinking, tool_id
-from corpus import Exchange, needs_corpus
+from corpus import Exchange, needs_corpus, needs_whole_corpus
 from metis.canonical import Message, StopReason, validate
 from metis.canonical.blocks import (
     ContentBlock,
@@ -219,7 +219,7 @@ def streams() -> list[Exchange]:
     return [exchange for exchange in corpus.exchanges("openai_responses") if exchange["sse"]]
 
 
-@needs_corpus
+@needs_whole_corpus
 @pytest.mark.row("K-116", "K-118", "K-119", "K-129", "T65", "T121", "T122", "T131", "T136")
 def test_every_recorded_stream_adds_up_to_its_message() -> None:
     assert len(streams()) == 47

@@ -144,12 +144,13 @@ class Adapter:
             more = project(self._own(messages), target)
             sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
-        own, losses = more.messages, [*sent.losses, *more.losses]
+        own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
         if _are_spelled(new) or not dialect.takes(more.calls):
             own, unspelled = dialect.spell(own)
             losses += (*unspelled, *self._unsaid(new))
         turns.add(own)
+        losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
@@ -353,6 +354,14 @@ def _are_spelled(messages: Sequence[Message]) -> bool:
         if message.metadata.provider_raw is not None:
             return True
     return False
+
+
+def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
+    """Losses in the order of the messages, whoever found them, and however the request grew."""
+    if len(losses) > 1:
+        place = {message.id: number for number, message in enumerate(messages)}
+        losses.sort(key=lambda loss: place.get(loss.message_id, -1))
+    return losses
 
 
 def _is_begun(messages: Sequence[Message]) -> bool:

@@ -12,6 +12,7 @@ from metis.adapters.profile import Profile
 from metis.adapters.thinking import Thinking
 from metis.adapters.toolbox import (
     LostOption,
+    check_search,
     is_usual,
     lost_tools,
     named,
@@ -51,6 +52,8 @@ class Asked:
         """The options and tools that the provider takes; the rest is in `lost`."""
         protocol, profile = self._profile.protocol, self._profile
         own = options.native.get(protocol)
+        if own is not None and options.origin is None:
+            check_search(profile, self._model.name, own, tools, self._codec)
         asked = self._options(options, tools, messages)
         if not is_own(options, profile):
             tools, asked = named(profile, tools, asked, self.lost)

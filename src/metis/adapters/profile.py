@@ -73,6 +73,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The word for a model that must call a tool, if it is not the protocol's (T113)."""
     names_tools: bool = True
     """Whether a model can be told which tool to call."""
+    own_tools: frozenset[str] | None = None
+    """The kinds of tools that its API knows, where it knows no others; else None."""
     strict_tools: bool = False
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
     schemas: SchemaRule = SchemaRule()

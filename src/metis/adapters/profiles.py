@@ -151,6 +151,7 @@ PROFILES: Mapping[str, Profile] = {
         refused_options=frozenset({"top_k"}),
         length_key="max_completion_tokens",
         schemas=_PLAIN_ROOT,
+        own_tools=frozenset({"function", "custom"}),
         strict_tools=True,
         asks_for_usage=True,
         ids=IdRule(prefix="call_", longest=40),

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
+from metis.canonical.errors import InvalidValueError
 from metis.canonical.tools import ToolDefinition
 from metis.projection.calls import wire_name
 from metis.projection.loss import Change
@@ -108,6 +109,33 @@ def shaped(
             named = replace(named, description=tool.name)
         sent.append(named)
     return sent
+
+
+def check_search(
+    profile: Profile,
+    model: str,
+    own: Mapping[str, Any],
+    tools: Sequence[ToolDefinition],
+    codec: Codec,
+) -> None:
+    """Refuse tools of the provider's own that its API would refuse, before anything is sent.
+
+    Raises:
+        InvalidValueError: the API has no such tool, or the model takes it beside no others.
+    """
+    if profile.own_tools is not None:
+        for index, tool in enumerate(map(maybe_object, maybe_list(own.get("tools")))):
+            kind = tool.get("type", "function")
+            if kind not in profile.own_tools:
+                fault = f"{profile.name} has no tool {kind!r} at {profile.path}"
+                raise InvalidValueError(fault, path=f"$.tools[{index}]")
+    is_older = model.removeprefix("models/").startswith(profile.older_models)
+    if tools and is_older and profile.older_models and codec.server_tools is not None:
+        served = codec.server_tools(own)
+        if served:
+            names = ", ".join(tool.name for tool in tools)
+            fault = f"{model} takes {served[0]!r} only without tools of your own ({names})"
+            raise InvalidValueError(fault, path="$.tools")
 
 
 def without_choice(

@@ -39,6 +39,8 @@ INTERRUPTED = 130
 
 P = ParamSpec("P")
 _CANDIDATES = 4
+_OWN_WORDS = frozenset({"local", "the package index"})
+"""Who is no provider, and says by itself what to do."""
 _LOCAL_SERVERS = frozenset({"ollama", "ollama-openai", "lmstudio", "llamacpp", "vllm"})
 
 
@@ -122,6 +124,8 @@ def _key(error: AuthenticationError) -> str:
 
 
 def _unreached(error: NetworkError) -> str:
+    if error.provider in _OWN_WORDS:
+        return _line(error.text)
     is_local = error.provider in _LOCAL_SERVERS
     hint = (
         "start the server, or name another model with -m"

@@ -1,5 +1,6 @@
 """The `metis` command: the parser, and nothing but the parser."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from metis.cli.options import SESSION, STORE
 from metis.version import SPEC_VERSION, __version__
 
 CAPABILITIES = ("tools", "images", "thinking", "documents", "audio", "video")
+CRASHED = 70
+"""The exit code of a fault in metis itself, as the system has it."""
 EXIT_CODES = """Exit codes: 0 done; 1 done, but nothing found or not whole; 2 cannot be done as
 asked; 3 a key is missing or wrong; 4 the provider failed or was not reached, try again; 5 a budget
-is spent; 130 interrupted."""
+is spent; 70 a fault of metis; 130 interrupted."""
 
 
 @click.group(
@@ -49,7 +52,13 @@ def cli() -> None:
     shell_complete=complete_models,
     help="Who answers: an id, an alias, or `sim`.",
 )
-@click.option("-c", "--continue", "is_continued", is_flag=True, help="Go on where this folder was.")
+@click.option(
+    "-c",
+    "--continue",
+    "is_continued",
+    is_flag=True,
+    help="Go on with the last talk of this folder.",
+)
 @click.option(
     "-s",
     "--session",
@@ -225,6 +234,14 @@ def show_log() -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; what nobody thought of is a sentence, too."""
     hide_log()
+    if "METIS_DEBUG" in os.environ:
+        cli(prog_name="metis")
+    try:
+        cli(prog_name="metis")
+    except Exception as error:  # noqa: BLE001 - a person shall see no traceback
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        click.echo(f"metis: this is a fault of metis: {told}; METIS_DEBUG=1 shows where", err=True)
+        sys.exit(CRASHED)
     cli(prog_name="metis")

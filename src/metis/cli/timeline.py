@@ -17,6 +17,7 @@ from metis.cli.stored import with_store
 from metis.cli.table import cut, dollars
 from metis.events import Event, EventQuery
 from metis.events.sqlite_trace import SqliteTrace
+from metis.events.work import LlmCallFailed
 from metis.settings import Places
 from metis.store import SessionRecord, Store
 from metis.store.entries import (
@@ -124,9 +125,8 @@ def _message_steps(message: Message) -> Iterator[Step]:
 
 def _facts(message: Message) -> tuple[str, ...]:
     metadata = message.metadata
-    facts = [str(metadata.stop_reason)] if metadata.stop_reason else []
-    if metadata.status != "complete":
-        facts.append(str(metadata.status))
+    ends = (metadata.stop_reason, None if metadata.status == "complete" else metadata.status)
+    facts = list(dict.fromkeys(str(end) for end in ends if end))
     usage = metadata.usage
     if usage is not None:
         facts += [
@@ -150,7 +150,7 @@ _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
 }
 
 _EVENTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "session.resumed": ("resumed", lambda told: count(told.message_count, "entry")),
+    "session.resumed": ("resumed", lambda told: f"after {count(told.message_count, 'step')}"),
     "llm.call_failed": ("failed", lambda told: f"{told.model}: {told.error_class}"),
     "turn.cancelled": ("stopped", lambda told: told.reason),
     "turn.failed": ("failed", lambda told: told.error_type),
@@ -169,9 +169,15 @@ async def _traced(session_id: str) -> list[Step]:
     trace = SqliteTrace(path)
     try:
         query = EventQuery(session_id=session_id, types=frozenset(_EVENTS))
-        return [_event_step(event) for event in await trace.select(query)]
+        found = await trace.select(query)
+        return [_event_step(event) for event in found if not _is_told(event)]
     finally:
         trace.close()
+
+
+def _is_told(event: Event) -> bool:
+    """Whether the journal tells it already: an answer that was stopped says so itself."""
+    return isinstance(event.payload, LlmCallFailed) and event.payload.error_class == "cancelled"
 
 
 def _event_step(event: Event) -> Step:

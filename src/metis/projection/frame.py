@@ -13,6 +13,17 @@ from metis.projection.target import is_native
 OPENING = "(The conversation begins here.)"
 """What stands in for the first words of a user where a target wants some."""
 
+INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
+"""The roles of those who ask nothing."""
+
+
+_OPENED = (TextBlock(OPENING),)
+
+
+def is_opening(message: Message) -> bool:
+    """Whether a message stands in for the first words of a user."""
+    return message.metadata.origin == "projection" and message.content == _OPENED
+
 
 def settle_frame(messages: Sequence[Message], ledger: Ledger, *, is_start: bool) -> list[Message]:
     """The conversation as its target wants it to begin and to end."""
@@ -29,9 +40,7 @@ def _open(messages: list[Message], ledger: Ledger) -> None:
 
     They stand there as long as the conversation begins so, and the prefix stays what it was.
     """
-    place = next(
-        (n for n, message in enumerate(messages) if message.role not in _INSTRUCTING), None
-    )
+    place = next((n for n, message in enumerate(messages) if message.role not in INSTRUCTING), None)
     first = messages[-1 if place is None else place] if messages else None
     if first is None or first.role == Role.USER or is_native(first, ledger.target):
         return
@@ -40,13 +49,10 @@ def _open(messages: list[Message], ledger: Ledger) -> None:
     opening = replace(
         messages[max(0, at - 1)],  # what stands before it is there from the beginning (T176)
         role=Role.USER,
-        content=(TextBlock(OPENING),),
+        content=_OPENED,
         metadata=MessageMetadata(origin="projection"),
     )
     messages.insert(at, opening)
-
-
-_INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 
 
 def _trimmed(last: Message, ledger: Ledger) -> Message:

@@ -12,7 +12,7 @@ from metis.projection.blocks import holds_foreign_seals, project_blocks
 from metis.projection.cache import plan_marks
 from metis.projection.calls import project_calls
 from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
-from metis.projection.frame import settle_frame
+from metis.projection.frame import INSTRUCTING, is_opening, settle_frame
 from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
@@ -115,8 +115,11 @@ def _project_messages(
 
 
 def _is_under_way(sent: Sequence[Message]) -> bool:
-    """Whether more was sent than instructions: what follows those is still the start."""
-    return bool(sent) and sent[-1].role not in (Role.SYSTEM, Role.DEVELOPER)
+    """Whether more was sent than instructions, and than words that stand in for a first question.
+
+    What follows those is still the start, and may do without such words.
+    """
+    return bool(sent) and sent[-1].role not in INSTRUCTING and not is_opening(sent[-1])
 
 
 def _has_hints(messages: Sequence[Message]) -> bool:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -28,11 +28,13 @@ from metis.session.skill_tool import LoadSkill
 from metis.session.spending import Spending
 from metis.session.toolkit import Toolkit, make_toolkit
 from metis.session.trace import Trace
-from metis.sim import Simulator
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.tools import Factory, Workspace
 from metis.transport import Keys, Transport
+
+if TYPE_CHECKING:
+    from metis.sim import Simulator
 
 
 def _now() -> datetime:
@@ -204,6 +206,8 @@ class Metis:
     async def _simulated(self) -> dict[str, str]:
         if not self.options.simulate:
             return {}
+        from metis.sim import Simulator  # noqa: PLC0415 - loaded only where it is wanted
+
         self._simulator = Simulator()
         await self._simulator.start()
         return dict.fromkeys(adapters.names(), self._simulator.base_url)

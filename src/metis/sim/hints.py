@@ -5,6 +5,8 @@ from functools import cached_property
 
 _QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)")
 _URL = re.compile(r"https?://[^\s<>\"'`)]+")
+_NOTE = re.compile(r"\[(?:image|audio|video|document)\b[^\]\n]*\]")
+"""What stands in place of media that a model is not shown; it names no file to read."""
 _PATH = re.compile(
     r"(?<![\w/.:])(?:~?\.{0,2}/)?(?:[\w-]+/)*[\w-]*\.?[\w-]+\.[A-Za-z]\w{0,7}\b|"
     r"(?<![\w/.:])\.{0,2}/?(?:[\w.-]+/)+[\w.-]*"
@@ -40,7 +42,7 @@ class Hints:
         >>> Hints("Read notes.txt and src/main.py, please.").paths
         ['notes.txt', 'src/main.py']
         """
-        bare = _URL.sub(" ", self.text)
+        bare = _NOTE.sub(" ", _URL.sub(" ", self.text))
         return list(dict.fromkeys(found.rstrip(".,;:!?") for found in _PATH.findall(bare)))
 
     @cached_property

@@ -11,7 +11,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.metadata import Usage
-from metis.streaming.arguments import read_arguments
+from metis.streaming.arguments import partial_arguments, read_arguments
 from metis.streaming.events import (
     BlockAdded,
     MessageComplete,
@@ -69,6 +69,11 @@ class Accumulator:
     def content(self) -> tuple[ContentBlock, ...]:
         """The blocks so far, in the order of their indexes."""
         return tuple(self._parts[index].block() for index in sorted(self._parts))
+
+    def so_far(self, index: int) -> dict[str, Any]:
+        """What the arguments of the call at an index say so far: a view, never an input."""
+        part = self._parts.get(index)
+        return partial_arguments("".join(part.pieces)) if part and part.kind == "tool_use" else {}
 
     def _part(self, index: int, kind: str) -> "_Part":
         part = self._parts.get(index)

@@ -1,6 +1,7 @@
 """Arguments of tool calls: from the raw text that models write to the input of a call."""
 
 import json
+import re
 from typing import Any, cast
 
 import msgspec
@@ -9,6 +10,11 @@ from metis.canonical.blocks import InvalidInput
 from metis.canonical.tool_schema import describe
 
 _read_any = msgspec.json.Decoder().decode
+_CLOSER = {"{": "}", "[": "]"}
+_BRACKET = re.compile(r"[][{}]")
+_BORDER = re.compile(r"[][{},]")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
 def _no_constant(name: str) -> Any:
@@ -51,3 +57,42 @@ def split_arguments(text: str) -> list[dict[str, Any]]:
         found.append(cast("dict[str, Any]", value))
         rest = rest[end:].lstrip()
     return found if len(found) > 1 and not rest else []
+
+
+def partial_arguments(text: str) -> dict[str, Any]:
+    """What arguments that are still coming say so far: a view for screens, never an input (T123).
+
+    >>> partial_arguments('{"path": "notes.t')
+    {'path': 'notes.t'}
+    """
+    bare = _STRING.sub(lambda found: "_" * len(found[0]), text)
+    if '"' in bare:  # the last string goes on; half of an escape says nothing yet
+        bare = bare[: bare.index('"')]
+        text = _HALF_ESCAPE.sub(r"\1", text)
+        whole = _object(text + '"' + _closing(bare))
+    else:
+        whole = _object(text + _closing(bare))
+    if whole is not None:
+        return whole
+    # What stands behind the last whole value says nothing yet.
+    ends = [found.start() + (found[0] != ",") for found in _BORDER.finditer(bare)]
+    return _object(text[: ends[-1]] + _closing(bare[: ends[-1]])) or {} if ends else {}
+
+
+def _closing(bare: str) -> str:
+    """The brackets that close what is open in a text without strings."""
+    closers: list[str] = []
+    for found in _BRACKET.findall(bare):
+        if found in _CLOSER:
+            closers.append(_CLOSER[found])
+        elif closers:
+            closers.pop()
+    return "".join(reversed(closers))
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = _read_any(text.encode())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None

@@ -22,7 +22,7 @@ async def serving(folder: Path, *, port: int = 0) -> AsyncGenerator[str]:
         NetworkError: the model was not fetched, or the server did not come up.
     """
     if not is_there(folder):
-        raise NetworkError("it was not fetched yet: run `metis local setup`", provider="local")
+        raise NetworkError(f"{NAME} was not fetched yet; run `metis local setup`", provider="local")
     server = Path(__file__).with_name("serve.py")
     arguments = (packages(folder), weights(folder), port, CONTEXT_TOKENS)
     process = await asyncio.create_subprocess_exec(

@@ -167,7 +167,7 @@ class StreamDecoder:
         self._reader = PartReader(issuer, names, is_model=True)
         model = self._context.model or maybe_text(field(wire, "modelVersion"))
         self._body["candidates"] = []
-        events.append(MessageStart(self._id, model, response_id))
+        events.append(MessageStart(self._id, model, response_id, protocol=PROTOCOL))
 
     def _take_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:
         for key, value in candidate.items():

@@ -24,7 +24,7 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.gemini.errors import encode_error
-from metis.wire.gemini.names import HOSTS
+from metis.wire.gemini.names import HOSTS, PROTOCOL
 from metis.wire.gemini.parts import PartWriter
 from metis.wire.gemini.usage import encode_stop_reason, encode_usage
 from metis.wire.shape import Wire
@@ -84,8 +84,8 @@ class StreamEncoder:
     def _note(self, event: MessageStart | ToolUseStart | ToolUseInputDelta | UsageUpdate) -> None:
         match event:
             case MessageStart():
-                host, colon, _ = (event.model or "").partition(":")
-                self._is_foreign = bool(colon) and host not in HOSTS
+                host, _, _ = (event.model or "").partition(":")
+                self._is_foreign = event.protocol != PROTOCOL and host not in HOSTS
                 self._start(event.message_id, event.response_id, event.model)
             case ToolUseStart():
                 self._names[event.tool_use_id] = event.tool_name

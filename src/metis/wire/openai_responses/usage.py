@@ -1,5 +1,6 @@
 """Usage and stop reasons of OpenAI Responses."""
 
+import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -114,7 +115,9 @@ def _count(value: Any) -> int | None:
 
 
 def _cost(value: Any) -> Decimal | None:
-    return Decimal(str(value)) if type(value) in (int, float) else None
+    """What the host says it charged, if that is an amount of money."""
+    is_amount = type(value) in (int, float) and 0 <= value < math.inf
+    return Decimal(str(value)) if is_amount else None
 
 
 def encode_usage(usage: Usage) -> Wire:

@@ -1,0 +1,63 @@
+"""The tutorial and the guides: every command runs, and prints what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import metis
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+END = "\N{INFORMATION SEPARATOR TWO}"
+ANY = "…"
+
+
+def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a page in order, each with the lines that it is said to print."""
+    command, said = "", list[str]()
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                if command:
+                    yield command, said
+                command, said = line[2:], []
+            else:
+                said.append(line)
+    yield command, said
+
+
+def run_all(commands: list[str]) -> list[str]:
+    """What the commands print, one after the other in one shell."""
+    start = f'exec 2>&1\nmetis() {{ "{sys.executable}" -m metis "$@"; }}\n'
+    script = start + "".join(f"{command}\nprintf '{END}'\n" for command in commands)
+    done = subprocess.run(  # noqa: S603 - our own pages
+        ["/bin/bash", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])},
+    )
+    return done.stdout.decode().split(END)[:-1]
+
+
+def is_as_said(printed: str, said: list[str]) -> bool:
+    """Whether every line comes in its order; with a line of dots there may be others between."""
+    patterns = [re.escape(line).replace(ANY, ".*") for line in said if line != ANY]
+    lines = printed.splitlines()
+    if ANY not in said:
+        return len(lines) == len(patterns) and all(map(re.fullmatch, patterns, lines))
+    left = iter(lines)
+    return all(any(re.fullmatch(pattern, line) for line in left) for pattern in patterns)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_prints_what_the_page_says(page: Path, user: Path) -> None:
+    told = list(examples(page))
+    for (command, said), printed in zip(told, run_all([each for each, _ in told]), strict=True):
+        assert is_as_said(printed, said), f"$ {command}\n{printed}"
