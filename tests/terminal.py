@@ -78,6 +78,15 @@ class Terminal:
         self.kill()
         os.close(self._master)
 
+    @property
+    def pid(self) -> int:
+        """The process of the program; 0 once it has ended."""
+        return self._pid
+
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed by itself, as it does for a shell."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
     # The keyboard
 
     def type(self, text: str) -> None:

@@ -1,7 +1,9 @@
 """The real program in a pseudo-terminal: what a person types, and what the screen then shows."""
 
 import base64
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -186,6 +188,21 @@ def test_ctrl_c_twice_at_the_prompt_leaves(chat: Terminal) -> None:
     chat.type("\x03")
     assert chat.exit_code() == 0
     assert "Traceback" not in chat.scrollback
+
+
+def test_told_to_end_it_keeps_what_came_and_leaves_the_terminal_as_it_was(start: Start) -> None:
+    chat = ready(start())
+    assert not chat.echoes()
+    chat.send("count to 3000 sim: slow 20")
+    chat.wait_for("1, 2, 3, 4, 5, 6, 7, 8, 9, 10")
+    os.kill(chat.pid, signal.SIGTERM)
+    assert chat.exit_code() == 143
+    assert chat.raw.rindex(b"\x1b[?25h") > chat.raw.rindex(b"\x1b[?25l")
+    assert "Traceback" not in chat.scrollback
+    assert chat.echoes()
+    again = start("-c")
+    assert "count to 3000" in again.wait_for("session")
+    assert "1, 2, 3, 4, 5" in again.text
 
 
 def test_a_smaller_terminal_is_drawn_anew_while_an_answer_comes(start: Start) -> None:

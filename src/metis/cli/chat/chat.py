@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import logging
 
 from metis.canonical.errors import MetisError
 from metis.cli.chat.attachments import read_said
@@ -14,9 +15,14 @@ from metis.cli.chat.prompt import MARK, Prompt
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
 from metis.cli.chat.talk import Talk
-from metis.cli.chat.terminal import quiet, signals
+from metis.cli.chat.terminal import is_ending, quiet, signals
 from metis.cli.start import Opened
 from metis.version import __version__
+
+log = logging.getLogger("metis.chat")
+
+TERMINATED = 143
+"""The exit code of a program that was told to end."""
 
 _LATER = ("markdown_it.tree", "rich.syntax", "pygments.lexers.python", "metis.cli.chat.markdown")
 """What the first answer needs and the first prompt does not."""
@@ -36,14 +42,24 @@ class Chat:
         opened.asking.ask = Confirm(screen, talk.keyboard, talk.paused, talk.stop)
         self._notice = opened.notice
         self._prompt = None if screen.is_plain else _prompt(opened, talk)
-        self._is_leaving = False
+        self._is_leaving = self._is_interrupted = False
+        self._command_task: asyncio.Task[bool] | None = None
 
     async def run(self) -> int:
         """Talk until the user leaves."""
         self._greet()
         loading = asyncio.get_running_loop().run_in_executor(None, _load)
-        with contextlib.nullcontext() if self._screen.is_plain else quiet():
-            await self._listen()
+        listening = asyncio.create_task(self._listen())
+        with (
+            contextlib.nullcontext() if self._screen.is_plain else quiet(),
+            signals(stop=self._stop, resized=self._talk.resized, end=listening.cancel),
+        ):
+            try:
+                await listening
+            except asyncio.CancelledError:
+                if not listening.cancelled():
+                    raise
+                return TERMINATED
         await loading
         return 0
 
@@ -53,7 +69,9 @@ class Chat:
             try:
                 if not await self._take(text):
                     break
-            except (MetisError, OSError) as error:
+            except Exception as error:
+                if not isinstance(error, MetisError | OSError):
+                    log.exception("a command broke")
                 self._screen.say(f"{sentence(error)}\n", "red")
 
     def _greet(self) -> None:
@@ -67,9 +85,7 @@ class Chat:
         """The next words of the user; None if there are no more."""
         while True:
             try:
-                if self._prompt is None:
-                    return await self._talk.keyboard.line(MARK)
-                return await self._prompt.ask()
+                return await self._words()
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -77,6 +93,14 @@ class Chat:
                     return None
                 self._is_leaving = True
                 self._screen.say("Ctrl-C again, or Ctrl-D, leaves", "dim")
+
+    async def _words(self) -> str:
+        if self._is_interrupted:
+            self._is_interrupted = False
+            raise KeyboardInterrupt
+        if self._prompt is None:
+            return await self._talk.keyboard.line(MARK)
+        return await self._prompt.ask()
 
     async def _take(self, text: str) -> bool:
         """Do what the user wrote; whether to go on."""
@@ -94,15 +118,23 @@ class Chat:
 
     async def _command(self, text: str) -> bool:
         """Do a command, which Ctrl-C stops; whether to go on."""
-        task = asyncio.create_task(run_command(self._talk, text))
-        with signals(stop=task.cancel, resized=self._screen.resized):
-            try:
-                return await task
-            except asyncio.CancelledError:
-                if not task.cancelled():
-                    raise
-                self._screen.say("stopped\n", "dim")
-                return True
+        self._command_task = task = asyncio.create_task(run_command(self._talk, text))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if is_ending():
+                raise
+            self._screen.say("stopped\n", "dim")
+            return True
+        finally:
+            self._command_task = None
+
+    def _stop(self) -> None:
+        """Ctrl-C as a signal: stop what runs; if nothing does, the next prompt hears of it."""
+        task = self._command_task
+        if self._talk.keyboard.interrupt() or self._talk.stop() or (task and task.cancel()):
+            return
+        self._is_interrupted = True
 
 
 def _prompt(opened: Opened, talk: Talk) -> Prompt:

@@ -32,7 +32,7 @@ class Confirm:
         screen: Screen,
         keyboard: Keyboard,
         paused: Callable[[str], AbstractContextManager[None]],
-        stop: Callable[[], None],
+        stop: Callable[[], object],
     ) -> None:
         self._screen = screen
         self._keyboard = keyboard

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from typing import Protocol
 
@@ -27,6 +26,10 @@ class Keyboard(Protocol):
         """A line of words."""
         ...
 
+    def interrupt(self) -> bool:
+        """Ctrl-C came as a signal; whether somebody was being asked."""
+        ...
+
 
 def keyboard_of(screen: Screen) -> Keyboard:
     """The keyboard that goes with a screen."""
@@ -47,6 +50,10 @@ class KeyKeyboard:
         """A line of words."""
         return await PromptSession[str](message).prompt_async(handle_sigint=False)
 
+    def interrupt(self) -> bool:
+        """Nobody is asked: here Ctrl-C is a key like others while somebody is."""
+        return False
+
 
 class LineKeyboard:
     """A terminal that tells whole lines, or a pipe."""
@@ -55,6 +62,7 @@ class LineKeyboard:
         self._screen = screen
         self._data = b""
         self._is_at_end = False
+        self._waiting: asyncio.Future[bytes] | None = None
 
     async def key(self, message: str, letters: str) -> str:
         """One of some letters, at the start of a line."""
@@ -74,7 +82,7 @@ class LineKeyboard:
 
     async def _line(self) -> str:
         while b"\n" not in self._data and not self._is_at_end:
-            data = await _readable()
+            data = await self._read()
             self._data += data
             self._is_at_end = not data
         if not self._data:
@@ -82,30 +90,29 @@ class LineKeyboard:
         line, _, self._data = self._data.partition(b"\n")
         return line.decode(errors="replace")
 
+    async def _read(self) -> bytes:
+        """What comes next from standard input."""
+        loop = asyncio.get_running_loop()
+        came = self._waiting = loop.create_future()
+        stream = sys.stdin.fileno()
 
-async def _readable() -> bytes:
-    """What comes next from standard input; Ctrl-C ends the waiting."""
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[bytes] = loop.create_future()
-    stream = sys.stdin.fileno()
+        def read() -> None:
+            if not came.done():
+                came.set_result(os.read(stream, _CHUNK))
 
-    def read() -> None:
-        if not came.done():
-            came.set_result(os.read(stream, _CHUNK))
+        loop.add_reader(stream, read)
+        try:
+            return await came
+        finally:
+            loop.remove_reader(stream)
+            self._waiting = None
 
-    def stop() -> None:
-        if not came.done():
-            came.set_exception(KeyboardInterrupt())
-
-    before = signal.getsignal(signal.SIGINT)
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_reader(stream, read)
-    try:
-        return await came
-    finally:
-        loop.remove_reader(stream)
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, before)
+    def interrupt(self) -> bool:
+        """End the waiting for a line, if there is one."""
+        if self._waiting is None or self._waiting.done():
+            return False
+        self._waiting.set_exception(KeyboardInterrupt())
+        return True
 
 
 def _keys(letters: str) -> KeyBindings:

@@ -78,7 +78,7 @@ class Prompt:
             EOFError: Ctrl-D at an empty prompt.
         """
         self._pastes.clear()
-        text = await self._session.prompt_async()
+        text = await self._session.prompt_async(handle_sigint=False)
         return _PASTED.sub(self._unfold, text)
 
     def _unfold(self, found: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from metis.cli.chat import statusline
 from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
-from metis.cli.chat.terminal import signals
+from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Said
@@ -82,8 +82,7 @@ class Talk:
         self._task = asyncio.create_task(_watch(view, events))
         ticking = asyncio.create_task(_tick(view))
         try:
-            with signals(stop=self.stop, resized=self._resized):
-                await self._wait(view, self._task)
+            await self._wait(view, self._task)
         finally:
             ticking.cancel()
             self._view = self._task = None
@@ -93,9 +92,9 @@ class Talk:
         try:
             await task
         except asyncio.CancelledError:
-            if not task.cancelled():
-                raise
             view.end("stopped · what came is kept")
+            if is_ending():
+                raise
         except Exception as error:
             if not isinstance(error, MetisError | OSError):
                 log.exception("a turn broke")
@@ -108,12 +107,12 @@ class Talk:
         self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
         self.refresh()
 
-    def stop(self) -> None:
-        """End the turn that runs; what has come is kept."""
-        if self._task is not None:
-            self._task.cancel()
+    def stop(self) -> bool:
+        """End the turn that runs, if there is one; what has come is kept."""
+        return self._task is not None and self._task.cancel()
 
-    def _resized(self) -> None:
+    def resized(self) -> None:
+        """Draw what is not finished anew, for the terminal has another size."""
         self.screen.resized()
         if self._view is not None:
             self._view.draw()

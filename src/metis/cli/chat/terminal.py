@@ -37,13 +37,27 @@ def forget_typed() -> None:
 
 
 @contextlib.contextmanager
-def signals(*, stop: Callable[[], object], resized: Callable[[], None]) -> Generator[None]:
-    """Call somebody on Ctrl-C, and somebody when the terminal has another size."""
+def signals(
+    *, stop: Callable[[], object], resized: Callable[[], object], end: Callable[[], object]
+) -> Generator[None]:
+    """Call somebody on Ctrl-C, on another size of the terminal, and when the program shall end."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGWINCH, resized)
+    called = {
+        signal.SIGINT: stop,
+        signal.SIGWINCH: resized,
+        signal.SIGTERM: end,
+        signal.SIGHUP: end,
+    }
+    for number, call in called.items():
+        loop.add_signal_handler(number, call)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGWINCH)
-        loop.remove_signal_handler(signal.SIGINT)
+        for number in called:
+            loop.remove_signal_handler(number)
+
+
+def is_ending() -> bool:
+    """Whether whoever asks is being cancelled itself, and not only something that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

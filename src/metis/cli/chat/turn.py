@@ -30,6 +30,8 @@ from metis.streaming import BlockAdded, TextDelta, ThinkingDelta, ToolUseStart
 
 FRAME_S = 0.033
 """How long a picture stands at least."""
+PATIENCE = 4
+"""How much longer than it took to draw; a very long paragraph shall not keep a processor busy."""
 
 Kind = Literal["text", "thinking", "tools", "notice"]
 _LOSSES = 4
@@ -49,7 +51,7 @@ class TurnView:
         self._calls: dict[str, ToolUseBlock] = {}
         self._asked: str | None = None
         self._began_s = time.monotonic()
-        self._drawn_s = 0.0
+        self._drawn_s = self._drawing_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.ended: TurnEnded | None = None
         self.routed: Routed | None = None
@@ -167,7 +169,7 @@ class TurnView:
     def _draw_soon(self) -> None:
         if self._timer is not None or self.is_paused:
             return
-        wait = self._drawn_s + FRAME_S - time.monotonic()
+        wait = self._drawn_s + max(FRAME_S, PATIENCE * self._drawing_s) - time.monotonic()
         if wait <= 0:
             self.draw()
         else:
@@ -178,9 +180,11 @@ class TurnView:
         self._stop_timer()
         if self.is_paused:
             return
+        began_s = time.monotonic()
         done, self._done = self._done, []
         self._screen.draw(done, self._live())
         self._drawn_s = time.monotonic()
+        self._drawing_s = self._drawn_s - began_s
 
     def pause(self, call_id: str) -> None:
         """Leave the screen to a question about a call, with everything finished that can be."""
