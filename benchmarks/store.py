@@ -3,9 +3,10 @@
 The floor is sqlite3 with msgspec, WAL and synchronous NORMAL: one INSERT of one JSON column a
 message, each its own transaction; it validates nothing and knows no calls, no journal and no ids.
 Ours validates, writes messages, tool calls, their answers and the journal, and answers when that is
-durable. What counts is the median of the ratios of each round, in elapsed time and in CPU time.
+durable. `rows` is what the bare driver takes for the same rows as ours. What counts is the median
+of the ratios of each round, in elapsed time and in CPU time.
 
-    python benchmarks/store.py [--messages N] [--rounds N] [--long N] [--growth N,N,...]
+    python benchmarks/store.py [--messages N] [--rounds N] [--long N] [--growth N,N] [--postgres]
 """
 
 import argparse
@@ -14,92 +15,26 @@ import platform
 import shutil
 import sqlite3
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-from plain import PlainMessage
+import store_floors as floors
+from store_floors import TASKS, Clock, Time
+from store_growth import Growth, append_one_by_one, copies, load
 
 from canonical import make_messages
 from metis import store
-from metis.canonical import Message, encode, new_session_id
+from metis.canonical import Message, encode
 from metis.store import Store
-from metis.store.entries import MessageEntry
-from metis.store.renaming import renaming_for
 
-TASKS = 64
-_write = msgspec.json.Encoder().encode
-_read = msgspec.json.Decoder(PlainMessage).decode
-_TABLE = (
-    "CREATE TABLE messages (session TEXT NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL, "
-    "PRIMARY KEY (session, seq)) WITHOUT ROWID"
-)
-_INSERT = "INSERT INTO messages VALUES (?, ?, ?)"
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "store"))
+from postgres import start_server
 
 
-class Time(NamedTuple):
-    """Microseconds a message, elapsed and of CPU."""
-
-    elapsed: float
-    cpu: float
-
-
-class Clock:
-    """Measures from its making."""
-
-    def __init__(self) -> None:
-        self._elapsed, self._cpu = time.perf_counter_ns(), time.process_time_ns()
-
-    def read(self, count: int) -> Time:
-        """The time since, for each of a number of messages."""
-        elapsed = time.perf_counter_ns() - self._elapsed
-        return Time(elapsed / 1000 / count, (time.process_time_ns() - self._cpu) / 1000 / count)
-
-
-def open_floor(path: Path, *, full: bool = False) -> sqlite3.Connection:
-    """A database with the one table of the floor."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-    return connection
-
-
-def floor_append(folder: Path, plain: Sequence[PlainMessage], *, full: bool = False) -> Time:
-    """One INSERT a message."""
-    with closing(open_floor(folder / "floor.db", full=full)) as connection:
-        connection.execute(_TABLE)
-        clock = Clock()
-        for seq, message in enumerate(plain):
-            connection.execute(_INSERT, ("s", seq, _write(message)))
-        return clock.read(len(plain))
-
-
-def floor_load(path: Path, count: int) -> Time:
-    """Every message of a session into typed objects."""
-    clock = Clock()
-    with closing(open_floor(path)) as connection:
-        rows = connection.execute("SELECT body FROM messages WHERE session = 's' ORDER BY seq")
-        loaded = [_read(body) for (body,) in rows]
-    assert len(loaded) == count  # noqa: S101 - a measure of nothing is none
-    return clock.read(count)
-
-
-async def append_one_by_one(keep: Store, messages: Sequence[Message]) -> Time:
-    """Each append waits for the one before."""
-    await keep.create_session(messages[0].session_id)
-    clock = Clock()
-    for message in messages:
-        await keep.append(message)
-    return clock.read(len(messages))
-
-
-async def append_from_tasks(keep: Store, messages: Sequence[Message]) -> Time:
+async def append_from_tasks(keep: Store, parts: Sequence[Sequence[Message]]) -> Time:
     """Many tasks append at once, each to a session of its own."""
-    parts = split(messages, TASKS)
     for part in parts:
         await keep.create_session(part[0].session_id)
 
@@ -112,20 +47,6 @@ async def append_from_tasks(keep: Store, messages: Sequence[Message]) -> Time:
     return clock.read(sum(len(part) for part in parts))
 
 
-def split(messages: Sequence[Message], count: int) -> list[list[Message]]:
-    """Conversations of the same size in sessions of their own, each with whole exchanges."""
-    size = max(4, len(messages) // count // 4 * 4)
-    parts: list[list[Message]] = []
-    for number in range(min(count, len(messages) // size)):
-        entries = [
-            MessageEntry(id=m.id, session_id=m.session_id, created_at=m.created_at, message=m)
-            for m in messages[number * size : (number + 1) * size]
-        ]
-        names = renaming_for(entries, new_session_id())
-        parts.append([names.message(entry.message) for entry in entries])
-    return parts
-
-
 async def in_store(
     url: str, work: Callable[[Store], Awaitable[Time]], durability: store.Durability = "process"
 ) -> Time:
@@ -135,12 +56,15 @@ async def in_store(
 
 
 class Bench:
-    """One folder, one conversation, and the times of every kind of work."""
+    """One conversation, and the times of every kind of work."""
 
     def __init__(self, folder: Path, messages: Sequence[Message]) -> None:
         self._folder = folder
         self._messages = messages
-        self._plain = [_read(encode(message)) for message in messages]
+        self._parts = copies(messages[: len(messages) // TASKS // 4 * 4], TASKS)
+        self._plain = [floors.read_plain(encode(message)) for message in messages]
+        self._single = floors.statements([message] for message in messages)
+        self._grouped = floors.statements(zip(*self._parts, strict=True))
         self._count = 0
         self.times: dict[str, list[Time]] = {}
 
@@ -154,99 +78,77 @@ class Bench:
         """Keep a time."""
         self.times.setdefault(name, []).append(measured)
 
+    def note_rows(self, name: str, took: Time, count: int) -> None:
+        """Keep the time of all rows together."""
+        self.note(name, Time(took.elapsed / count, took.cpu / count))
+
+    def _from_tasks(self, url: str) -> Time:
+        return asyncio.run(in_store(url, lambda k: append_from_tasks(k, self._parts)))
+
     def round(self) -> None:
-        """Each kind of work once."""
-        messages, few = self._messages, self._messages[: len(self._messages) // 20]
-        folder = self._new()
-        self.note("floor append", floor_append(folder, self._plain))
-        self.note("floor load", floor_load(folder / "floor.db", len(messages)))
+        """Each kind of work once, in SQLite."""
+        messages, folder = self._messages, self._new()
+        few, session = messages[: len(messages) // 20], messages[0].session_id
+        grouped = sum(map(len, self._parts))
+        self.note("floor append", floors.floor_append(folder, self._plain))
+        self.note("floor load", floors.floor_load(folder / "floor.db", len(messages)))
+        took = floors.rows_in_sqlite(folder / "rows.db", [session], self._single)
+        self.note_rows("rows, one", took, len(messages))
         url = f"sqlite:///{folder / 'metis.db'}"
         self.note("append", asyncio.run(in_store(url, lambda k: append_one_by_one(k, messages))))
-        session = messages[0].session_id
-        self.note("load", asyncio.run(in_store(url, lambda k: load(k, session, None))))
+        self.note("load", asyncio.run(in_store(url, lambda k: load(k, session))))
+        sessions = [part[0].session_id for part in self._parts]
+        took = floors.rows_in_sqlite(folder / "rows64.db", sessions, self._grouped)
+        self.note_rows("rows, by 64", took, grouped)
+        url = f"sqlite:///{folder / 'tasks.db'}"
+        self.note("64 tasks", self._from_tasks(url))
         shutil.rmtree(folder)
         folder = self._new()
         url = f"sqlite:///{folder / 'metis.db'}"
-        self.note("64 tasks", asyncio.run(in_store(url, lambda k: append_from_tasks(k, messages))))
-        shutil.rmtree(folder)
-        folder = self._new()
-        url = f"sqlite:///{folder / 'metis.db'}"
-        self.note("floor FULL", floor_append(folder, self._plain[: len(few)], full=True))
+        self.note("floor FULL", floors.floor_append(folder, self._plain[: len(few)], full=True))
         work = in_store(url, lambda k: append_one_by_one(k, few), "power")
         self.note("append power", asyncio.run(work))
         shutil.rmtree(folder)
 
-    def show(self) -> None:
+    def round_at_server(self, new_database: Callable[[], str]) -> None:
+        """The same at a PostgreSQL server, against the bare driver with the same statements."""
+        messages, url, raw = self._messages, new_database(), new_database()
+        session = messages[0].session_id
+        asyncio.run(store.open(raw).close())
+        took = floors.rows_in_postgres(raw, [session], self._single)
+        self.note_rows("rows, one", took, len(messages))
+        self.note("append", asyncio.run(in_store(url, lambda k: append_one_by_one(k, messages))))
+        self.note("rows, load", floors.load_from_postgres(raw, session))
+        self.note("load", asyncio.run(in_store(url, lambda k: load(k, session))))
+        self.note("64 tasks", self._from_tasks(url))
+
+    def show(self, floor_of: dict[str, str], usual: str) -> None:
         """The table."""
-        floors = {"load": "floor load", "append power": "floor FULL"}
-        print(f"{'work':<16}{'us/message':>12}{'CPU us':>10}{'x floor':>10}{'CPU x':>8}")
+        print(f"\n{'work':<16}{'us/message':>12}{'CPU us':>10}{'x floor':>10}{'CPU x':>8}")
         for name, own in self.times.items():
-            floor = self.times[
-                name if name.startswith("floor") else floors.get(name, "floor append")
-            ]
+            is_floor = name.startswith("floor") or name == usual
+            floor = self.times[name if is_floor else floor_of.get(name, usual)]
             line = [statistics.median(each) for each in zip(*own, strict=True)]
             ratios = [
                 statistics.median(a[n] / b[n] for a, b in zip(own, floor, strict=True))
                 for n in (0, 1)
             ]
             print(f"{name:<16}{line[0]:>12.1f}{line[1]:>10.1f}{ratios[0]:>10.3f}{ratios[1]:>8.3f}")
+        self.times.clear()
 
 
-async def load(keep: Store, session_id: str, newest: int | None) -> Time:
-    """A session into typed objects, all or its newest messages."""
-    await keep.sessions(1)
-    clock = Clock()
-    found = await keep.messages(session_id, newest=newest)
-    whole = clock.read(1)
-    return Time(whole.elapsed / len(found), whole.cpu / len(found))
-
-
-async def grow(keep: Store, sizes: Sequence[int]) -> None:
-    """How the same work takes longer as the store grows; sessions have 100 messages each."""
-    print(f"\n{'messages':>10}{'append us':>12}{'load us':>12}{'search ms':>12}{'open ms':>10}")
-    template, stored = make_messages(100), 0
-    for size in sizes:
-        session_id = ""
-        while stored < size:
-            part = split(template, 1)[0]
-            session_id = part[0].session_id
-            await keep.create_session(session_id)
-            await keep.append_all(part)
-            stored += len(part)
-        append = await append_one_by_one(keep, split(template, 1)[0])
-        stored += len(template)
-        loaded = await load(keep, session_id, None)
-        await keep.search("rates")
-        clock = Clock()
-        await keep.search("traced table", limit=5, session_id=session_id)
-        search = clock.read(1)
-        clock = Clock()
-        async with store.open(f"sqlite:///{keep.name}", recover=False):
-            opened = clock.read(1)
-        print(
-            f"{size:>10}{append.elapsed:>12.1f}{loaded.elapsed:>12.1f}"
-            f"{search.elapsed / 1000:>12.1f}{opened.elapsed / 1000:>10.1f}"
-        )
-
-
-async def newest_of_many(folder: Path, count: int) -> None:
+async def newest_of_many(url: str, count: int) -> None:
     """The newest 50 messages of a long session, as a share of loading it all."""
-    async with store.open(f"sqlite:///{folder / 'long.db'}") as keep:
+    async with store.open(url) as keep:
         messages = make_messages(count)
         session_id = messages[0].session_id
         await keep.create_session(session_id)
         for start in range(0, count, 1000):
             await keep.append_all(messages[start : start + 1000])
         newest = [await load(keep, session_id, 50) for _ in range(5)]
-        whole = [await load(keep, session_id, None) for _ in range(3)]
+        whole = [await load(keep, session_id) for _ in range(3)]
     share = 50 * min(newest).elapsed / (count * min(whole).elapsed)
     print(f"\nthe newest 50 of {count} messages take {share:.2%} of the time for all of them")
-
-
-async def growth(folder: Path, sizes: Sequence[int]) -> None:
-    """The growth curve in a store of its own."""
-    async with store.open(f"sqlite:///{folder / 'growth.db'}") as keep:
-        await grow(keep, sizes)
 
 
 def main() -> None:
@@ -255,21 +157,35 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--long", type=int, default=100_000, help="messages of the long session")
-    parser.add_argument("--growth", default="10000,100000")
+    parser.add_argument("--growth", default="10000,100000", help="up to 10000000 with patience")
+    parser.add_argument("--postgres", action="store_true", help="at a server, started for this")
     arguments = parser.parse_args()
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    messages = make_messages(arguments.messages)
     folder = Path(tempfile.mkdtemp(prefix="metis-bench-"))
+    server = start_server(durable=True) if arguments.postgres else None
+    new_url = server.new_database if server else lambda: f"sqlite:///{folder / 'more.db'}"
     try:
-        bench = Bench(folder, messages)
-        for _ in range(arguments.rounds):
-            bench.round()
-        print(f"{len(messages)} messages, {arguments.rounds} rounds\n")
-        bench.show()
-        asyncio.run(newest_of_many(folder, arguments.long))
-        if arguments.growth:
-            asyncio.run(growth(folder, [int(each) for each in arguments.growth.split(",")]))
+        if arguments.rounds:
+            bench = Bench(folder, make_messages(arguments.messages))
+            for _ in range(arguments.rounds):
+                if server:
+                    bench.round_at_server(server.new_database)
+                else:
+                    bench.round()
+            print(f"{arguments.messages} messages, {arguments.rounds} rounds")
+            if server:
+                bench.show({"load": "rows, load"}, "rows, one")
+            else:
+                bench.show({"load": "floor load", "append power": "floor FULL"}, "floor append")
+        if arguments.long:
+            asyncio.run(newest_of_many(new_url(), arguments.long))
+        sizes = [int(each) for each in arguments.growth.split(",") if each]
+        if sizes:
+            url = server.new_database() if server else f"sqlite:///{folder / 'growth.db'}"
+            asyncio.run(Growth(url).run(sizes))
     finally:
+        if server:
+            server.stop()
         shutil.rmtree(folder)
 
 

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from build import (
     NOW,
@@ -229,7 +230,7 @@ def test_content_is_blocks_json_or_plain_text() -> None:
     assert found.losses == []
 
 
-@pytest.mark.row("G-029", "G-033")
+@pytest.mark.row("G-029", "G-032", "G-033")
 def test_an_uploaded_file_is_a_document_with_its_name() -> None:
     data = base64.b64encode(b"%PDF").decode()
     meta = {
@@ -246,8 +247,43 @@ def test_an_uploaded_file_is_a_document_with_its_name() -> None:
     assert isinstance(block, DocumentBlock)
     assert (block.name, block.media_type, block.source.data) == ("a.pdf", "application/pdf", data)
     assert found.messages[0].metadata.hints
-    lost = sorted(loss.path for loss in found.losses)
-    assert lost == ["$.meta.file_size", "$.meta.original_path"]
+    assert [loss.path for loss in found.losses] == ["$.meta.original_path"]
+    about = MessageMetadata(external={"gpt2099": {"document": True}})
+    bare = replace(found.messages[0], metadata=about)
+    written = json.loads(interchange.dump("gpt2099", [bare]).data)
+    assert (written["meta"]["document_name"], written["meta"]["file_size"]) == ("a.pdf", 4)
+
+
+@pytest.mark.row("G-030", "G-031", "G-032")
+def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told() -> None:
+    data = base64.b64encode(b"a,b").decode()
+    meta: dict[str, Any] = {"type": "document", "content_type": "text/csv"}
+    line: dict[str, Any] = {"topic": "gpt.turn", "id": scru128(1), "content": data}
+    found = frames(line | {"meta": meta | {"original_path": "/docs/t.csv", "file_size": 3}})
+    block = found.messages[0].content[0]
+    assert isinstance(block, DocumentBlock)
+    assert block.name == "t.csv"
+    found = frames(line | {"meta": meta | {"original_path": "docs/t.csv", "file_size": 5}})
+    told = {loss.path: loss.reason for loss in found.losses}
+    assert "no full path" in told["$.meta.original_path"]
+    assert told["$.meta.file_size"] == "it says 5 bytes, the file has 3"
+    assert frames(line | {"meta": meta}).losses == []
+
+
+@pytest.mark.row("G-030")
+def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
+    data = base64.b64encode(b"%PDF").decode()
+    meta = {
+        "role": "user",
+        "type": "document",
+        "content_type": "application/pdf",
+        "original_path": "/docs/tides.pdf",
+        "file_size": 4,
+    }
+    found = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
+    block = found.messages[0].content[0]
+    assert isinstance(block, DocumentBlock)
+    assert block.name == "tides.pdf"
 
 
 @pytest.mark.row("G-035", "G-041", "G-042")

@@ -4,6 +4,7 @@ python crash_writer.py URL
 """
 
 import asyncio
+import itertools
 import sys
 
 from msgspec.structs import replace
@@ -24,12 +25,13 @@ async def talk(keep: Store, say: "asyncio.Queue[str]") -> None:
         entry = await keep.append(replace(message, id=new_ulid(), session_id=session_id))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType] - a message
         await say.put(f"{session_id} {entry.id} {entry.seq}")
 
-    while True:
+    for number in itertools.count():
         call_id = new_tool_use_id()
         await append(user("what is in it?"))
         await append(assistant(call("read", call_id, path="a")))
         await append(tool("42", answers=call_id))
-        answer = replace(assistant("it says "), id=new_ulid(), session_id=session_id)
+        begun = assistant("it says ") if number % 2 else assistant()  # nothing has come yet
+        answer = replace(begun, id=new_ulid(), session_id=session_id)
         metadata = replace(answer.metadata, status=MessageStatus.PARTIAL)
         entry = await keep.append(replace(answer, metadata=metadata))
         await say.put(f"{session_id} {entry.id} {entry.seq}")

@@ -48,7 +48,7 @@ class Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def start_server() -> Server:
+def start_server(*, durable: bool = False) -> Server:
     """Start a server, or skip the test with a word on why there is none."""
     initdb, postgres = _program("initdb"), _program("postgres")
     if initdb is None or postgres is None:
@@ -70,7 +70,8 @@ def start_server() -> Server:
         pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.decode()[-200:]}")
     port = _free_port()
     process = subprocess.Popen(  # noqa: S603 - a program of the machine
-        [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder, *_FAST],
+        [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
+        + ([] if durable else [*_FAST]),
         preexec_fn=become,  # noqa: PLW1509 - as above
         cwd=folder,
         stdout=subprocess.DEVNULL,

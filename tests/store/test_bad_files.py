@@ -272,3 +272,19 @@ def test_two_who_start_at_once_make_the_tables_once(url: str) -> None:
     for program in programs:
         _, complaint = program.communicate()
         assert program.returncode == 0, complaint.decode()
+
+
+def test_a_search_index_of_an_older_form_is_made_anew(tmp_path: Path, sqlite_url: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "metis.db-search")) as old:
+        old.execute("CREATE VIRTUAL TABLE words USING fts5(body)")
+        old.execute("CREATE TABLE progress (last INTEGER NOT NULL)")
+        old.execute("INSERT INTO progress VALUES (1000)")
+        old.commit()
+
+    async def search() -> list[store.Match]:
+        async with store.open(sqlite_url) as keep:
+            await keep.create_session("sess_42")
+            await keep.append(user("an owl", id=ulid(1)))
+            return await keep.search("owl")
+
+    assert [hit.message_id for hit in asyncio.run(search())] == [ulid(1)]

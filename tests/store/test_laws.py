@@ -488,6 +488,27 @@ async def test_a_store_that_was_closed_in_the_middle_of_a_call_is_closed_later(u
         assert second.recovered[0].aborted_calls == (tool_id(1),)
 
 
+async def test_search_ranks_what_is_more_about_the_words(keep: Store) -> None:
+    await keep.create_session(S)
+    await keep.append(user("owl owl owl", id=ulid(1), session_id=S))
+    await keep.append(user("an owl " + "and other birds " * 20, id=ulid(2), session_id=S))
+    assert [hit.message_id for hit in await keep.search("owl")] == [ulid(1), ulid(2)]
+
+
+async def test_search_for_what_nearly_every_message_holds(keep: Store) -> None:
+    """Of very many hits the newest are ranked, and a session's own are all found."""
+    await keep.create_session(S)
+    await keep.create_session("sess_other")
+    await keep.append(user("a bird flies", id=ulid(1), session_id="sess_other"))
+    birds = [user("a bird", id=ulid(number), session_id=S) for number in range(2, 700)]
+    await keep.append_all(birds)
+    hits = await keep.search("bird", limit=3)
+    assert [hit.message_id for hit in hits] == [ulid(699), ulid(698), ulid(697)]
+    hits = await keep.search("bird", session_id="sess_other")
+    assert [hit.message_id for hit in hits] == [ulid(1)]
+    assert len(await keep.search("bird", limit=1000)) == 699
+
+
 @pytest.mark.row("M-274")
 async def test_search_finds_text_and_tool_content(keep: Store) -> None:
     stored = await filled(keep)

@@ -606,9 +606,14 @@ def test_options_that_would_be_refused_are_left_out_and_told() -> None:
             MessageStatus.COMPLETE,
         ),
         (
-            body_of(status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+            body_of(SAID, status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
             StopReason.MAX_TOKENS,
             MessageStatus.COMPLETE,
+        ),
+        (
+            body_of(status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+            StopReason.MAX_TOKENS,
+            MessageStatus.ERROR,
         ),
         (
             body_of(SAID, status="incomplete", incomplete_details={"reason": "content_filter"}),

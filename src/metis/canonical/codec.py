@@ -9,16 +9,20 @@
 """
 
 import logging
-from datetime import UTC
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from metis.canonical.blocks import ContentBlock
 from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
 from metis.canonical.errors import DecodeError, EncodeError, MigrationError, NewerVersionError
-from metis.canonical.message import Message
+from metis.canonical.message import SCHEMA_VERSION, Message, Role
+from metis.canonical.metadata import MessageMetadata
 from metis.canonical.migrations import MIGRATIONS, Migrations
+from metis.canonical.plain_shape import is_plain_text
 from metis.canonical.reader import read_fields, split_reason
 from metis.canonical.value import Sealed, write, write_fast
 
@@ -26,7 +30,16 @@ log = logging.getLogger("metis.canonical")
 
 
 _read_fast = msgspec.json.Decoder(Message).decode
+_read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
+_read_metadata = msgspec.json.Decoder(MessageMetadata).decode
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Parts(NamedTuple):
+    """The canonical bytes of what a message says and of what is known about it."""
+
+    content: bytes
+    metadata: bytes
 
 
 def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
@@ -101,6 +114,35 @@ def is_what_it_says(message: Message) -> bool:
     except (ValueError, RecursionError):
         pass
     return _read_carefully(data, LIMITS, MIGRATIONS)[0] == message
+
+
+def proven_parts(message: Message) -> Parts | None:
+    """The same question for those who keep the parts apart, with their bytes as the answer.
+
+    None says no more than that a look at the whole message is needed.
+    """
+    if not (
+        message.schema_version == SCHEMA_VERSION
+        and message.extra is UNSET
+        and message.sealed is UNSET
+        and type(message.role) is Role
+        and type(message.created_at) is datetime
+        and message.created_at.tzinfo is UTC
+        and type(message.id) is str
+        and type(message.session_id) is str
+        and message.id.isascii()
+        and message.session_id.isascii()
+    ):
+        return None
+    try:
+        content, metadata = write_fast(message.content), write_fast(message.metadata)
+        if (is_plain_text(message.content) or write_fast(_read_content(content)) == content) and (
+            metadata == b"{}" or write_fast(_read_metadata(metadata)) == metadata
+        ):
+            return Parts(content, metadata)
+    except Exception:  # noqa: BLE001 - the look at the whole message says what is wrong
+        return None
+    return None
 
 
 def _read_carefully(

@@ -3,6 +3,10 @@
 A yes means that no rule of the profile `full` is broken; a no means nothing: the rules are asked.
 """
 
+from typing import cast
+
+from msgspec import UNSET
+
 from metis.canonical.blocks import (
     ContentBlock,
     RedactedThinkingBlock,
@@ -32,6 +36,26 @@ def is_plainly_valid(message: Message) -> bool:
     if role in _INSTRUCTING:
         return bool(content) and _says_nothing_more(metadata) and _are_text(content)
     return False
+
+
+def is_plain_text(blocks: object) -> bool:
+    """Whether blocks are nothing but text, so that their bytes cannot say anything else."""
+    if type(blocks) is not tuple:
+        return False
+    for block in cast("tuple[object, ...]", blocks):
+        if type(block) is TextBlock:
+            is_plain = type(block.text) is str and block.citations == ()
+        elif type(block) is ToolResultBlock:
+            is_plain = (
+                type(block.tool_use_id) is str
+                and type(block.is_error) is bool
+                and is_plain_text(block.content)
+            )
+        else:
+            return False
+        if not is_plain or block.critical is not False or block.extra is not UNSET:
+            return False
+    return True
 
 
 def _are_text(blocks: tuple[ContentBlock, ...]) -> bool:

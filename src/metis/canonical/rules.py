@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from metis.canonical.additions import additions
 from metis.canonical.blocks import (
@@ -21,15 +22,16 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.codec import is_what_it_says
+from metis.canonical.codec import Parts, is_what_it_says, proven_parts
 from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError
 from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
-from metis.canonical.metadata import MessageStatus, RoutingMode
+from metis.canonical.metadata import MessageStatus, RoutingMode, StopReason
 from metis.canonical.placement import Profile, misplaced_blocks
 from metis.canonical.plain_shape import is_plainly_valid
 from metis.canonical.problem import Problem
 from metis.canonical.tools import ToolSet
+from metis.canonical.value import write
 
 Found = Iterator[tuple[str, str, str]]
 """What a check finds: row, path and text."""
@@ -81,6 +83,28 @@ def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None 
     if problems:
         raise InvalidMessageError(f"message {message.id} breaks the rules", problems)
     return message
+
+
+def check_parts(message: Message) -> Parts:
+    """The bytes of the parts of a message that breaks no rule, for a store: proof and bytes in one.
+
+    A partial message is asked for what holds of one that failed, since that is how it may end.
+
+    Raises:
+        InvalidMessageError: the message breaks rules of the profile `full`.
+    """
+    parts = proven_parts(message)
+    if parts is None or not is_plainly_valid(message):
+        is_partial = message.metadata.status == MessageStatus.PARTIAL
+        check(as_failed(message) if is_partial else message)
+    return parts or Parts(write(message.content), write(message.metadata))
+
+
+def as_failed(message: Message) -> Message:
+    """A message that will not be finished, as it ends."""
+    status, reason = MessageStatus.ERROR, StopReason.ERROR
+    metadata = replace(message.metadata, status=status, stop_reason=reason)
+    return replace(message, metadata=metadata)
 
 
 def _faults(message: Message) -> Found:

@@ -1,21 +1,22 @@
 """Appending: a message with everything that follows from it: its place, its calls, its answers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
+from metis.canonical.codec import Parts
 from metis.canonical.errors import InvalidMessageError, MetisError
 from metis.canonical.ids import is_ulid, new_ulid_after
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageStatus, OutcomeStatus, StopReason
+from metis.canonical.metadata import MessageStatus, OutcomeStatus
 from metis.canonical.problem import Problem
-from metis.canonical.rules import check
+from metis.canonical.rules import check_parts
 from metis.canonical.value import made
 from metis.store.database import Transaction
 from metis.store.entries import MessageEntry
-from metis.store.rows import MessageRow, to_row
+from metis.store.rows import MessageRow, to_row, whole_of
 from metis.store.tables import Head, Tables
 from metis.wire.spelling import provider_tool_ids
 
@@ -27,8 +28,12 @@ class Prepared(NamedTuple):
 
     message: Message
     row: MessageRow
-    calls: tuple[ToolUseBlock, ...]
-    results: tuple[ToolResultBlock, ...]
+    whole: str | None
+    """All of the message, where the columns cannot hold it."""
+    calls: Sequence[ToolUseBlock]
+    results: Sequence[ToolResultBlock]
+    size: int
+    """How many bytes its texts have."""
 
 
 def prepare(message: Message) -> Prepared:
@@ -37,29 +42,19 @@ def prepare(message: Message) -> Prepared:
     Raises:
         InvalidMessageError: the message breaks rules of the canonical form.
     """
-    metadata = message.metadata
-    check(message if metadata.status != MessageStatus.PARTIAL else as_failed(message))
-    return _prepared(message)
+    return _prepared(message, check_parts(message))
 
 
-def _prepared(message: Message) -> Prepared:
-    calls: tuple[ToolUseBlock, ...] = ()
-    results: tuple[ToolResultBlock, ...] = ()
-    if message.metadata.status != MessageStatus.PARTIAL:
-        if message.role == Role.ASSISTANT:
-            calls = tuple(block for block in message.content if isinstance(block, ToolUseBlock))
-        elif message.role == Role.TOOL:
-            results = tuple(
-                block for block in message.content if isinstance(block, ToolResultBlock)
-            )
-    return Prepared(message, to_row(message), calls, results)
-
-
-def as_failed(message: Message) -> Message:
-    """A message that will not be finished, as it ends."""
-    status, reason = MessageStatus.ERROR, StopReason.ERROR
-    metadata = replace(message.metadata, status=status, stop_reason=reason)
-    return replace(message, metadata=metadata)
+def _prepared(message: Message, parts: Parts) -> Prepared:
+    calls: Sequence[ToolUseBlock] = ()
+    results: Sequence[ToolResultBlock] = ()
+    if message.metadata.status is not MessageStatus.PARTIAL:
+        if message.role is Role.ASSISTANT:
+            calls = [block for block in message.content if type(block) is ToolUseBlock]
+        elif message.role is Role.TOOL:
+            results = [block for block in message.content if type(block) is ToolResultBlock]
+    size = len(parts.content) + len(parts.metadata)
+    return Prepared(message, to_row(message, parts), whole_of(message), calls, results, size)
 
 
 class Append:
@@ -69,9 +64,7 @@ class Append:
         self._prepared = prepared
         self._renew_ids = renew_ids
         self.session_ids = [one.row.session_id for one in prepared]
-        self.size = sum(
-            [len(one.row.content_json) + len(one.row.metadata_json) for one in prepared]
-        )
+        self.size = sum([one.size for one in prepared])
 
     def write(self, tables: Tables) -> list[MessageEntry]:
         """Give each message its place and write what follows from it."""
@@ -87,9 +80,9 @@ class Append:
         if message.metadata.parents:
             add_parents(one, tables)
         head.seq, head.newest_id = seq, row.id
-        tables.messages.append(columns(row))
-        tables.journal.append((session_id, seq, row.id, text_of(row.whole)))
-        if message.metadata.status == MessageStatus.PARTIAL:
+        tables.messages.append(row)
+        tables.journal.append((session_id, seq, row.id, one.whole))
+        if message.metadata.status is MessageStatus.PARTIAL:
             tables.opened.append((row.id, session_id))
         elif one.calls or one.results:
             add_calls(one, tables)
@@ -107,7 +100,8 @@ class Append:
     def _renewed(self, one: Prepared, head: Head) -> Prepared:
         if not (self._renew_ids and is_ulid(head.newest_id)):
             raise _invalid(one, "$.id", "M-165", f"it does not come after {head.newest_id!r}")
-        return _prepared(replace(one.message, id=new_ulid_after(head.newest_id)))
+        parts = Parts(one.row.content_json.encode(), one.row.metadata_json.encode())
+        return _prepared(replace(one.message, id=new_ulid_after(head.newest_id)), parts)
 
     def explain(self, transaction: Transaction, *, is_there: bool = False) -> MetisError | None:
         """Which message did not fit to what is there, and how."""
@@ -121,24 +115,6 @@ class Append:
 
     def _own_calls(self) -> set[str]:
         return {call.id for one in self._prepared for call in one.calls}
-
-
-def columns(row: MessageRow) -> tuple[Any, ...]:
-    """The values of the row in `messages`."""
-    return (
-        row.id,
-        row.session_id,
-        row.role,
-        row.content_json.decode(),
-        row.metadata_json.decode(),
-        row.created_at,
-        row.schema_version,
-    )
-
-
-def text_of(whole: bytes | None) -> str | None:
-    """JSON as the text that a column holds."""
-    return None if whole is None else whole.decode()
 
 
 def add_parents(one: Prepared, tables: Tables) -> None:

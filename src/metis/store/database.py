@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
@@ -52,7 +53,7 @@ class SearchIndex(Protocol):
         ...
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
-        """Session, message and snippet of the best matches."""
+        """Session, message and snippet of the best matches among the newest few hundred."""
         ...
 
     def clear(self) -> None:
@@ -72,8 +73,8 @@ class Database(Protocol):
         """Do work in a transaction for writing; it is durable when the answer comes."""
         ...
 
-    def try_write(self, work: Callable[[Transaction], T], /) -> T | None:
-        """The same, or None at once if somebody else is writing."""
+    def try_write(self, work: Callable[[Transaction, A], T], given: A, /) -> T | None:
+        """The same with what the work is given, or None at once if somebody else is writing."""
         ...
 
     def read(self) -> AbstractContextManager[Transaction]:

@@ -35,13 +35,16 @@ except ImportError as error:
         f"the driver for PostgreSQL is missing ({error})", hint="pip install 'metis-llm[postgres]'"
     ) from None
 
+A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "postgres"
 _MIGRATION_LOCK = 0x6D657469
 _OPEN_LOCK = 0x6D657473
 _MARK = "metis_schema"
 _AT_ONCE = 500
+_RANKED = 500
 _FETCH = 2000
+_HEADLINE = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
 _PATIENCE_S = 0.5
 _PAUSE_S = 0.02
 _PENDING = (
@@ -106,9 +109,9 @@ class PostgresTransaction:
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
         """Run one query and give its rows as they come."""
         with self._connection.cursor(name="rows") as cursor:
-            cursor.itersize = _FETCH
             cursor.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
-            yield from cursor
+            while rows := cursor.fetchmany(_FETCH):
+                yield from rows
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run one statement and give the number of rows that it changed."""
@@ -159,7 +162,7 @@ class PostgresDatabase:
             with self._writer.transaction():
                 return work(PostgresTransaction(self._writer))
 
-    def try_write(self, work: Callable[[PostgresTransaction], T]) -> T | None:  # noqa: ARG002 - never done
+    def try_write(self, work: Callable[[PostgresTransaction, A], T], given: A) -> T | None:  # noqa: ARG002 - never done
         """Nothing: a server never answers so quickly that it would be worth it."""
         return None
 
@@ -351,15 +354,22 @@ class PostgresSearch:
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
         """Session, message and snippet of the best matches."""
-        options = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
+        where, values = "words @@ query", [words]
+        if session_id is not None:
+            where, values = f"{where} AND session_id = ?", [words, session_id]
+        hits = (
+            "SELECT session_id, message_id, body, words, query "  # noqa: S608 - no input
+            f"FROM search_index, plainto_tsquery('simple', ?) query WHERE {where} "
+            "ORDER BY message_id DESC LIMIT ?"
+        )
+        best = (
+            f"SELECT * FROM ({hits}) hits "  # noqa: S608 - no input
+            "ORDER BY ts_rank(words, query) DESC, message_id DESC LIMIT ?"
+        )
+        snippet = "ts_headline('simple', body, query, ?)"
+        sql = f"SELECT session_id, message_id, {snippet} FROM ({best}) best"  # noqa: S608 - no input
         with self._database.read() as transaction:
-            return transaction.run(
-                "SELECT session_id, message_id, ts_headline('simple', body, query, ?) "
-                "FROM search_index, plainto_tsquery('simple', ?) query WHERE words @@ query "
-                "AND (?::text IS NULL OR session_id = ?) "
-                "ORDER BY ts_rank(words, query) DESC, message_id DESC LIMIT ?",
-                (options, words, session_id, session_id, limit),
-            )
+            return transaction.run(sql, (_HEADLINE, *values, max(_RANKED, limit), limit))
 
     def clear(self) -> None:
         """Drop everything."""

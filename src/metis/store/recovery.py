@@ -14,8 +14,9 @@ from metis.canonical.blocks import TextBlock, ToolResultBlock
 from metis.canonical.ids import is_ulid, new_ulid, new_ulid_after
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, Outcome, OutcomeStatus
+from metis.canonical.rules import as_failed
 from metis.projection.exchanges import NO_RESULT
-from metis.store.appending import Append, as_failed, prepare
+from metis.store.appending import Append, prepare
 from metis.store.entries import RecoveryEntry
 from metis.store.reading import read_message
 from metis.store.recording import Record

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from metis.canonical.blocks import ContentBlock
-from metis.canonical.codec import decode_trusted, encode
+from metis.canonical.codec import Parts, decode_trusted, encode
 from metis.canonical.message import NO_METADATA, SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.value import made, write
+from metis.canonical.value import made
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400
@@ -25,16 +25,15 @@ _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class MessageRow(NamedTuple):
-    """A row of `messages`, and the whole message where the columns cannot hold it."""
+    """A row of `messages`."""
 
     id: str
     session_id: str
     role: str
-    content_json: bytes
-    metadata_json: bytes
+    content_json: str
+    metadata_json: str
     created_at: int
     schema_version: int
-    whole: bytes | None
 
 
 def to_micros(moment: datetime) -> int:
@@ -48,19 +47,23 @@ def from_micros(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
-def to_row(message: Message) -> MessageRow:
-    """The column values of a message."""
-    is_plain = message.extra is UNSET and message.sealed is UNSET
+def to_row(message: Message, parts: Parts) -> MessageRow:
+    """The column values of a message whose parts were written already."""
     return MessageRow(
-        id=message.id,
-        session_id=message.session_id,
-        role=message.role.value,
-        content_json=write(message.content),
-        metadata_json=write(message.metadata),
-        created_at=to_micros(message.created_at),
-        schema_version=message.schema_version,
-        whole=None if is_plain else encode(message),
+        message.id,
+        message.session_id,
+        message.role.value,
+        parts.content.decode(),
+        parts.metadata.decode(),
+        to_micros(message.created_at),
+        message.schema_version,
     )
+
+
+def whole_of(message: Message) -> str | None:
+    """All of a message as JSON, if the columns cannot hold it."""
+    is_plain = message.extra is UNSET and message.sealed is UNSET
+    return None if is_plain else encode(message).decode()
 
 
 def from_row(row: Sequence[Any]) -> Message:

@@ -3,7 +3,7 @@
 from metis.canonical.errors import MetisError, StoreError, UnknownMessageError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
-from metis.store.appending import Append, Prepared, add_calls, add_parents, columns, text_of
+from metis.store.appending import Append, Prepared, add_calls, add_parents
 from metis.store.database import Transaction
 from metis.store.rows import from_row
 from metis.store.tables import Tables
@@ -28,7 +28,7 @@ class Save:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self.session_ids = [prepared.row.session_id]
-        self.size = len(prepared.row.content_json) + len(prepared.row.metadata_json)
+        self.size = prepared.size
 
     def write(self, tables: Tables) -> Message:
         """Write the new form, if the old one was partial or says the same."""
@@ -41,10 +41,9 @@ class Save:
         was_open = old.metadata.status == MessageStatus.PARTIAL
         if not was_open and old != one.message:
             raise _finished(row.id)
-        values = columns(row)
-        tables.change(_UPDATE, (*values[2:], row.id))
+        tables.change(_UPDATE, (*row[2:], row.id))
         sql = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND seq = ?"
-        tables.change(sql, (text_of(row.whole), row.session_id, seq))
+        tables.change(sql, (one.whole, row.session_id, seq))
         if was_open:
             self._finish(old, tables)
         return one.message

@@ -28,9 +28,10 @@ from metis.store.sqlite_file import (
 )
 from metis.store.sqlite_search import SqliteSearch
 
+A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "sqlite"
-_CHECKPOINT_CHANGES = 500
+_CHECKPOINT_CHANGES = 2500
 _LONG_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
 _PAUSE_S = 0.001
@@ -71,9 +72,12 @@ class SqliteDatabase:
         self._synchronous = "NORMAL" if durability == "process" else "FULL"
         self._wait_s = wait_s
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        """Held by whoever moves the log into the file; taken before the other lock."""
         self._idle: list[sqlite3.Connection] = []
         self._data_version: int | None = None
         self._tended = 0
+        self._keeper: sqlite3.Connection | None = None
         self._claim: int | None = None
         self._search: SqliteSearch | None = None
         check_file(path, schema.newest(DIALECT))
@@ -130,14 +134,23 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise store_error(error, self.name) from error
 
-    def try_write(self, work: Callable[[SqliteTransaction], T]) -> T | None:
-        """The same, or None at once if somebody else is writing."""
+    def try_write(self, work: Callable[[SqliteTransaction, A], T], given: A) -> T | None:
+        """The same with what the work is given, or None at once if somebody else is writing."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            return None if self._try_begin() is not None else self._finish(work)
+            if self._try_begin() is not None:
+                return None
+            try:
+                value = work(self._transaction, given)
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
         except sqlite3.Error as error:
             raise store_error(error, self.name) from error
+        else:
+            return value
         finally:
             self._lock.release()
 
@@ -164,11 +177,14 @@ class SqliteDatabase:
             value = work(self._transaction)
             self._writer.execute("COMMIT")
         except BaseException:
-            self._data_version = None
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            self._roll_back()
             raise
         return value
+
+    def _roll_back(self) -> None:
+        self._data_version = None
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
 
     @contextmanager
     def read(self) -> Generator[SqliteTransaction]:
@@ -186,10 +202,10 @@ class SqliteDatabase:
                     connection.execute("ROLLBACK")
                 self._idle.append(connection)
 
-    def has_changed(self, transaction: Transaction) -> bool:
+    def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - there is one writer
         """Whether anybody else may have written since the last transaction for writing."""
         seen = self._data_version
-        self._data_version = transaction.run("PRAGMA data_version")[0][0]
+        (self._data_version,) = self._writer.execute("PRAGMA data_version").fetchone()
         return self._data_version != seen
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
@@ -245,16 +261,28 @@ class SqliteDatabase:
         return newest
 
     def tend(self) -> None:
-        """Move the log into the file once it is long."""
+        """Move the log into the file once it is long.
+
+        Most of it is moved while others go on writing; what they added meanwhile is then little,
+        and with that moved too, the next one begins the log anew.
+        """
         changes = self._writer.total_changes
-        is_long = False
-        with suppress(OSError):
-            is_long = Path(f"{self.name}-wal").stat().st_size > _LONG_LOG_BYTES
+        is_long = self._log_size() > _LONG_LOG_BYTES
         if changes - self._tended < _CHECKPOINT_CHANGES and not is_long:
             return
         self._tended = changes
-        with self._lock, told(self.name):
-            self._writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if is_long else 'PASSIVE'})")
+        with self._moving, told(self.name):
+            if self._keeper is None:
+                self._keeper = self._connect()
+            self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            with self._lock:
+                how = "TRUNCATE" if is_long else "PASSIVE"
+                self._writer.execute(f"PRAGMA wal_checkpoint({how})")
+
+    def _log_size(self) -> int:
+        with suppress(OSError):
+            return Path(f"{self.name}-wal").stat().st_size
+        return 0
 
     def check(self) -> list[str]:
         """What is wrong with the file itself."""
@@ -304,7 +332,7 @@ class SqliteDatabase:
     def purge(self) -> None:
         """Write the file anew without what was deleted, and empty the log."""
         index = self.index()
-        with self._lock, told(self.name):
+        with self._moving, self._lock, told(self.name):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()
@@ -319,11 +347,12 @@ class SqliteDatabase:
         """Let go of the file; the last one out moves the log into it."""
         if self._search is not None:
             self._search.close()
-        with self._lock:
+        with self._moving, self._lock:
             with suppress(sqlite3.Error):
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            for connection in (*self._idle, self._writer):
-                connection.close()
+            for connection in (*self._idle, self._keeper, self._writer):
+                if connection is not None:
+                    connection.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None

@@ -9,14 +9,29 @@ from pathlib import Path
 from metis.store.database import Rows, Transaction, WordsOf
 from metis.store.sqlite_file import told
 
-_TABLES = """
-CREATE VIRTUAL TABLE IF NOT EXISTS words
-USING fts5(body, session_id UNINDEXED, message_id UNINDEXED);
-CREATE TABLE IF NOT EXISTS waiting (number INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS progress (last INTEGER NOT NULL);
+_VERSION = 2
+# `session` holds the id of the session as one word, so that the index itself can look for it.
+_TABLES = f"""
+DROP TABLE IF EXISTS words;
+DROP TABLE IF EXISTS waiting;
+DROP TABLE IF EXISTS progress;
+CREATE VIRTUAL TABLE words
+USING fts5(body, session, session_id UNINDEXED, message_id UNINDEXED);
+CREATE TABLE waiting (number INTEGER PRIMARY KEY);
+CREATE TABLE progress (last INTEGER NOT NULL);
+PRAGMA user_version = {_VERSION};
 """
+_INSERT = "INSERT INTO words (rowid, body, session, session_id, message_id) VALUES (?, ?, ?, ?, ?)"
+_CANDIDATES = (
+    "SELECT rowid, session_id, message_id, body FROM words WHERE words MATCH ? "
+    "ORDER BY rowid DESC LIMIT ?"
+)
+_SNIPPET = (
+    "SELECT snippet(words, 0, '[', ']', '…', 12) FROM words WHERE words MATCH ? AND rowid = ?"
+)
 _COLUMNS = "rowid, id, session_id, role, content_json, metadata_json, created_at, schema_version"
 _AT_ONCE = 500
+_RANKED = 500
 Read = Callable[[], AbstractContextManager[Transaction]]
 
 
@@ -33,7 +48,18 @@ class SqliteSearch:
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.executescript(_TABLES)
+            self._make_tables()
+
+    def _make_tables(self) -> None:
+        """Make the tables, also in place of those that an older metis made."""
+        execute = self._connection.execute
+        if execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+            return
+        execute("BEGIN IMMEDIATE")
+        if execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            for statement in _TABLES.strip().split(";\n"):
+                execute(statement)
+        execute("COMMIT")
 
     def catch_up(self, words_of: WordsOf) -> int:
         """Take in what was stored since, and give the number of messages."""
@@ -71,9 +97,8 @@ class SqliteSearch:
             if words is None:
                 self._connection.execute("INSERT OR IGNORE INTO waiting VALUES (?)", (row[0],))
                 continue
-            sql = "INSERT INTO words (rowid, body, session_id, message_id) VALUES (?, ?, ?, ?)"
             self._connection.execute("DELETE FROM words WHERE rowid = ?", (row[0],))
-            self._connection.execute(sql, (row[0], words, row[2], row[1]))
+            self._connection.execute(_INSERT, (row[0], words, as_word(row[2]), row[2], row[1]))
             count += 1
         if fresh:
             self._connection.execute("DELETE FROM progress")
@@ -82,22 +107,32 @@ class SqliteSearch:
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
         """Session, message and snippet of the best matches."""
-        query = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
-        sql = (
-            "SELECT session_id, message_id, snippet(words, 0, '[', ']', '…', 12) "
-            "FROM words WHERE words MATCH ? AND (? IS NULL OR session_id = ?) "
-            "ORDER BY rank LIMIT ?"
-        )
+        wanted = words.split()
+        query = "body : (" + " AND ".join(map(_quoted, wanted)) + ")"
+        if session_id is not None:
+            query += f" AND session : {_quoted(as_word(session_id))}"
         with self._lock, told(self._name):
-            values = (query, session_id, session_id, limit)
-            return self._connection.execute(sql, values).fetchall()
+            execute = self._connection.execute
+            found = [
+                row
+                for row in execute(_CANDIDATES, (query, max(_RANKED, limit)))
+                if session_id in (None, row[1])
+            ]
+            best = ranked(found, wanted)[:limit]
+            return [
+                (row[1], row[2], execute(_SNIPPET, (query, row[0])).fetchone()[0]) for row in best
+            ]
 
     def forget(self, session_ids: Sequence[str], newest: int) -> None:
         """Drop what belongs to sessions; numbers behind `newest` will go to other messages."""
+        of_session = "SELECT rowid FROM words WHERE words MATCH ?"
         with self._lock, told(self._name):
             execute = self._connection.execute
             for session_id in session_ids:
-                execute("DELETE FROM words WHERE session_id = ?", (session_id,))
+                query = f"session : {_quoted(as_word(session_id))}"
+                numbers = execute(of_session, (query,)).fetchall()
+                sql = "DELETE FROM words WHERE rowid = ? AND session_id = ?"
+                self._connection.executemany(sql, [(number, session_id) for (number,) in numbers])
             execute("DELETE FROM waiting WHERE number > ?", (newest,))
             execute("UPDATE progress SET last = ? WHERE last > ?", (newest, newest))
 
@@ -111,3 +146,32 @@ class SqliteSearch:
         """Let go of the file."""
         with self._lock:
             self._connection.close()
+
+
+def as_word(session_id: str) -> str:
+    """The id of a session as one word; others may have the same, so the id itself is compared."""
+    return "".join(filter(str.isalnum, session_id)) or "none"
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"'
+
+
+def ranked(found: Rows, words: Sequence[str]) -> Rows:
+    """Candidates by how much of them is about the words, best first, of equals the newest.
+
+    This is BM25 over the candidates. That of SQLite counts every message that holds any of the
+    words, so that a search for common ones would take longer the more is stored.
+    """
+    if not found:
+        return found
+    bodies = [row[3].casefold() for row in found]
+    usual = sum(map(len, bodies)) / len(bodies) or 1
+    folded = [word.casefold() for word in words]
+    weights: list[float] = []
+    for body in bodies:
+        dampening = 1.2 * (0.25 + 0.75 * len(body) / usual)
+        counts = [body.count(word) for word in folded]
+        weights.append(sum(count / (count + dampening) for count in counts))
+    order = sorted(range(len(found)), key=lambda number: -weights[number])
+    return [found[number] for number in order]

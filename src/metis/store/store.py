@@ -172,7 +172,10 @@ class Store:
             UnknownSessionError: there is no such session.
         """
         work = Append((prepare(message),), renew_ids=renew_ids)
-        entries = await self._submit(work, work.size)
+        if not self._has_written:
+            await self._sign()
+        self._touched.add(message.session_id)
+        entries = await self._writer.submit(work, work.session_ids, work.size)
         return entries[0]
 
     async def append_all(
@@ -180,7 +183,7 @@ class Store:
     ) -> list[MessageEntry]:
         """Put several messages at the ends of their sessions, all or none."""
         work = Append([prepare(message) for message in messages], renew_ids=renew_ids)
-        return await self._submit(work, work.size)
+        return await self._write(work)
 
     async def save(self, message: Message) -> Message:
         """Write a message that is in the store again: with its end, or in a newer form."""
@@ -308,7 +311,7 @@ class Store:
     async def search(
         self, words: str, *, session_id: str | None = None, limit: int = 20
     ) -> list[Match]:
-        """The messages that hold all these words, best first."""
+        """The messages that hold all these words, best first; of very many only the newest."""
         if not words.split():
             return []
 
@@ -361,12 +364,6 @@ class Store:
         return [EventRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
     # How it is done
-
-    async def _submit(self, work: Append | Save | Record, size: int) -> Any:
-        if not self._has_written:
-            await self._sign()
-        self._touched.update(work.session_ids)
-        return await self._writer.submit(work, work.session_ids, size)
 
     async def _write(self, work: Work) -> Any:
         if not self._has_written:

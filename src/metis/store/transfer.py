@@ -19,7 +19,8 @@ from metis.canonical.errors import (
 )
 from metis.canonical.ids import new_session_id, new_ulid
 from metis.canonical.metadata import MessageStatus
-from metis.store.appending import Append, as_failed, prepare
+from metis.canonical.rules import as_failed
+from metis.store.appending import Append, prepare
 from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,

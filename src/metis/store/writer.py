@@ -1,7 +1,8 @@
 """Writer: everything that is written goes through here; what comes together is committed together.
 
 A caller puts down its job and gives all other tasks that are ready a turn to do the same; then the
-first to come back commits what is there. A small commit that does not wait for the disk takes less
+first to come back commits what is there. Who found nobody else the last time gives a turn only now
+and then. A small commit that does not wait for the disk takes less
 time than waking another thread, so it is done at once. Everything else is done by one thread:
 large batches, commits that wait for the disk or for another process, and upkeep. Either way a
 caller is answered only after the commit.
@@ -23,6 +24,7 @@ _MOST = 512
 _SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_EVERY = 128
+_HURRY = 8
 
 
 class Work(Protocol):
@@ -84,27 +86,45 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._commits = 0
+        self._is_alone = False
+        self._hurried = 0
 
     async def submit(self, work: Work, session_ids: Sequence[str], size: int) -> Any:
         """Have something written; the answer comes when it is durable."""
         if self._is_closed:
             raise StoreClosedError("the store was closed")
         job = Job(work, session_ids, size)
-        self._pending.append(job)
-        try:
-            await _turn()
-        except asyncio.CancelledError:
-            if job in self._pending:
-                self._pending.remove(job)
-            raise
-        if not job.is_done:
-            if job.answer is None:
-                self._commit_pending()
-            if job.answer is not None:
-                await job.answer
+        if not self._is_done_at_once(job):
+            self._pending.append(job)
+            try:
+                await _turn()
+            except asyncio.CancelledError:
+                if job in self._pending:
+                    self._pending.remove(job)
+                raise
+            if not job.is_done:
+                if job.answer is None:
+                    self._commit_pending()
+                if job.answer is not None:
+                    await job.answer
         if job.error is not None:
             raise job.error
         return job.value
+
+    def _is_done_at_once(self, job: Job) -> bool:
+        """Whether a job was committed without a turn for others, since nobody else has any."""
+        if not self._is_alone or self._hurried >= _HURRY or self._pending:
+            self._hurried = 0
+            return False
+        self._hurried += 1
+        return self._is_small((job,)) and self._commit_here((job,))
+
+    def _is_small(self, batch: Sequence[Job]) -> bool:
+        return (
+            self._database.is_cheap_to_commit
+            and len(batch) <= _SMALL_JOBS
+            and sum([job.size for job in batch]) <= _SMALL_BYTES
+        )
 
     def run(self, work: Work, session_ids: Sequence[str] = ()) -> Any:
         """Have something written at once, by this thread."""
@@ -131,30 +151,28 @@ class Writer:
     def _commit_pending(self) -> None:
         """Commit what is there: here if that is quick, else in the thread."""
         batch, self._pending = self._pending, []
-        is_small = (
-            self._database.is_cheap_to_commit
-            and len(batch) <= _SMALL_JOBS
-            and sum([job.size for job in batch]) <= _SMALL_BYTES
-        )
-        if is_small and self._commit_here(batch):
-            self._commits += 1
-            if self._commits >= _UPKEEP_EVERY:
-                self._commits = 0
-                self._hand_over([])
+        self._is_alone = len(batch) == 1
+        if self._is_small(batch) and self._commit_here(batch):
             return
         loop = asyncio.get_running_loop()
         for job in batch:
             job.answer = loop.create_future()
         self._hand_over(batch)
 
-    def _commit_here(self, batch: list[Job]) -> bool:
+    def _commit_here(self, batch: Sequence[Job]) -> bool:
         """Commit in the caller's thread; False if somebody else is writing."""
         try:
-            done = self._database.try_write(lambda transaction: self._apply(transaction, batch))
+            done = self._database.try_write(self._apply, batch)
         except Exception as error:  # noqa: BLE001 - every caller gets it
             self._one_by_one(batch, error)
-            return True
-        return done is not None
+        else:
+            if done is None:
+                return False
+        self._commits += 1
+        if self._commits >= _UPKEEP_EVERY:
+            self._commits = 0
+            self._hand_over([])
+        return True
 
     def _hand_over(self, batch: list[Job]) -> None:
         if self._thread is None:
@@ -189,7 +207,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - every caller gets it
             self._one_by_one(batch, error)
 
-    def _apply(self, transaction: Transaction, batch: list[Job]) -> bool:
+    def _apply(self, transaction: Transaction, batch: Sequence[Job]) -> bool:
         """Run every job; one that fails before it wrote anything fails alone."""
         tables = self._tables
         try:
@@ -208,7 +226,7 @@ class Writer:
             raise
         return True
 
-    def _one_by_one(self, batch: list[Job], error: Exception) -> None:
+    def _one_by_one(self, batch: Sequence[Job], error: Exception) -> None:
         """One job spoiled the batch: give each a transaction of its own."""
         if len(batch) == 1:
             batch[0].end(None, self._explained(batch[0], error))

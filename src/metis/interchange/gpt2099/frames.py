@@ -1,7 +1,9 @@
 """The stored turns of gpt2099: `gpt.turn` frames, one on each line, with their content inlined."""
 
 import json
-from collections.abc import Iterable, Sequence
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -33,6 +35,11 @@ from metis.wire.shape import Wire, list_at, maybe_list, maybe_object, object_at
 
 JSON = "application/json"
 _read = msgspec.json.Decoder().decode
+_MAY_BE_LEFT_OUT = (
+    ("meta", "content_type"),
+    ("meta", "document_name"),
+    ("meta", "file_size"),
+)
 
 
 class Gpt2099Frames(Format):
@@ -89,8 +96,10 @@ class Gpt2099Frames(Format):
         messages = decode_turn(role, content, desk, created_at=turn_time(frame.id), **facts)
         if meta.cache or meta.cache_control == "ephemeral":
             messages[-1] = cached(messages[-1])
-        if meta.type == "document" and meta.document_name:
-            messages[0] = _named(messages[0], meta.document_name)
+        if meta.type == "document":
+            messages[0] = _named(messages[0], _document_name(meta))
+            for key, reason in _document_faults(messages[0], meta):
+                desk.lose(messages[0], "document", f"$.meta.{key}", reason)
         if lost:
             desk.lose(messages[0], "continues", "$.meta.continues", lost)
         return _remembered(messages, frame.id, meta.head, desk)
@@ -130,7 +139,7 @@ class Gpt2099Frames(Format):
             return _blocks_of(difference.actual) == _blocks_of(difference.plain)
         if difference.steps in (("meta", "inherited"), ("meta", "options")):
             return difference.plain is msgspec.UNSET or difference.actual is msgspec.UNSET
-        if difference.steps == ("meta", "content_type"):
+        if difference.steps in _MAY_BE_LEFT_OUT:
             return difference.actual is msgspec.UNSET
         if difference.steps == ("meta",):
             return difference.actual is None or difference.actual is msgspec.UNSET
@@ -209,7 +218,34 @@ def _remembered(
     return entries
 
 
-def _named(message: Message, name: str) -> Message:
+def _document_name(meta: types.Meta) -> str | None:
+    """The name that is shown, by default that of the file."""
+    return meta.document_name or PurePath(meta.original_path or "").name or None
+
+
+def _document_faults(message: Message, meta: types.Meta) -> Iterator[tuple[str, str]]:
+    """What a frame says of its file that is not so."""
+    if meta.original_path is not None and not PurePath(meta.original_path).is_absolute():
+        yield "original_path", f"{meta.original_path!r} is no full path; kept for the way back"
+    size = _size_of(message)
+    if meta.file_size is not None and size is not None and meta.file_size != size:
+        yield "file_size", f"it says {meta.file_size} bytes, the file has {size}"
+
+
+def _size_of(message: Message) -> int | None:
+    """How many bytes the file of a turn has."""
+    block = message.content[0] if message.content else None
+    if not isinstance(block, DocumentBlock) or block.source.kind != "base64":
+        return None
+    try:
+        return len(b64decode(block.source.data, validate=True))
+    except ValueError:
+        return None
+
+
+def _named(message: Message, name: str | None) -> Message:
+    if name is None:
+        return message
     content = tuple(
         replace(block, name=name) if isinstance(block, DocumentBlock) else block
         for block in message.content
@@ -222,7 +258,12 @@ def _encode_document(message: Message, wire: Wire) -> tuple[Wire, Any]:
     source = maybe_object(wire.get("source"))
     block = message.content[0]
     name = block.name if isinstance(block, DocumentBlock) else None
-    about = {"content_type": source.get("media_type"), "type": "document", "document_name": name}
+    about: Wire = {
+        "content_type": source.get("media_type"),
+        "type": "document",
+        "document_name": name,
+        "file_size": _size_of(message),
+    }
     return about, source.get("data")
 
 

@@ -108,6 +108,8 @@ def decode_body(
         raw["blocks"] = odd
         raw["digest"] = content_digest(_ASSISTANT, content)
     provider, word = context.provider or PROTOCOL, wire.get("stop_reason")
+    if status is _COMPLETE and not content:
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,

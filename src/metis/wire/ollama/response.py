@@ -71,6 +71,8 @@ def decode_body(
         content, spelling = _decode_completion(wire, provider)
     spelling["response"] = wire
     model = context.model or f"{provider}:{wire.get('model', 'unknown')}"
+    if status is MessageStatus.COMPLETE and not content:
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,

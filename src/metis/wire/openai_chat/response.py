@@ -80,8 +80,8 @@ def decode_body(
     choice.pop("message", None)
     spelling["response"] = wire
     reason = decode_stop_reason(choice, has_calls=has_calls, is_refused="refusal" in spelling)
-    if reason is _ERROR and status is _COMPLETE:
-        status = MessageStatus.ERROR
+    if status is _COMPLETE and (reason is _ERROR or not content):
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     provider, model = context.provider or PROVIDER, _text(wire.get("model"))
     return _make_message(
         id=message_id,

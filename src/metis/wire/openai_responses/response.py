@@ -70,6 +70,9 @@ def decode_body(
         answer = _read_any(output, answer_ids(context, scope, message_id), context)
     content, spelling, is_refused = answer
     spelling["response"] = envelope
+    status = status or decode_status(wire)
+    if status is MessageStatus.COMPLETE and not content:
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,
@@ -80,7 +83,7 @@ def decode_body(
             model=f"{provider}:{model}" if model else context.model,
             provider=provider,
             origin=provider,
-            status=status or decode_status(wire),
+            status=status,
             usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
             stop_reason=decode_stop_reason(wire, content, is_refused=is_refused),
             response_id=response_id,

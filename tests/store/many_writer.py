@@ -1,0 +1,44 @@
+"""One of several writers: 32 tasks append, some to sessions of their own, some to one for all.
+
+Prints every acknowledged append. Stops after so many appends a task, or after so many seconds.
+
+python many_writer.py URL SHARED_SESSION COUNT|SECONDSs
+"""
+
+import asyncio
+import sys
+import time
+
+from msgspec.structs import replace
+
+from build import user
+from metis import store
+from metis.canonical import new_session_id, new_ulid
+from metis.store import Store
+
+TASKS, SHARING = 32, 8
+
+
+async def write(keep: Store, session_id: str, count: int, until: float) -> None:
+    """Append until it is enough."""
+    number = 0
+    while number < count and time.monotonic() < until:
+        message = replace(user(str(number)), id=new_ulid(), session_id=session_id)
+        entry = await keep.append(message, renew_ids=True)
+        sys.stdout.write(f"{session_id} {entry.id} {entry.seq}\n")
+        number += 1
+
+
+async def main(url: str, shared: str, limit: str) -> None:
+    """Write from all tasks at once."""
+    is_time = limit.endswith("s")
+    count = sys.maxsize if is_time else int(limit)
+    until = time.monotonic() + (float(limit[:-1]) if is_time else 10**9)
+    async with store.open(url) as keep:
+        own = [(await keep.create_session(new_session_id())).id for _ in range(TASKS - SHARING)]
+        targets = [*own, *[shared] * SHARING]
+        await asyncio.gather(*(write(keep, each, count, until) for each in targets))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
