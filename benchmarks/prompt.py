@@ -71,14 +71,16 @@ def _start(home: Path, *arguments: str) -> tuple[float, float, float, float]:
         chat.wait_for("session")
         chat.rest(1.0)
         before, began_s = _cpu_s(chat.pid), time.perf_counter()
-        chat.send("say hello to everybody")
-        chat.wait_for("\nhello to everybody")
+        word = new_ulid()
+        chat.send(f"say {word}")
+        chat.wait_for(f"\n{word}")
         return *prompt, _cpu_s(chat.pid) - before, time.perf_counter() - began_s
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/schedstat").read_text().split()
-    return int(fields[0]) / 1e9
+    """What all threads of a process have used."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 async def _long_session(home: Path) -> str:

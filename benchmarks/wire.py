@@ -5,7 +5,7 @@ body into ready Structs, decodes each line of a stream. Ours does the whole work
 losses, typed messages, events and the final message. All run in turns; what counts is the median of
 the ratios.
 
-    python benchmarks/wire.py [--messages N] [--rounds N]
+    python benchmarks/wire.py [--messages N] [--rounds N] [--only NAME ...] [--rows WORDS]
 """
 
 import argparse
@@ -201,11 +201,22 @@ def measure(label: str, work: Work, rounds: int) -> None:
     print(f"{label:<42}{floor:>10.0f}{ours:>10.0f}{ratio:>9.2f}", flush=True)
 
 
+def all_works(names: list[str], count: int) -> Iterator[tuple[str, Work]]:
+    """Every kind of work of some protocols, with the label of its row."""
+    for name in names:
+        yield from ((f"{name} {work.name}", work) for work in works(name, count))
+    for source, target in itertools.permutations(names, 2):
+        work = translation(source, target)
+        yield f"{source} {work.name}", work
+
+
 def main() -> None:
     """Run all work in turns and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--only", nargs="+", choices=list(floors.read_request), metavar="NAME")
+    parser.add_argument("--rows", default="", metavar="WORDS")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # losses are counted, not printed
     body = adapters.get("anthropic").to_wire(conversation(arguments.messages, thinks=True)).body
@@ -214,13 +225,11 @@ def main() -> None:
         f"{arguments.messages} messages, {len(body)} bytes, {arguments.rounds} rounds, CPU time\n"
     )
     print(f"{'work':<42}{'floor us':>10}{'ours us':>10}{'x floor':>9}")
-    for name in floors.read_request:
-        for work in works(name, arguments.messages):
-            measure(f"{name} {work.name}", work, arguments.rounds)
-    for source, target in itertools.permutations(floors.read_request, 2):
-        work = translation(source, target)
-        measure(f"{source} {work.name}", work, arguments.rounds)
-    for name in floors.read_request:
+    names = arguments.only or list(floors.read_request)
+    for label, work in all_works(names, arguments.messages):
+        if arguments.rows in label:
+            measure(label, work, arguments.rounds)
+    for name in names if not arguments.rows else ():
         most, text = memory_of_a_stream(name, _STREAM)
         share = f"{most / 1e6:.0f} MB held for {text / 1e6:.0f} MB of text"
         print(f"{name} stream of {_STREAM / 1e6:.0f} MB: {share}")

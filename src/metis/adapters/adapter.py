@@ -49,6 +49,7 @@ class Adapter:
         self._memory = Memory()
         self._models: dict[str, Model] = {}
         self._fits: dict[Target, Target] = {}
+        self._plain_reading = CallReading((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
@@ -75,8 +76,9 @@ class Adapter:
             WrongProviderError: the model is one of another provider.
         """
         request = self.preview(messages, tools, options)
-        for loss in request.losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        if request.losses and log.isEnabledFor(logging.WARNING):
+            for loss in request.losses:
+                log.warning("%s", loss, extra=_fields(loss))
         return request
 
     def preview(
@@ -90,16 +92,18 @@ class Adapter:
         asked = Asked(self.profile, model)
         taken, sent = asked.project(options, tools, messages)
         said = asked.conversation(messages)
-        turns, losses = self._turns(said, model, self._target(model, taken))
-        body = turns.body(sent, taken)
-        path, unplaced = self._route(turns, sent, taken, model)
+        told = self._told(said, model, self._target(model, taken))
+        body = told.turns.body(sent, taken)
+        if told.calls is not None and not _is_begun(said):
+            self._memory.keep(told)
+        path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
         lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
         return WireRequest(
             path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
-            losses=[*losses, *lost],
+            losses=[*told.losses, *lost],
         )
 
     def _route(
@@ -130,26 +134,27 @@ class Adapter:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
 
-    def _turns(
-        self, messages: Sequence[Message], model: Model, target: Target
-    ) -> tuple[TurnWriter, list[Loss]]:
-        """The turns of a conversation for a target, and what was lost; what was sent is reused."""
+    def _told(self, messages: Sequence[Message], model: Model, target: Target) -> Sent:
+        """A conversation as a target is told it; what was sent before is reused."""
         sent = self._memory.find(messages, target)
         more = None
-        if sent is not None:
+        if sent is not None and sent.calls is not None:
             more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
         if sent is None or more is None:
             more = project(self._own(messages), target)
-            sent = Sent((), target, set(), Dialect(self.profile, model), [], self._codec.turns())
+            sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
-        own, unspelled = dialect.spell(more.messages)
-        turns.add(own)
+        own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
-        losses = [*sent.losses, *_in_order([*more.losses, *unspelled, *self._unsaid(new)], new)]
-        if more.calls is not None and not _is_begun(messages):
-            calls = sent.calls | more.calls if more.calls else sent.calls
-            self._memory.keep(Sent(tuple(messages), target, calls, dialect, losses, turns))
-        return turns, losses
+        if _are_spelled(new) or not dialect.takes(more.calls):
+            own, unspelled = dialect.spell(own)
+            losses += (*unspelled, *self._unsaid(new))
+        turns.add(own)
+        losses = [*sent.losses, *_in_order(losses, new)]
+        calls = more.calls
+        if calls is not None and sent.calls:
+            calls = sent.calls | calls if calls else sent.calls
+        return Sent(tuple(messages), target, calls, dialect, losses, turns)
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
@@ -290,6 +295,8 @@ class Adapter:
         return context if context.provider else replace(context, provider=self.name)
 
     def _reading(self, context: RequestContext) -> CallReading:
+        if not context.tools:
+            return self._plain_reading
         return CallReading(context.tools, self.profile.tool_name_length)
 
     def _asked_model(self, options: AdapterOptions) -> Model:
@@ -339,6 +346,14 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _are_spelled(messages: Sequence[Message]) -> bool:
+    """Whether some message remembers how a protocol spelled it."""
+    for message in messages:  # noqa: SIM110 - a loop is faster, and every request comes by
+        if message.metadata.provider_raw is not None:
+            return True
+    return False
 
 
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

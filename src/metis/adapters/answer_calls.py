@@ -37,9 +37,7 @@ class CallReading:
 
     def read(self, message: Message) -> Message:
         """The message with its calls as they were meant."""
-        if not self._ours and not any(
-            type(block) is ToolUseBlock and block.invalid is not None for block in message.content
-        ):
+        if not self._ours and not _has_invalid_calls(message.content):
             return message
         content: list[ContentBlock] = []
         for block in message.content:
@@ -82,6 +80,13 @@ class CallReading:
             (self.name(name), maybe_object(use.get("parameters")))
             for name, use in zip(names, uses, strict=True)
         ]
+
+
+def _has_invalid_calls(content: Sequence[ContentBlock]) -> bool:
+    for block in content:  # noqa: SIM110 - a loop is faster, and every answer comes by
+        if type(block) is ToolUseBlock and block.invalid is not None:
+            return True
+    return False
 
 
 class CallReader:

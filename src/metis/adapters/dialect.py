@@ -5,6 +5,7 @@ has none for this host; here it gets the one that the host's profile asks for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,6 +41,15 @@ class Dialect:
         self._is_plain = not (self._fills or profile.reasoning or profile.prefill_key)
         self._taken: set[str] = set()
         self._losses: list[Loss] = []
+
+    def takes(self, calls: AbstractSet[str] | None) -> bool:
+        """Whether messages that have no spelling of any protocol, with these calls, are fine."""
+        if calls is None or not self._is_plain:
+            return False
+        rule = self._profile.ids
+        if rule is None or not calls:
+            return True
+        return rule.longest > _OUR_LENGTH and {*map(len, calls)} == {_OUR_LENGTH}
 
     def spell(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
         """The messages, each in its own spelling for this host or in one that the host takes."""

@@ -5,6 +5,7 @@ its messages being the same objects.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from operator import is_
 
@@ -25,8 +26,8 @@ class Sent(Struct, frozen=True, gc=False):
 
     messages: tuple[Message, ...]
     target: Target
-    calls: set[str]
-    """The calls in it; each has its result."""
+    calls: AbstractSet[str] | None
+    """The calls in it, if each has its result: then what follows can be projected alone."""
     dialect: Dialect
     losses: list[Loss]
     turns: TurnWriter

@@ -1,11 +1,14 @@
 """Model: the one that is asked, with everything that a request to it must know."""
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
 from metis.catalog.load import catalog, reasoning, refusals, token_table
-from metis.catalog.models import AdapterCapabilities
+from metis.catalog.models import AdapterCapabilities, ModelInfo
 from metis.catalog.reasoning import ThinkingRule
 from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
@@ -30,23 +33,47 @@ class Model(Struct, frozen=True, kw_only=True):
     """What costs how many tokens."""
 
 
+class _Facts(NamedTuple):
+    """What the catalogue says of a model."""
+
+    entry: ModelInfo | None
+    refused: frozenset[str]
+    conflicts: tuple[tuple[str, ...], ...]
+    least_cached_tokens: int
+    thinking: ThinkingRule | None
+    rates: TokenRates
+
+
+@lru_cache(maxsize=1000)
+def _facts(model: str) -> _Facts:
+    """The catalogue, asked once for each model: it goes through its rules by name."""
+    known = refusals()
+    return _Facts(
+        catalog().entries.get(model),
+        known.of(model),
+        known.conflicts_of(model),
+        known.least_cached_of(model),
+        reasoning().of(model),
+        token_table().rates(model),
+    )
+
+
 def model_of(profile: Profile, name: str) -> Model:
     """What is known of a model of a provider, and what is assumed where nothing is."""
-    model = f"{profile.catalogued or profile.name}:{name}"
-    entry = catalog().entries.get(model)
+    facts = _facts(f"{profile.catalogued or profile.name}:{name}")
+    entry, refused = facts.entry, facts.refused
     capabilities = profile.defaults if entry is None else entry.capabilities
-    refused = refusals().of(model)
     is_known_not_to = entry is not None and not capabilities.supports_thinking
     return Model(
         name=name,
         capabilities=capabilities,
         target=replace(
             profile.target(capabilities, name, refused),
-            least_cached_tokens=refusals().least_cached_of(model),
+            least_cached_tokens=facts.least_cached_tokens,
         ),
         is_listed=entry is not None,
         refused=refused,
-        conflicts=refusals().conflicts_of(model),
-        thinking=None if is_known_not_to else reasoning().of(model),
-        rates=token_table().rates(model),
+        conflicts=facts.conflicts,
+        thinking=None if is_known_not_to else facts.thinking,
+        rates=facts.rates,
     )

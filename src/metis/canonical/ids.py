@@ -18,8 +18,10 @@ _VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
 _LETTERS_OF_HASH = 25
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_LAST_PAIR = len(_PAIRS) - 1
 _PART = (1 << 50) - 1
 _END = 1 << 128
+_sha256 = hashlib.sha256
 
 ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 """What a ULID looks like."""
@@ -58,18 +60,26 @@ class UlidSource:
     ) -> None:
         self._now_ms = now_ms
         self._random_bits = random_bits
-        self._last = -1 if after is None else ulid_to_int(after)
         self._lock = threading.Lock()
+        self._set(-1 if after is None else ulid_to_int(after))
 
     def mint(self) -> str:
         """A new ULID, greater than every one that this source gave before."""
-        return int_to_ulid(self._advance(1))
+        with self._lock:
+            now = self._now_ms()
+            if now > self._moment or self._pair == _LAST_PAIR:
+                self._set(self._next(now))
+            else:
+                self._pair += 1
+            return self._stem + _PAIRS[self._pair]
 
     def mint_many(self, count: int) -> list[str]:
         """Several new ULIDs at once, in order; cheaper than one by one."""
         if count < 1:
             return []
-        number = self._advance(count)
+        with self._lock:
+            number = self._next(self._now_ms())
+            self._set(number + count - 1)
         minted: list[str] = []
         while len(minted) < count:  # ids that differ in the last two letters only share the rest
             stem, pair = int_to_ulid(number)[:-2], number % len(_PAIRS)
@@ -77,19 +87,26 @@ class UlidSource:
             number += len(_PAIRS) - pair
         return minted
 
-    def _advance(self, count: int) -> int:
-        """Reserve that many numbers in a row and give the first."""
-        with self._lock:
-            fresh = (self._now_ms() << _RANDOM_BITS) | self._random_bits()
-            later = fresh >> _RANDOM_BITS > self._last >> _RANDOM_BITS
-            first = fresh if later else self._last + 1
-            self._last = first + count - 1
-            return first
+    def _next(self, now: int) -> int:
+        """The number of the next id: drawn anew in a new millisecond, else counted up."""
+        if now > self._moment:
+            return (now << _RANDOM_BITS) | self._random_bits()
+        return self._last() + 1
+
+    def _last(self) -> int:
+        return self._number + self._pair
+
+    def _set(self, last: int) -> None:
+        """Remember the last id: its moment, its letters but for the last two, and those."""
+        self._stem = "" if last < 0 else int_to_ulid(last)[:-2]
+        self._moment = last >> _RANDOM_BITS
+        self._pair = last % len(_PAIRS)
+        self._number = last - self._pair
 
     def follow(self, ulid: str) -> None:
         """From now on mint behind this id, too."""
         with self._lock:
-            self._last = max(self._last, ulid_to_int(ulid))
+            self._set(max(self._last(), ulid_to_int(ulid)))
 
 
 _source = UlidSource()
@@ -122,8 +139,9 @@ def new_tool_use_id() -> str:
 def hashed_tool_id(*parts: str) -> str:
     """A tool id that is the same for the same parts, in every process."""
     # Hexadecimal digits are letters of a ULID, too, and cheaper to come by.
-    key = "\0".join(parts).encode("utf-8", "surrogatepass")
-    return f"tu_0{hashlib.sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()}"
+    text = "\0".join(parts)
+    key = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
+    return "tu_0" + _sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()
 
 
 def new_session_id() -> str:

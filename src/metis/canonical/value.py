@@ -14,11 +14,12 @@ careful one, which merges them in, takes over. Values without unknown fields pay
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, StructMeta, UnsetType
-from msgspec.structs import FieldInfo, fields, force_setattr
+from msgspec.structs import FieldInfo, fields, force_setattr, replace
 
 from metis.canonical.errors import EncodeError, InvalidValueError, NewerVersionError
 from metis.canonical.json_value import is_json, json_fault, plain_json
@@ -103,9 +104,17 @@ class Value(
 
 
 def made(kind: type[T]) -> Callable[..., T]:
-    """A constructor that tidies nothing, for parts that are in order already, as decoders give."""
+    """A constructor that tidies nothing, for parts that are in order already, as decoders give.
+
+    All fields without a default have to be given; nothing looks whether they are.
+    """
+    call = StructMeta.__call__
+    if issubclass(kind, Struct) and not kind.__match_args__:
+        # All fields go by name. To change a copy is three times as fast as to begin with nothing.
+        needed = [field.name for field in fields(kind) if field.required]
+        return cast("Callable[..., T]", partial(replace, call(kind, **dict.fromkeys(needed))))
     # Bound to the type itself, which is faster than a partial; the type checker knows neither.
-    return cast("Callable[..., T]", StructMeta.__call__.__get__(kind, StructMeta))
+    return cast("Callable[..., T]", call.__get__(kind, StructMeta))
 
 
 def write(value: object) -> bytes:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
+from msgspec import Struct
+
 from metis.canonical.blocks import (
     ContentBlock,
     ImageBlock,
@@ -14,17 +16,26 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
-from metis.projection.media import is_base64, sniffed
+from metis.projection.media import Media, is_base64, sniffed
 from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
-def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of every request
+class Ready(Struct, frozen=True, gc=False):
+    """A conversation that can be sent as it is, but for what concerns one message alone."""
+
+    calls: set[str]
+    """Its calls; all are answered."""
+    flaws: list[int]
+    """The places of messages with media that the target may not take, or unsigned calls."""
+
+
+def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
     messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
-) -> set[str] | None:
-    """The calls of a conversation that surely can be sent as it is; None asks for a longer look.
+) -> Ready | None:
+    """What there is to know of a conversation that surely is ready; None asks for a longer look.
 
     Ready are text, images that the target takes, its own signed thoughts, and calls that the next
     messages answer in their order. `before` are the calls of what stands before these messages;
@@ -34,32 +45,52 @@ def calls_if_ready(  # noqa: C901, PLR0911 - one flat pass over every block of e
     seen: set[str] = set()
     is_leading = before is None
     may_be_blank = target.takes_blank_text
-    pairs_thoughts = target.pairs_thoughts
-    for message in messages:
-        role, content = message.role, message.content
-        if message.metadata.hints:
+    flaws: list[int] = []
+    pairs_thoughts, wants_signatures = target.pairs_thoughts, bool(target.call_signature)
+    for index, message in enumerate(messages):
+        role, content, metadata = message.role, message.content, message.metadata
+        if metadata.hints:
             return None
         if role is _TOOL:
-            if not _answers(content, waiting, may_be_blank=may_be_blank):
+            if len(content) != 1 or not waiting:
                 return None
-            continue
-        if waiting or not content or unsigned_call(message, target) is not None:
+            result = content[0]
+            if type(result) is not ToolResultBlock or waiting.pop(0) != result.tool_use_id:
+                return None
+            content = result.content
+        elif waiting or not content:
             return None
-        if role is not _USER and role is not _ASSISTANT and not (role is _SYSTEM and is_leading):
-            return None
-        is_leading = is_leading and role is _SYSTEM
+        elif role is not _USER and role is not _ASSISTANT:
+            if role is not _SYSTEM or not is_leading:
+                return None
+        elif is_leading:
+            is_leading = False
         for block in content:
             if type(block) is TextBlock:
                 text = block.text
                 if block.citations or not (may_be_blank or (text and not text.isspace())):
                     return None
-            elif not _is_fine(block, role, target, waiting, seen):
+            elif type(block) is ToolUseBlock and role is _ASSISTANT:
+                call, name = block.id, block.name
+                if not call or call in seen or block.invalid is not None:
+                    return None
+                if len(name) > target.tool_name_length or not _is_plain(name):
+                    return None
+                seen.add(call)
+                waiting.append(call)
+            elif not _is_fine(block, role, target):
+                if role is not _USER or not isinstance(block, Media):
+                    return None
+                flaws.append(index)
+        if role is _ASSISTANT:
+            if pairs_thoughts and type(content[-1]) is ThinkingBlock:
                 return None
-        if pairs_thoughts and type(content[-1]) is ThinkingBlock:
-            return None
+            if wants_signatures and unsigned_call(message, target) is not None:
+                flaws.append(index)
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
-    return seen if _is_framed(messages, target, is_start=before is None) else None
+    is_framed = _is_framed(messages, target, is_start=before is None)
+    return Ready(seen, flaws) if is_framed else None
 
 
 @lru_cache(maxsize=1000)
@@ -79,36 +110,11 @@ def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -
     return target.takes_blank_end or messages[-1].role is not _ASSISTANT
 
 
-def _is_fine(
-    block: ContentBlock, role: Role, target: Target, waiting: list[str], seen: set[str]
-) -> bool:
-    """Whether a block other than text can be sent as it is."""
-    if role is not _ASSISTANT:
-        return role is _USER and _is_taken(block, target)
-    if type(block) is not ToolUseBlock:
+def _is_fine(block: ContentBlock, role: Role, target: Target) -> bool:
+    """Whether a block other than text and calls can be sent as it is."""
+    if role is _ASSISTANT:
         return _is_own_thought(block, target)
-    call, name = block.id, block.name
-    if not call or call in seen or block.invalid is not None:
-        return False
-    if len(name) > target.tool_name_length or not _is_plain(name):
-        return False
-    seen.add(call)
-    waiting.append(call)
-    return True
-
-
-def _answers(content: tuple[ContentBlock, ...], waiting: list[str], *, may_be_blank: bool) -> bool:
-    if len(content) != 1 or not waiting:
-        return False
-    result = content[0]
-    if type(result) is not ToolResultBlock or waiting.pop(0) != result.tool_use_id:
-        return False
-    for block in result.content:
-        if type(block) is not TextBlock or block.citations:
-            return False
-        if not may_be_blank and (not block.text or block.text.isspace()):
-            return False
-    return True
+    return role is _USER and _is_taken(block, target)
 
 
 def _is_own_thought(block: ContentBlock, target: Target) -> bool:

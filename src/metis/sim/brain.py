@@ -103,7 +103,8 @@ def _said(turn: Turn, calls: list[Deed], options: AdapterOptions, wish: Wish) ->
 
 def _thought(turn: Turn, calls: list[Deed], tools: Sequence[ToolDefinition]) -> str:
     text = " ".join(turn.text.split())[:80]
-    told = f"The user says: {text or 'nothing'}. There are {len(tools)} tools. "
+    known = f"I know {len(tools)} {'tool' if len(tools) == 1 else 'tools'}."
+    told = f"The user says: {text or 'nothing'}. {known} "
     if turn.results:
         told += f"{len(turn.results)} results have come. "
     return told + (f"I call {_listed(calls)}." if calls else "I answer in words.")

@@ -97,10 +97,6 @@ class Confirmation:
         """What happens before a call of this tool: its own rule, or that of its effect."""
         return self._tools.get(definition.name) or self._rules[definition.side_effects]
 
-    def forget(self) -> None:
-        """Ask again about everything that was allowed for a session, for another one begins."""
-        self._allowed.clear()
-
     async def require(self, question: Question, listener: Listener | None = None) -> None:
         """Return when the call may run; raise the failure that the model is told otherwise."""
         name = question.definition.name

@@ -47,12 +47,12 @@ def unknown_role(role: Any, path: str) -> DecodeError:
 
 def maybe_object(value: Any) -> Wire:
     """The object, if it is one; else an empty one."""
-    return cast("Wire", value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON has string keys, and a cast costs time
 
 
 def maybe_list(value: Any) -> list[Any]:
     """The list, if it is one; else an empty one."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType] - of anything, and a cast costs time
 
 
 def maybe_text(value: Any) -> str | None:

@@ -9,15 +9,21 @@ import hashlib
 import re
 import string
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import count
 
 from msgspec import Struct
 
 from metis.canonical.ids import hashed_tool_id
 
+OURS = "tu_"
+"""How an id begins that we minted."""
+
+_IDS_KEPT = 20_000  # a client sends its whole history again with every request
 _ALNUM = string.digits + string.ascii_letters
 
 
+@lru_cache(maxsize=_IDS_KEPT)
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
     """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
     return hashed_tool_id(session_id, provider_id, str(occurrence))
@@ -25,7 +31,7 @@ def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) ->
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """An id for a call that the target did not make: its prefix, and what is unique of ours."""
-    return prefix + (tool_use_id[3:] if tool_use_id[:3] == "tu_" else tool_use_id)
+    return prefix + tool_use_id.removeprefix(OURS)
 
 
 class IdRule(Struct, frozen=True, kw_only=True):

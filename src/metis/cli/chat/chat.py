@@ -42,7 +42,7 @@ class Chat:
         opened.asking.ask = Confirm(screen, talk.keyboard, talk.paused, talk.stop)
         self._notice = opened.notice
         self._prompt = None if screen.is_plain else _prompt(opened, talk)
-        self._is_leaving = self._is_interrupted = False
+        self._is_leaving = False
         self._command_task: asyncio.Task[bool] | None = None
 
     async def run(self) -> int:
@@ -95,9 +95,6 @@ class Chat:
                 self._screen.say("Ctrl-C again, or Ctrl-D, leaves", "dim")
 
     async def _words(self) -> str:
-        if self._is_interrupted:
-            self._is_interrupted = False
-            raise KeyboardInterrupt
         if self._prompt is None:
             return await self._talk.keyboard.line(MARK)
         return await self._prompt.ask()
@@ -130,11 +127,12 @@ class Chat:
             self._command_task = None
 
     def _stop(self) -> None:
-        """Ctrl-C as a signal: stop what runs; if nothing does, the next prompt hears of it."""
+        """Ctrl-C as a signal: stop what runs; if nothing does, the prompt hears of it."""
         task = self._command_task
         if self._talk.keyboard.interrupt() or self._talk.stop() or (task and task.cancel()):
             return
-        self._is_interrupted = True
+        if self._prompt is not None:
+            self._prompt.interrupt()
 
 
 def _prompt(opened: Opened, talk: Talk) -> Prompt:

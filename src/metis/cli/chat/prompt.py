@@ -50,6 +50,7 @@ class Prompt:
         has_colour: bool,
     ) -> None:
         self._pastes: list[str] = []
+        self._is_interrupted = False
         self._status = status
         self._session: PromptSession[str] = PromptSession(
             [("class:mark", MARK)],
@@ -78,8 +79,19 @@ class Prompt:
             EOFError: Ctrl-D at an empty prompt.
         """
         self._pastes.clear()
-        text = await self._session.prompt_async(handle_sigint=False)
+        text = await self._session.prompt_async(handle_sigint=False, pre_run=self._heed)
         return _PASTED.sub(self._unfold, text)
+
+    def interrupt(self) -> None:
+        """Ctrl-C came as a signal: the prompt that is there, or else the next one, hears of it."""
+        self._is_interrupted = True
+        if self._session.app.is_running:
+            self._heed()
+
+    def _heed(self) -> None:
+        if self._is_interrupted and not self._session.app.is_done:
+            self._is_interrupted = False
+            self._session.app.exit(exception=KeyboardInterrupt)
 
     def _unfold(self, found: re.Match[str]) -> str:
         number = int(found[1])

@@ -50,11 +50,8 @@ class Talk:
         return self._session
 
     def move(self, session: Session) -> None:
-        """Go on in another session; what tools were allowed in this one does not hold there."""
+        """Go on in another session."""
         self._session = session
-        confirmation = self.library.options.confirmation
-        if confirmation is not None:
-            confirmation.forget()
         self._turn_usd = Decimal(0)
         self.refresh()
 

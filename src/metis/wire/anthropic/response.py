@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
@@ -18,13 +17,10 @@ from metis.canonical.value import made
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
     decode_block,
-    decode_part,
     encode_block,
     is_exact,
-    is_exact_part,
 )
 from metis.wire.anthropic.errors import decode_error
-from metis.wire.anthropic.parts import Part, ToolUsePart
 from metis.wire.call import UNPRICED, RequestContext
 from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
 from metis.wire.shape import (
@@ -58,70 +54,28 @@ _WORDS: Mapping[StopReason, str] = {
 }
 _write = msgspec.json.Encoder().encode
 _TEXT_KEPT = 500
+_KEYS_OF_USAGE = 2
+_KEYS_OF_TEXT, _KEYS_OF_THOUGHT, _KEYS_OF_CALL = 2, 3, 4
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
 _FREE = Decimal(0)
+_make_text = made(TextBlock)
+_make_call = made(ToolUseBlock)
+_make_thinking = made(ThinkingBlock)
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 _make_usage = made(Usage)
 
 
-class _Answer(Struct, gc=False, forbid_unknown_fields=True):
-    """A response of common parts; everything else is read as plain JSON."""
-
-    content: list[Part]
-    id: Any = UNSET
-    container: Any = UNSET
-    context_management: Any = UNSET
-    model: Any = UNSET
-    role: Any = UNSET
-    stop_details: Any = UNSET
-    stop_reason: Any = UNSET
-    stop_sequence: Any = UNSET
-    type: Any = UNSET
-    usage: Any = UNSET
-
-
-_ENVELOPE = _Answer.__struct_fields__[1:]
-_read_answer = msgspec.json.Decoder(_Answer).decode
-
-
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    if isinstance(body, bytes) and not failed(context):
-        try:
-            answer = _read_answer(body)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return _decode_answer(answer, context)
+    is_error = failed(context)
     if isinstance(body, dict):
-        wire = body
+        wire = {**body}
     else:
-        wire = read_error(body) if failed(context) else read_object(body, "response")
-    if wire.get("type") == "error" or failed(context):
+        wire = read_error(body) if is_error else read_object(body, "response")
+    if is_error or wire.get("type") == "error":
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
-
-
-def _decode_answer(answer: _Answer, context: RequestContext) -> Message:
-    message_id = new_ulid()
-    envelope: Wire = {}
-    for name in _ENVELOPE:
-        value = getattr(answer, name)
-        if value is not UNSET:
-            envelope[name] = value
-    ids: dict[str, str] = {}
-    odd: Wire = {}
-    content: list[ContentBlock] = []
-    for index, part in enumerate(answer.content):
-        ours = None
-        if type(part) is ToolUsePart:
-            ours = call_id(context, envelope, message_id, part.id)
-            ids[ours] = part.id
-        content.append(decode_part(part, ours))
-        if not is_exact_part(part):
-            odd[str(index)] = to_builtins(part)
-    return _message(envelope, content, _Spelling(ids, odd), context, message_id)
 
 
 def failed(context: RequestContext) -> bool:
@@ -144,47 +98,18 @@ def decode_body(
     message_id: str,
     status: MessageStatus = MessageStatus.COMPLETE,
 ) -> Message:
-    """The message of a response, whole or as far as it has come."""
-    ids: dict[str, str] = {}
-    odd: Wire = {}
-    content: list[ContentBlock] = []
-    for index, part in enumerate(list_at(wire.get("content"), "$.content")):
-        block = decode_block(part)
-        if not is_exact(block, part):
-            odd[str(index)] = part
-        if isinstance(block, ToolUseBlock):
-            ours = call_id(context, wire, message_id, block.id)
-            ids[ours] = block.id
-            block = replace(block, id=ours)
-        content.append(block)
-    envelope = {name: value for name, value in wire.items() if name != "content"}
-    return _message(envelope, content, _Spelling(ids, odd), context, message_id, status)
-
-
-class _Spelling(NamedTuple):
-    """What is remembered of the blocks of an answer."""
-
-    ids: dict[str, str]
-    odd: Wire
-
-
-def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, each of another kind
-    envelope: Wire,
-    content: list[ContentBlock],
-    spelling: _Spelling,
-    context: RequestContext,
-    message_id: str,
-    status: MessageStatus = _COMPLETE,
-) -> Message:
-    provider = context.provider or PROTOCOL
+    """The message of a response, whole or as far as it has come; its content is taken out of it."""
+    parts = list_at(wire.pop("content", None), "$.content")
+    content, ids, odd = _decode_content(parts, _scope(context, wire, message_id))
+    raw: Wire = {"response": wire}
+    if ids:
+        raw["ids"] = ids
+    if odd:
+        raw["blocks"] = odd
+        raw["digest"] = content_digest(_ASSISTANT, content)
+    provider, word = context.provider or PROTOCOL, wire.get("stop_reason")
     if status is _COMPLETE and not content:
         status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
-    raw: Wire = {"response": envelope}
-    if spelling.ids:
-        raw["ids"] = spelling.ids
-    if spelling.odd:
-        raw["blocks"] = spelling.odd
-        raw["digest"] = content_digest(Role.ASSISTANT, content)
     return _make_message(
         id=message_id,
         session_id=context.session_id,
@@ -192,22 +117,82 @@ def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, each of anot
         content=tuple(content),
         created_at=context.created_at,
         metadata=_make_metadata(
-            model=context.model or f"{provider}:{envelope.get('model', 'unknown')}",
+            model=context.model or f"{provider}:{wire.get('model', 'unknown')}",
             provider=provider,
             origin=provider,
             status=status,
-            usage=decode_usage(envelope.get("usage"), context),
-            stop_reason=decode_stop_reason(maybe_text(envelope.get("stop_reason"))),
-            response_id=maybe_text(envelope.get("id")),
+            usage=decode_usage(wire.get("usage"), context),
+            stop_reason=decode_stop_reason(maybe_text(word)),
+            response_id=maybe_text(wire.get("id")),
             provider_raw={PROTOCOL: raw},
         ),
     )
 
 
+_Content = tuple[list[ContentBlock], dict[str, str], Wire]
+"""The blocks of an answer, the provider's ids of its calls, and the parts that say more."""
+
+
+def _decode_content(parts: list[Any], scope: str) -> _Content:
+    try:
+        common = _decode_common(parts, scope)
+    except (KeyError, TypeError):
+        common = None
+    return common or _decode_all(parts, scope)
+
+
+def _decode_common(parts: list[Wire], scope: str) -> _Content | None:
+    """The same in one pass for texts, calls and signed thoughts; None or an error for all else."""
+    content: list[ContentBlock] = []
+    ids: dict[str, str] = {}
+    for part in parts:
+        kind, count = part["type"], len(part)
+        if kind == "text" and count == _KEYS_OF_TEXT:
+            text = part["text"]
+            if type(text) is not str:
+                return None
+            content.append(_make_text(text))
+        elif kind == "tool_use" and count == _KEYS_OF_CALL:
+            theirs, name, given = part["id"], part["name"], part["input"]
+            if type(theirs) is not str or type(name) is not str or type(given) is not dict:
+                return None
+            ours = canonical_tool_id(scope, theirs)
+            ids[ours] = theirs
+            content.append(_make_call(ours, name, given))
+        elif kind == "thinking" and count == _KEYS_OF_THOUGHT:
+            text, signature = part["thinking"], part["signature"]
+            if type(text) is not str or type(signature) is not str:
+                return None
+            content.append(_make_thinking(text, signature, None, None, PROTOCOL))
+        else:
+            return None
+    return content, ids, {}
+
+
+def _decode_all(parts: list[Any], scope: str) -> _Content:
+    content: list[ContentBlock] = []
+    ids: dict[str, str] = {}
+    odd: Wire = {}
+    for index, part in enumerate(parts):
+        block = decode_block(part)
+        if not is_exact(block, part):
+            odd[str(index)] = part
+        if isinstance(block, ToolUseBlock):
+            ours = canonical_tool_id(scope, block.id)
+            ids[ours] = block.id
+            block = replace(block, id=ours)
+        content.append(block)
+    return content, ids, odd
+
+
+def _scope(context: RequestContext, wire: Wire, message_id: str) -> str:
+    """What ids of calls are told apart by: one that comes again in another answer is another."""
+    return f"{context.session_id}\0{maybe_text(wire.get('id')) or message_id}"
+
+
 def call_id(context: RequestContext, wire: Wire, message_id: str, theirs: str) -> str:
-    """Our id for a call of an answer; an id that comes again in another answer is another (T09)."""
-    answer = maybe_text(wire.get("id")) or message_id
-    return canonical_tool_id(f"{context.session_id}\0{answer}", theirs)
+    """Our id for a call of an answer (T09)."""
+    return canonical_tool_id(_scope(context, wire, message_id), theirs)
 
 
 def decode_stop_reason(word: str | None) -> StopReason | None:
@@ -228,22 +213,29 @@ def decode_usage(wire: object, context: RequestContext) -> Usage | None:
     fresh = maybe_count(counts.get("input_tokens"))
     if fresh is None:
         return None
+    usage = _make_usage(
+        input_tokens=fresh,
+        output_tokens=maybe_count(counts.get("output_tokens")) or 0,
+        cost_usd=_FREE,
+        pricing_version=UNPRICED,
+        latency_ms=context.latency_ms,
+    )
+    return replace(usage, **_more_usage(counts)) if len(counts) > _KEYS_OF_USAGE else usage
+
+
+def _more_usage(counts: Wire) -> dict[str, Any]:
+    """What a usage tells beside the two counts that it always has."""
     written = maybe_object(counts.get("cache_creation"))
     total = maybe_count(counts.get("cache_creation_input_tokens")) or 0
     one_hour = maybe_count(written.get("ephemeral_1h_input_tokens")) or 0
     server = counts.get("server_tool_use")
-    return _make_usage(
-        input_tokens=fresh,
-        output_tokens=maybe_count(counts.get("output_tokens")) or 0,
-        cached_input_tokens=maybe_count(counts.get("cache_read_input_tokens")) or 0,
-        cache_creation_input_tokens=total,
-        cache_creation_1h_input_tokens=min(one_hour, total),
-        cost_usd=_FREE,
-        pricing_version=UNPRICED,
-        latency_ms=context.latency_ms,
-        service_tier=maybe_text(counts.get("service_tier")),
-        server_tool_requests=_server_tools(maybe_object(server)) or None if server else None,
-    )
+    return {
+        "cached_input_tokens": maybe_count(counts.get("cache_read_input_tokens")) or 0,
+        "cache_creation_input_tokens": total,
+        "cache_creation_1h_input_tokens": min(one_hour, total),
+        "service_tier": maybe_text(counts.get("service_tier")),
+        "server_tool_requests": _server_tools(maybe_object(server)) or None if server else None,
+    }
 
 
 def _server_tools(counts: Wire) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -23,14 +23,15 @@ from metis.wire.anthropic.blocks import PROTOCOL, encode_block
 from metis.wire.anthropic.cache import mark
 from metis.wire.anthropic.options import encode_options
 from metis.wire.anthropic.parts import TextPart, ThinkingPart, ToolResultPart, ToolUsePart
-from metis.wire.body import write_around
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING, spelled_blocks, spelling_of
-from metis.wire.tool_ids import derived_id
+from metis.wire.tool_ids import OURS, derived_id
 
 # Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
+_PREFIX = "toolu_"
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
@@ -42,8 +43,14 @@ def _word(role: Role) -> str:
 
 
 class _Turn(Struct, gc=False):
-    content: list[Any] | str
+    content: list[Any] | tuple[Any, ...] | str
     role: str
+
+
+class _Result(Struct, tag="tool_result", gc=False):
+    tool_use_id: str
+    content: Sequence[Any]
+    is_error: bool | UnsetType = UNSET
 
 
 def encode_request(
@@ -59,10 +66,8 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []
+        self._closed = TurnRecord()
         self._last: _Turn | Wire | None = None
-        self._parts: list[Any] | None = None
-        """The content of the last turn; None if it is a string, which nothing can join."""
         self._takes_results = False
         self._ids: dict[str, str] = {}
         self._system: list[Message] = []
@@ -70,11 +75,8 @@ class Turns:
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._written = [*self._written]
+        other._closed = self._closed.copy()
         other._last = self._last
-        if self._last is not None and self._parts is not None:
-            other._parts = [*self._parts]
-            other._last = _with_content(self._last, other._parts)
         other._takes_results = self._takes_results
         other._ids = self._ids
         other._system = self._system
@@ -85,64 +87,58 @@ class Turns:
         wire = encode_options(options, tools)
         if self._system:
             wire["system"] = _encode_system(self._system)
-        last = () if self._last is None else (_write(self._last),)
-        return write_around(wire, "messages", (*self._written, *last), _write)
+        return self._closed.body(wire, "messages", _write, self._last)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
         if self._last is None:
             messages = self._without_system(messages)
-        turns: list[_Turn | Wire] = []
-        last, parts = self._last, self._parts
+        turns: list[_Turn | Wire] = [] if self._last is None else [_reopened(self._last)]
+        results = _blocks_of(turns[0]) if self._takes_results else None
         for message in messages:
-            role, raw = message.role, message.metadata.provider_raw
+            role, metadata = message.role, message.metadata
+            raw = metadata.provider_raw
             if raw is not None and PROTOCOL in raw:
-                self._last, self._parts = last, parts
-                self._add_spelled(message, raw[PROTOCOL], turns)
-                last, parts = self._last, self._parts
+                results = self._add_spelled(message, raw[PROTOCOL], turns, results)
                 continue
-            blocks = self._blocks(message.content)
-            if message.metadata.hints:
-                mark(blocks, message.metadata.hints)
-            if role is _TOOL:
-                if parts is not None and self._takes_results:
-                    parts += blocks
-                    continue
-                self._takes_results = True
-            elif self._takes_results:
-                self._takes_results = False
-            if last is not None:
-                turns.append(last)
-            last, parts = _Turn(blocks, "assistant" if role is _ASSISTANT else _word(role)), blocks
-        self._last, self._parts = last, parts
+            blocks = self._marked(message) if metadata.hints else self._blocks(message.content)
+            if role is not _TOOL:
+                results = None
+                turns.append(_Turn(blocks, "assistant" if role is _ASSISTANT else _word(role)))
+            elif results is None:
+                results = [*blocks]
+                turns.append(_Turn(results, "user"))
+            else:
+                results += blocks
+        self._takes_results = results is not None
         if turns:
-            self._written.append(_write(turns)[1:-1])
+            self._last = turns.pop()
+        self._closed.add(turns)
 
     def _add_spelled(
-        self, message: Message, spelling: Mapping[str, Any], turns: list[_Turn | Wire]
-    ) -> None:
-        """Add a message as it was spelled."""
+        self,
+        message: Message,
+        spelling: Mapping[str, Any],
+        turns: list[_Turn | Wire],
+        results: list[Any] | None,
+    ) -> list[Any] | None:
+        """Add a message as it was spelled; the results that others can join, if it leaves some."""
         self._ids.update(spelling.get("ids", NOTHING))
         role, blocks = message.role, _spelled_blocks(message, spelling, self._wire_id)
-        word = _word(role)
-        last, is_result = self._last, role is _TOOL
-        if last is not None:
-            if spelling.get("joined") and self._parts is not None and _role_of(last) == word:
-                self._parts += blocks
-                self._takes_results = self._takes_results and is_result
-                return
-            turns.append(last)
-        self._parts, self._takes_results = blocks, is_result
-        content: Any = blocks
-        if spelling.get("plain") and _is_bare(blocks):
-            content, self._parts = blocks[0].text, None
+        word, is_result = _word(role), role is _TOOL
+        if spelling.get("joined") and turns and _role_of(turns[-1]) == word:
+            before = _blocks_of(turns[-1])
+            if before is not None:
+                before += blocks
+                return results if is_result else None
+        is_plain = spelling.get("plain") and _is_bare(blocks)
+        content: Any = blocks[0].text if is_plain else blocks
         keys = spelling.get("keys")
         if spelling.get("bare") and not blocks:
-            self._last, self._parts = {"role": word, **(keys or {})}, None
-        elif keys:
-            self._last = {"role": word, "content": content, **keys}
-        else:
-            self._last = _Turn(content, word)
+            turns.append({"role": word, **(keys or {})})
+            return None
+        turns.append({"role": word, "content": content, **keys} if keys else _Turn(content, word))
+        return blocks if is_result and not is_plain else None
 
     def _without_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Leading instructions stand beside the turns, not among them."""
@@ -150,35 +146,43 @@ class Turns:
         self._system = [*self._system, *messages[:count]]
         return messages[count:]
 
-    def _blocks(self, content: Sequence[ContentBlock]) -> list[Any]:
-        if len(content) == 1 and type(only := content[0]) is TextBlock and not only.citations:
-            return [TextPart(only.text)]
+    def _blocks(self, content: tuple[ContentBlock, ...]) -> list[Any] | tuple[Any, ...]:
+        """The parts for blocks; a text of ours is written as it is, for it says the same here."""
+        if len(content) == 1:
+            only = content[0]
+            if type(only) is ToolResultBlock:
+                return (self._result(only),)
+            if type(only) is TextBlock and not only.citations and not only.critical:
+                return content if only.extra is UNSET else (TextPart(only.text),)
         ids = self._ids
-        blocks: list[Any] = []
+        parts: list[Any] = []
         for block in content:
             if type(block) is TextBlock and not block.citations:
-                blocks.append(TextPart(block.text))
-            elif type(block) is ToolResultBlock:
-                call = block.tool_use_id
-                inner = self._blocks(block.content)
-                is_error = True if block.is_error else UNSET
-                blocks.append(ToolResultPart(ids.get(call) or self._wire_id(call), inner, is_error))
+                parts.append(TextPart(block.text))
             elif type(block) is ToolUseBlock:
-                call = block.id
-                blocks.append(
-                    ToolUsePart(ids.get(call) or self._wire_id(call), block.input, block.name)
-                )
+                theirs = ids.get(block.id) or _PREFIX + block.id.removeprefix(OURS)
+                parts.append(ToolUsePart(theirs, block.input, block.name))
             elif type(block) is ThinkingBlock and block.signature:
-                blocks.append(ThinkingPart(block.signature, block.text))
+                parts.append(ThinkingPart(block.signature, block.text))
+            elif type(block) is ToolResultBlock:
+                parts.append(self._result(block))
             elif (part := encode_block(block, self._wire_id)) is not None:
-                blocks.append(part)
+                parts.append(part)
+        return parts
+
+    def _result(self, block: ToolResultBlock) -> _Result:
+        call, inner = block.tool_use_id, self._blocks(block.content)
+        theirs = self._ids.get(call) or _PREFIX + call.removeprefix(OURS)
+        return _Result(theirs, inner, True if block.is_error else UNSET)
+
+    def _marked(self, message: Message) -> list[Any]:
+        parts = [encode_block(block, self._wire_id) for block in message.content]
+        blocks = [part for part in parts if part is not None]
+        mark(blocks, message.metadata.hints)
         return blocks
 
     def _wire_id(self, ours: str) -> str:
-        theirs = self._ids.get(ours)
-        if not theirs:
-            theirs = self._ids[ours] = derived_id(ours, "toolu_")
-        return theirs
+        return self._ids.get(ours) or derived_id(ours, _PREFIX)
 
 
 def _is_aside(message: Message) -> bool:
@@ -190,10 +194,23 @@ def _role_of(turn: _Turn | Wire) -> str:
     return turn["role"] if isinstance(turn, dict) else turn.role
 
 
-def _with_content(turn: _Turn | Wire, content: list[Any]) -> _Turn | Wire:
+def _reopened(turn: _Turn | Wire) -> _Turn | Wire:
+    """The same turn with a list of its own, to which blocks can be added."""
+    blocks = _blocks_of(turn)
+    if blocks is None:
+        return turn
+    return {**turn, "content": [*blocks]} if isinstance(turn, dict) else _Turn([*blocks], turn.role)
+
+
+def _blocks_of(turn: _Turn | Wire) -> list[Any] | None:
+    """The blocks of a turn, to which others can be added; None if it has no list of them."""
     if isinstance(turn, dict):
-        return {**turn, "content": content}
-    return _Turn(content, turn.role)
+        content = turn.get("content")
+    else:
+        content = turn.content
+        if isinstance(content, tuple):
+            turn.content = content = [*content]
+    return None if content is None or isinstance(content, str) else content
 
 
 def _spelled_blocks(

@@ -3,7 +3,6 @@
 A prompt with its system text becomes one or two messages of ours.
 """
 
-import msgspec
 from msgspec import UNSET
 
 from metis.canonical.errors import DecodeError
@@ -21,7 +20,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
     try:
         usual = read_body(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return _decode_odd(body, context)
     wire: Wire = {name: value for name in _REST if (value := getattr(usual, name)) is not UNSET}
     messages = decode_messages(usual.messages, context)

@@ -4,9 +4,9 @@ Keys that are not listed are not skipped: a body that holds one is read as plain
 what the short road does not know how to spell again. Both roads remember the same.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -146,59 +146,14 @@ class Body(Struct, forbid_unknown_fields=True):
 
     def options(self) -> Wire:
         """Everything but the messages, as it came."""
-        return _stated(self, _OPTIONS)
+        stated = ((name, getattr(self, name)) for name in _OPTIONS)
+        return {name: value for name, value in stated if value is not UNSET}
 
 
 _OPTIONS = Body.__struct_fields__[1:]
 
 Turn = User | System | Developer | Tool | Assistant
 """A message of a request."""
-
-
-class Choice(Struct, gc=False, forbid_unknown_fields=True):
-    """The one answer of a response."""
-
-    message: Assistant
-    finish_reason: Any = UNSET
-    index: Any = UNSET
-    logprobs: Any = UNSET
-    native_finish_reason: Any = UNSET
-    stop_reason: Any = UNSET
-
-    def rest(self) -> Wire:
-        """Everything but the message, as it came."""
-        return _stated(self, _BESIDE_MESSAGE)
-
-
-class Completion(Struct, gc=False, forbid_unknown_fields=True):
-    """A response of one common message."""
-
-    choices: Annotated[list[Choice], Meta(min_length=1, max_length=1)]
-    id: str
-    created: Any = UNSET
-    model: Any = UNSET
-    object: Any = UNSET
-    provider: Any = UNSET
-    service_tier: Any = UNSET
-    system_fingerprint: Any = UNSET
-    usage: Any = UNSET
-
-    def rest(self) -> Wire:
-        """Everything but the choices, as it came."""
-        return _stated(self, _BESIDE_CHOICES)
-
-
-_BESIDE_MESSAGE = Choice.__struct_fields__[1:]
-_BESIDE_CHOICES = Completion.__struct_fields__[1:]
-
-
-def _stated(value: Struct, names: tuple[str, ...]) -> Wire:
-    stated: Wire = {}
-    for name in names:
-        found = getattr(value, name)
-        if found is not UNSET:
-            stated[name] = found
-    return stated
 
 
 def read_user(content: str | list[TextPart | ImagePart]) -> Found | None:

@@ -1,12 +1,10 @@
 """Responses of Chat Completions."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, OpaqueBlock, ToolUseBlock
+from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
@@ -14,8 +12,8 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
 from metis.wire.failure import is_broken
+from metis.wire.openai_chat.answer import read_answer
 from metis.wire.openai_chat.assistant import decode_assistant
-from metis.wire.openai_chat.common import Completion, read_assistant
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message, known_ids, remember
 from metis.wire.openai_chat.usage import (
@@ -26,7 +24,7 @@ from metis.wire.openai_chat.usage import (
 )
 from metis.wire.openai_errors import decode_error
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
-from metis.wire.spelling import spelled, spelling_of
+from metis.wire.spelling import spelling_of
 from metis.wire.tool_ids import CallIds
 
 _make_message = made(Message)
@@ -35,8 +33,7 @@ PROVIDER = "openai"
 """Who answers if nobody says."""
 
 _LOWEST_ERROR = 400
-_ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
-_read_common = msgspec.json.Decoder(Completion).decode
+_ASSISTANT, _COMPLETE, _ERROR = Role.ASSISTANT, MessageStatus.COMPLETE, StopReason.ERROR
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
@@ -44,39 +41,16 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     provider = context.provider or PROVIDER
     if (context.status or 0) >= _LOWEST_ERROR:
         raise decode_error(body, context.status, provider)
-    quick = _decode_common(body, context) if isinstance(body, bytes) else None
-    if quick is not None:
-        return quick
-    wire = body if isinstance(body, dict) else read_object(body, "response")
+    wire = read_object(body if isinstance(body, bytes) else write_json(body), "response")
     choices = wire.get("choices")
     if wire.get("error") and not choices:
         raise decode_error(wire, context.status, provider)
     if not isinstance(choices, list):
         raise DecodeError("a response has a list of choices", path="$.choices")
-    first = maybe_object(next(iter(maybe_list(choices)), None))
+    first = maybe_object(choices[0]) if choices else {}
     if first.get("error") and not maybe_object(first.get("message")).get("content"):
         raise decode_error(first, context.status, provider)
     return decode_body(wire, context, message_id=new_ulid())
-
-
-def _decode_common(body: bytes, context: RequestContext) -> Message | None:
-    """The message of a response of common parts; None for all others."""
-    try:
-        answer = _read_common(body)
-    except (ValueError, RecursionError):
-        return None
-    message_id = new_ulid()
-    said, choice = answer.choices[0].message, answer.choices[0].rest()
-    ids = CallIds(context.session_id, message_id)
-    ids.enter(answer.id or message_id)
-    found = read_assistant(said, ids, context.provider or PROTOCOL)
-    if found is None:
-        return None
-    content, spelling = found
-    wire = answer.rest()
-    wire["choices"] = [choice]
-    spelling["response"] = wire
-    return _message(_Answer(wire, choice, content, spelling), context, message_id)
 
 
 def decode_body(
@@ -86,39 +60,29 @@ def decode_body(
     message_id: str,
     status: MessageStatus = _COMPLETE,
 ) -> Message:
-    """The message of a response, whole or as far as it has come."""
+    """The message of a response, whole or as far as it has come; it is taken out of the body."""
     choices = maybe_list(wire.get("choices"))
     choice = maybe_object(choices[0]) if choices else {}
-    said = maybe_object(choice.get("message"))
-    ids = CallIds(context.session_id, message_id)
-    ids.enter(_text(wire.get("id")) or message_id)
-    content, spelling = decode_assistant(said, ids, context.provider or PROTOCOL)
-    spelling = remember(said, Role.ASSISTANT, content, spelling)
-    spelling["ids"] = {ours: theirs for ours, theirs in spelling["ids"].items() if theirs}
-    spelling["response"] = _envelope(wire, choices)
-    return _message(_Answer(wire, choice, content, spelling), context, message_id, status)
-
-
-class _Answer(NamedTuple):
-    """A response, and what its first choice says."""
-
-    wire: Wire
-    choice: Wire
-    content: tuple[ContentBlock, ...]
-    spelling: Mapping[str, Any]
-
-
-def _message(
-    answer: _Answer, context: RequestContext, message_id: str, status: MessageStatus = _COMPLETE
-) -> Message:
-    wire, choice, content, spelling = answer
-    provider = context.provider or PROVIDER
-    model = _text(wire.get("model"))
-    reason = decode_stop_reason(
-        choice, has_calls=_has_calls(content), is_refused="refusal" in spelling
-    )
-    if status is _COMPLETE and (reason is StopReason.ERROR or not content):
+    said, answer = maybe_object(choice.get("message")), _text(wire.get("id")) or message_id
+    issuer = context.provider or PROTOCOL
+    found = read_answer(said, f"{context.session_id}\0{answer}", issuer)
+    if found is not None:
+        content, spelling = found
+        has_calls = "ids" in spelling
+    else:
+        ids = CallIds(context.session_id, message_id)
+        ids.enter(answer)
+        content, spelling = decode_assistant(said, ids, issuer)
+        kept = remember(said, Role.ASSISTANT, content, spelling)
+        kept["ids"] = {ours: theirs for ours, theirs in kept["ids"].items() if theirs}
+        spelling = {name: value for name, value in kept.items() if value}
+        has_calls = any(type(block) is ToolUseBlock for block in content)
+    choice.pop("message", None)
+    spelling["response"] = wire
+    reason = decode_stop_reason(choice, has_calls=has_calls, is_refused="refusal" in spelling)
+    if status is _COMPLETE and (reason is _ERROR or not content):
         status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
+    provider, model = context.provider or PROVIDER, _text(wire.get("model"))
     return _make_message(
         id=message_id,
         session_id=context.session_id,
@@ -133,22 +97,9 @@ def _message(
             usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
             stop_reason=reason,
             response_id=_text(wire.get("id")),
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw={PROTOCOL: spelling},
         ),
     )
-
-
-def _has_calls(content: tuple[ContentBlock, ...]) -> bool:
-    return bool(content) and any(type(block) is ToolUseBlock for block in content)
-
-
-def _envelope(wire: Wire, choices: list[Any]) -> Wire:
-    """All of a response but the message of its first choice."""
-    if not choices or not isinstance(choices[0], dict):
-        return wire
-    own = maybe_object(choices[0])
-    first = {key: value for key, value in own.items() if key != "message"}
-    return {**wire, "choices": [first, *choices[1:]]}
 
 
 def encode_response(message: Message, context: RequestContext) -> bytes:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.wire.body import write_around
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.openai_chat.options import encode_options
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
@@ -63,19 +63,19 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []
+        self._turns = TurnRecord()
         self._ids: dict[str, str] = {}
 
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._written = [*self._written]
+        other._turns = self._turns.copy()
         other._ids = self._ids
         return other
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
-        return write_around(encode_options(options, tools), "messages", self._written, write_json)
+        return self._turns.body(encode_options(options, tools), "messages", write_json)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
@@ -89,8 +89,7 @@ class Turns:
             else:
                 turn = self._plain(message.role, message.content)
             turns.append(turn or encode_message(message, spelling, self._wire_id))
-        if turns:
-            self._written.append(write_json(turns)[1:-1])
+        self._turns.add(turns)
 
     def _plain(self, role: Role, content: Sequence[ContentBlock]) -> Struct | None:
         """The turn of a message of texts and calls; None for all others."""

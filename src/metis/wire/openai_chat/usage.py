@@ -15,6 +15,7 @@ _FREE = Decimal(0)
 _make_usage = made(Usage)
 _CACHE_KEYS = ("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens")
 
+_END_TURN, _TOOL_USE = StopReason.END_TURN, StopReason.TOOL_USE
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": StopReason.END_TURN,
     "eos": StopReason.END_TURN,
@@ -49,10 +50,10 @@ def decode_stop_reason(choice: Wire, *, has_calls: bool, is_refused: bool) -> St
     """Our reason for the one of a choice; its own word stays in the spelling."""
     word = choice.get("finish_reason")
     reason = _STOP_REASONS.get(word) if isinstance(word, str) else None
-    if reason in (StopReason.END_TURN, None):
+    if reason is _END_TURN or reason is None:
         if has_calls:
             # Some hosts say stop, or nothing, although tools were called (T163).
-            return StopReason.TOOL_USE
+            return _TOOL_USE
         if is_refused:
             return StopReason.REFUSAL
         if reason and (choice.get("native_finish_reason") == "stop_sequence" or _hit(choice)):
@@ -72,6 +73,8 @@ def encode_stop_reason(reason: StopReason | None) -> str | None:
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
     """The usage of a response in disjoint buckets; absent usage is unknown, not zero (T153)."""
+    if not wire:
+        return None
     usage = maybe_object(wire)
     prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     if prompt is None and output is None:
