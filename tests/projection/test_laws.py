@@ -26,6 +26,7 @@ from metis.canonical import (
 from metis.canonical.blocks import RedactedThinkingBlock
 from metis.projection import Loss, Target, project
 from metis.projection.calls import wire_name
+from metis.projection.project import project_carefully
 from strategies import Unknown, blocks, conversations
 
 LOOSE = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -223,3 +224,16 @@ def test_the_start_of_a_conversation_is_projected_as_before(
         if message.role == Role.ASSISTANT:
             sent = project(history[:index], target).messages
             assert whole[: len(sent)] == [(each.id, each.role, each.content) for each in sent]
+
+
+@LOOSE
+@given(messages=conversations(), target=targets)
+@pytest.mark.parametrize("signature", ["", "placeholder"])
+def test_a_quick_look_and_a_careful_one_lead_to_the_same(
+    signature: str, messages: list[Message], target: Target
+) -> None:
+    target = replace(target, call_signature=signature)
+    quick, careful = project(messages, target), project_carefully(messages, target)
+    assert list(quick.messages) == list(careful.messages)
+    assert sorted(map(str, quick.losses)) == sorted(map(str, careful.losses))
+    assert quick.calls == careful.calls

@@ -49,6 +49,37 @@ USAGE: Wire = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
 _FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
 
 
+def thoughts(*pieces: Wire) -> list[str]:
+    """What is told of a thought that comes in pieces, and what it is in the end."""
+    decoder = StreamDecoder(CONTEXT)
+    item: Wire = {"type": "reasoning", "id": "rs_1", "summary": []}
+    added: Wire = {"type": "response.output_item.added", "output_index": 0, "item": item}
+    events = [*begun(), added, *({"output_index": 0, **piece} for piece in pieces)]
+    told = [event for each in events for event in decoder.feed(frame(each))]
+    return [event.text for event in told if isinstance(event, ThinkingDelta)]
+
+
+def test_each_piece_of_a_thought_is_told_once() -> None:
+    def summary(index: int, delta: str) -> Wire:
+        kind = "response.reasoning_summary_text.delta"
+        return {"type": kind, "summary_index": index, "delta": delta}
+
+    def clear(delta: str) -> Wire:
+        return {"type": "response.reasoning_text.delta", "content_index": 0, "delta": delta}
+
+    assert thoughts(summary(0, "a"), summary(0, "b"), summary(1, "c"), summary(1, "d")) == [
+        "a",
+        "b",
+        "\n\nc",
+        "d",
+    ]
+    assert thoughts(clear("a"), summary(0, "s"), clear("b")) == ["a", "b"]
+    # The words themselves take the place of a summary; as much as was told is not told again.
+    assert thoughts(summary(0, "abc"), clear("wo"), clear("rds")) == ["abc", "ds"]
+    many = [summary(0, str(number)) for number in range(500)]
+    assert thoughts(*many) == [str(number) for number in range(500)]
+
+
 def frame(event: Wire) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode())
 

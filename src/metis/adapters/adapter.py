@@ -76,8 +76,9 @@ class Adapter:
             WrongProviderError: the model is one of another provider.
         """
         request = self.preview(messages, tools, options)
-        for loss in request.losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        if request.losses and log.isEnabledFor(logging.WARNING):
+            for loss in request.losses:
+                log.warning("%s", loss, extra=_fields(loss))
         return request
 
     def preview(
@@ -143,12 +144,13 @@ class Adapter:
             more = project(self._own(messages), target)
             sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
         turns, dialect = sent.turns.copy(), sent.dialect
-        own, lost, new = more.messages, more.losses, messages[len(sent.messages) :]
-        if not dialect.takes(new, more.calls):
+        own, losses = more.messages, [*more.losses]
+        new = messages[len(sent.messages) :]
+        if _are_spelled(new) or not dialect.takes(more.calls):
             own, unspelled = dialect.spell(own)
-            lost = [*lost, *unspelled, *self._unsaid(new)]
-        losses = [*sent.losses, *_in_order(lost, new)] if lost else sent.losses
+            losses += (*unspelled, *self._unsaid(new))
         turns.add(own)
+        losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
@@ -344,6 +346,14 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _are_spelled(messages: Sequence[Message]) -> bool:
+    """Whether some message remembers how a protocol spelled it."""
+    for message in messages:  # noqa: SIM110 - a loop is faster, and every request comes by
+        if message.metadata.provider_raw is not None:
+            return True
+    return False
 
 
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

@@ -42,13 +42,10 @@ class Dialect:
         self._taken: set[str] = set()
         self._losses: list[Loss] = []
 
-    def takes(self, messages: Sequence[Message], calls: AbstractSet[str] | None) -> bool:
-        """Whether messages with these calls are as the host wants them, and nobody spelled them."""
+    def takes(self, calls: AbstractSet[str] | None) -> bool:
+        """Whether messages that have no spelling of any protocol, with these calls, are fine."""
         if calls is None or not self._is_plain:
             return False
-        for message in messages:
-            if message.metadata.provider_raw is not None:
-                return False
         rule = self._profile.ids
         if rule is None or not calls:
             return True

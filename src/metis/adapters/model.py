@@ -39,7 +39,7 @@ class _Facts(NamedTuple):
     entry: ModelInfo | None
     refused: frozenset[str]
     conflicts: tuple[tuple[str, ...], ...]
-    least_cached: int
+    least_cached_tokens: int
     thinking: ThinkingRule | None
     rates: TokenRates
 
@@ -60,8 +60,8 @@ def _facts(model: str) -> _Facts:
 
 def model_of(profile: Profile, name: str) -> Model:
     """What is known of a model of a provider, and what is assumed where nothing is."""
-    model = f"{profile.catalogued or profile.name}:{name}"
-    entry, refused, conflicts, least_cached, thinking, rates = _facts(model)
+    facts = _facts(f"{profile.catalogued or profile.name}:{name}")
+    entry, refused = facts.entry, facts.refused
     capabilities = profile.defaults if entry is None else entry.capabilities
     is_known_not_to = entry is not None and not capabilities.supports_thinking
     return Model(
@@ -69,11 +69,11 @@ def model_of(profile: Profile, name: str) -> Model:
         capabilities=capabilities,
         target=replace(
             profile.target(capabilities, name, refused),
-            least_cached_tokens=least_cached,
+            least_cached_tokens=facts.least_cached_tokens,
         ),
         is_listed=entry is not None,
         refused=refused,
-        conflicts=conflicts,
-        thinking=None if is_known_not_to else thinking,
-        rates=rates,
+        conflicts=facts.conflicts,
+        thinking=None if is_known_not_to else facts.thinking,
+        rates=facts.rates,
     )

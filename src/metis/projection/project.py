@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
@@ -15,11 +16,12 @@ from metis.projection.frame import INSTRUCTING, is_opening, settle_frame
 from metis.projection.hoist import Hoist
 from metis.projection.ledger import Ledger
 from metis.projection.loss import Loss
-from metis.projection.ready import calls_if_ready
+from metis.projection.ready import look
 from metis.projection.roles import drop_empties, place, placed_roles
 from metis.projection.server_calls import drop_halves
 from metis.projection.signatures import sign_calls
 from metis.projection.target import Target, is_native
+from metis.projection.touch import touch_up
 from metis.projection.turns import are_turns_free, place_turns
 
 
@@ -35,28 +37,16 @@ class Projection(Struct, frozen=True):
 def project(messages: Sequence[Message], target: Target) -> Projection:
     """Bring a conversation into what a target can carry; the messages given stay as they are."""
     if are_turns_free(messages, target):
-        calls = calls_if_ready(messages, target)
-        if calls is not None:
-            return Projection(messages, [], calls if _is_under_way(messages) else None)
-    return _project(messages, target, is_start=True)
+        quick = _quick(messages, target)
+        if quick is not None:
+            return quick if _is_under_way(messages) else replace(quick, calls=None)
+    return project_carefully(messages, target)
 
 
-def project_more(
-    messages: Sequence[Message], target: Target, before: AbstractSet[str]
-) -> Projection | None:
-    """The same for what follows a projection with these calls; None if they must go together."""
-    if not are_turns_free(messages, target):
-        return None
-    calls = calls_if_ready(messages, target, before)
-    if calls is not None:
-        return Projection(messages, [], calls)
-    if any(type(block) is OpaqueBlock for message in messages for block in message.content):
-        return None  # it may be the other half of something before (T197)
-    more = _project(messages, target, is_start=False)
-    return None if more.calls is None or not more.calls.isdisjoint(before) else more
-
-
-def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> Projection:
+def project_carefully(
+    messages: Sequence[Message], target: Target, *, is_start: bool = True
+) -> Projection:
+    """The same by every rule, one after the other, whether or not it has anything to say."""
     ledger = Ledger(target)
     is_whole = are_whole(messages, target)
     sent = list(messages) if is_whole else repair_exchanges(messages, ledger)
@@ -70,6 +60,36 @@ def _project(messages: Sequence[Message], target: Target, *, is_start: bool) -> 
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
     is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
     return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
+
+
+def _quick(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
+) -> Projection | None:
+    """The projection of a conversation that is ready, at once or with a touch here and there."""
+    ready = look(messages, target, before)
+    if ready is None:
+        return None
+    if not ready.flaws:
+        return Projection(messages, [], ready.calls)
+    touched = touch_up(messages, ready.flaws, target)
+    if touched is None:
+        return None
+    return Projection(touched.messages, touched.losses, ready.calls)
+
+
+def project_more(
+    messages: Sequence[Message], target: Target, before: AbstractSet[str]
+) -> Projection | None:
+    """The same for what follows a projection with these calls; None if they must go together."""
+    if not are_turns_free(messages, target):
+        return None
+    quick = _quick(messages, target, before)
+    if quick is not None:
+        return quick
+    if any(type(block) is OpaqueBlock for message in messages for block in message.content):
+        return None  # it may be the other half of something before (T197)
+    more = project_carefully(messages, target, is_start=False)
+    return None if more.calls is None or not more.calls.isdisjoint(before) else more
 
 
 def _project_messages(

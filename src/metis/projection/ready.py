@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
+from msgspec import Struct
+
 from metis.canonical.blocks import (
     ContentBlock,
     ImageBlock,
@@ -14,17 +16,26 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
-from metis.projection.media import is_base64, sniffed
+from metis.projection.media import Media, is_base64, sniffed
 from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
-def calls_if_ready(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
+class Ready(Struct, frozen=True, gc=False):
+    """A conversation that can be sent as it is, but for what concerns one message alone."""
+
+    calls: set[str]
+    """Its calls; all are answered."""
+    flaws: list[int]
+    """The places of messages with media that the target may not take, or unsigned calls."""
+
+
+def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of every request
     messages: Sequence[Message], target: Target, before: AbstractSet[str] | None = None
-) -> set[str] | None:
-    """The calls of a conversation that surely can be sent as it is; None asks for a longer look.
+) -> Ready | None:
+    """What there is to know of a conversation that surely is ready; None asks for a longer look.
 
     Ready are text, images that the target takes, its own signed thoughts, and calls that the next
     messages answer in their order. `before` are the calls of what stands before these messages;
@@ -34,10 +45,11 @@ def calls_if_ready(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every b
     seen: set[str] = set()
     is_leading = before is None
     may_be_blank = target.takes_blank_text
-    is_choosy = target.pairs_thoughts or bool(target.call_signature)
-    for message in messages:
-        role, content = message.role, message.content
-        if message.metadata.hints:
+    flaws: list[int] = []
+    pairs_thoughts, wants_signatures = target.pairs_thoughts, bool(target.call_signature)
+    for index, message in enumerate(messages):
+        role, content, metadata = message.role, message.content, message.metadata
+        if metadata.hints:
             return None
         if role is _TOOL:
             if len(content) != 1 or not waiting:
@@ -67,12 +79,18 @@ def calls_if_ready(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every b
                 seen.add(call)
                 waiting.append(call)
             elif not _is_fine(block, role, target):
+                if role is not _USER or not isinstance(block, Media):
+                    return None
+                flaws.append(index)
+        if role is _ASSISTANT:
+            if pairs_thoughts and type(content[-1]) is ThinkingBlock:
                 return None
-        if is_choosy and role is _ASSISTANT and not _is_taken_back(message, target):
-            return None
+            if wants_signatures and unsigned_call(message, target) is not None:
+                flaws.append(index)
     if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
         return None
-    return seen if _is_framed(messages, target, is_start=before is None) else None
+    is_framed = _is_framed(messages, target, is_start=before is None)
+    return Ready(seen, flaws) if is_framed else None
 
 
 @lru_cache(maxsize=1000)
@@ -90,13 +108,6 @@ def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -
         if first is None or first.role is not _USER:
             return False
     return target.takes_blank_end or messages[-1].role is not _ASSISTANT
-
-
-def _is_taken_back(message: Message, target: Target) -> bool:
-    """Whether an answer has the thoughts and signatures that the target wants to see again."""
-    if target.pairs_thoughts and type(message.content[-1]) is ThinkingBlock:
-        return False
-    return unsigned_call(message, target) is None
 
 
 def _is_fine(block: ContentBlock, role: Role, target: Target) -> bool:

@@ -1,6 +1,7 @@
 """Signatures of calls: some targets want one on the calls of an answer, whoever made them."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ def sign_calls(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
     return [
         message
         if (first := unsigned_call(message, target)) is None
-        else _signed(message, first, ledger)
+        else sign_call(message, first, ledger)
         for message in messages
     ]
 
@@ -40,10 +41,16 @@ def unsigned_call(message: Message, target: Target) -> int | None:
     return None if is_native(message, target) else first
 
 
-def _signed(message: Message, first: int, ledger: Ledger) -> Message:
+def sign_call(message: Message, first: int, ledger: Ledger) -> Message:
+    """The message with the target's placeholder before its first call."""
     target = ledger.target
     reason = "a call of another model; the target's placeholder stands for its signature"
     ledger.synthesised(message, "thinking", f"$.content[{first}]", reason)
-    seal = ThinkingBlock("", target.call_signature, format=ON_NEXT, issuer=target.adapter)
+    seal = _placeholder(target.call_signature, target.adapter)
     content = (*message.content[:first], seal, *message.content[first:])
     return replace(message, content=content)
+
+
+@lru_cache(maxsize=100)
+def _placeholder(signature: str, issuer: str) -> ThinkingBlock:
+    return ThinkingBlock("", signature, format=ON_NEXT, issuer=issuer)

@@ -52,6 +52,11 @@ class TurnRecord:
         other._written, other._waiting = [*self._written], [*self._waiting]
         return other
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no turns yet."""
+        return not self._written and not self._waiting
+
     def add(self, turns: Sequence[Any]) -> None:
         """Add turns that are complete."""
         self._waiting += turns

@@ -101,8 +101,6 @@ def decode_body(
     """The message of a response, whole or as far as it has come; its content is taken out of it."""
     parts = list_at(wire.pop("content", None), "$.content")
     content, ids, odd = _decode_content(parts, _scope(context, wire, message_id))
-    if status is _COMPLETE and not content:
-        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     raw: Wire = {"response": wire}
     if ids:
         raw["ids"] = ids
@@ -110,6 +108,8 @@ def decode_body(
         raw["blocks"] = odd
         raw["digest"] = content_digest(_ASSISTANT, content)
     provider, word = context.provider or PROTOCOL, wire.get("stop_reason")
+    if status is _COMPLETE and not content:
+        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,

@@ -19,12 +19,13 @@ GROUNDING = "grounding"
 _SOURCES = ("web", "retrievedContext", "maps")
 
 
-def cite(blocks: list[ContentBlock], candidate: Wire) -> None:
-    """Put the citations of a candidate on the texts that they support."""
+def cited(content: tuple[ContentBlock, ...], candidate: Wire) -> tuple[ContentBlock, ...]:
+    """The blocks with the citations of a candidate on the texts that they support."""
     metadata = maybe_object(field(candidate, "groundingMetadata"))
     supports = maybe_list(field(metadata, "groundingSupports")) if metadata else []
     if not supports:
-        return
+        return content
+    blocks = list(content)
     chunks = [maybe_object(chunk) for chunk in maybe_list(field(metadata, "groundingChunks"))]
     found: dict[int, list[Citation]] = {}
     for support in map(maybe_object, supports):
@@ -38,6 +39,7 @@ def cite(blocks: list[ContentBlock], candidate: Wire) -> None:
         block = blocks[index]
         if isinstance(block, TextBlock):
             blocks[index] = replace(block, citations=tuple(citations))
+    return tuple(blocks)
 
 
 def _place(blocks: list[ContentBlock], words: str) -> tuple[int, int] | None:

@@ -98,6 +98,8 @@ def _set_choice(wire: Wire, choice: ToolChoice | None) -> None:
 
 def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options that a request states."""
+    if not wire:
+        return {}
     config = maybe_object(field(wire, CONFIG))
     found = {name: field(config, key) for name, key in _KEYS.items()}
     stops = found["stop_sequences"]

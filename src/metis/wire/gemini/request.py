@@ -9,7 +9,7 @@ model is not in the body, it comes with the context.
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from metis.canonical.blocks import ContentBlock, ToolResultBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
@@ -21,12 +21,12 @@ from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.names import PROTOCOL, field, spelled_key
 from metis.wire.gemini.options import decode_options
 from metis.wire.gemini.parts import PartReader, PartWriter, is_result, spelling_of_parts
-from metis.wire.gemini.results import encode_answer
+from metis.wire.gemini.results import decode_answer, encode_answer
 from metis.wire.gemini.tools import decode_tools
 from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.spelling import spelled
 
-_KEYS_OF_RESULT = 2
+_KEYS_OF_CONTENT = _KEYS_OF_RESULT = 2
 _KEYS_WITH_ID = 3
 _ROLES = {
     "user": Role.USER,
@@ -35,7 +35,10 @@ _ROLES = {
     "tool": Role.USER,
     None: Role.USER,
 }
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _make_message = made(Message)
+_make_text = made(TextBlock)
+_make_result = made(ToolResultBlock)
 _make_metadata = made(MessageMetadata)
 
 
@@ -58,9 +61,7 @@ def _decode(wire: Wire, context: RequestContext) -> CanonicalRequest:
     if isinstance(contents, dict):
         draft.take(object_at(contents, "$.contents"), "$.contents", {"single": True})
     else:
-        for index, content in enumerate(list_at(contents, "$.contents")):
-            path = f"$.contents[{index}]"
-            draft.take(object_at(content, path), path, {})
+        draft.take_all(list_at(contents, "$.contents"))
     tools = decode_tools(field(wire, "tools"))
     return CanonicalRequest(draft.messages(), tools, decode_options(wire, context.model))
 
@@ -81,15 +82,17 @@ class _Draft:
         session_id, created_at = self._context.session_id, self._context.created_at
         ids = new_ulids(len(self._parts))
         return tuple(
-            _make_message(
-                id=one,
-                session_id=session_id,
-                role=role,
-                content=content,
-                metadata=metadata,
-                created_at=created_at,
-            )
-            for one, (role, content, metadata) in zip(ids, self._parts, strict=True)
+            [
+                _make_message(
+                    id=one,
+                    session_id=session_id,
+                    role=role,
+                    content=content,
+                    metadata=metadata,
+                    created_at=created_at,
+                )
+                for one, (role, content, metadata) in zip(ids, self._parts, strict=True)
+            ]
         )
 
     def take_system(self, wire: Any, key: str) -> None:
@@ -102,6 +105,63 @@ class _Draft:
         spelling["keys"] = _other_keys(content)
         parts = _parts_of(content, f"$.{key}", spelling)
         self._add(Role.SYSTEM, parts, spelling)
+
+    def take_all(self, contents: list[Wire]) -> None:
+        """Take all contents, in order."""
+        for index, wire in enumerate(contents):
+            if type(wire) is dict and len(wire) == _KEYS_OF_CONTENT:
+                word, parts = wire.get("role"), wire.get("parts")
+                if type(parts) is list and self._take_common(word, cast("list[Wire]", parts)):
+                    continue
+            path = f"$.contents[{index}]"
+            self.take(object_at(wire, path), path, {})
+
+    def _take_common(self, word: Any, parts: list[Wire]) -> bool:
+        """Take an answer, a text, or results of common form; false for all else."""
+        if word == "model":
+            self._names.begin_answer()
+            self._add(_ASSISTANT, parts, {})
+            return True
+        if word != "user" or not parts:
+            return False
+        only = parts[0] if len(parts) == 1 else None
+        if type(only) is dict and len(only) == 1 and type(text := only.get("text")) is str:
+            self._names.end_answer()
+            self._parts.append((_USER, (_make_text(text),), self._plain))
+            return True
+        answers = [_common_answer(part) for part in parts]
+        if None in answers:
+            return False
+        self._names.end_answer()
+        for number, answer in enumerate(answers):
+            spelling = {"joined": True} if number else {"apart": True}
+            self._take_answer(cast("Wire", answer), parts[number], spelling)
+        return True
+
+    def _take_answer(self, answer: Wire, part: Wire, spelling: dict[str, Any]) -> None:
+        """Take a result of common form."""
+        name, response = answer["name"], answer["response"]
+        ours = self._names.answer(name, answer.get("id"))
+        said, is_error = decode_answer(response)
+        result = _make_result(ours, said, is_error=is_error)
+        ids = self._names.given()
+        if self._names.by_id.get(ours) != name:
+            self._remember_result([part], result, ids, spelling)
+        elif response != encode_answer(result):
+            spelling["result"] = response
+        self._add_answer(result, ids, spelling)
+
+    def _add_answer(
+        self, result: ToolResultBlock, ids: dict[str, str], spelling: dict[str, Any]
+    ) -> None:
+        if ids:
+            spelling["ids"] = ids
+        metadata = _make_metadata(
+            origin=self._issuer,
+            parent_tool_use_id=result.tool_use_id,
+            provider_raw={PROTOCOL: spelling},
+        )
+        self._parts.append((_TOOL, (result,), metadata))
 
     def take(self, wire: Wire, path: str, spelling: dict[str, Any]) -> None:
         """Take one content of the wire: one or several messages of ours."""
@@ -124,7 +184,7 @@ class _Draft:
         groups = _groups(parts)
         for number, (own_role, own_parts) in enumerate(groups):
             own = {"joined": True} if number else spelling
-            if own_role is Role.TOOL:
+            if own_role is _TOOL:
                 self._add_result(own_parts, own if number else {**own, "apart": True})
             else:
                 self._add(own_role, own_parts, own)
@@ -165,17 +225,11 @@ class _Draft:
         blocks: list[ContentBlock] = []
         self._user.read(parts, blocks)
         ids = self._names.given()
-        spelling["ids"] = ids
         result = blocks[0]
         if not isinstance(result, ToolResultBlock):
             raise TypeError("a part that is a result gives a result")
         self._remember_result(parts, result, ids, spelling)
-        metadata = _make_metadata(
-            origin=self._issuer,
-            parent_tool_use_id=result.tool_use_id,
-            provider_raw=spelled(PROTOCOL, spelling),
-        )
-        self._parts.append((Role.TOOL, (result,), metadata))
+        self._add_answer(result, ids, {name: value for name, value in spelling.items() if value})
 
     def _remember_result(
         self,
@@ -185,8 +239,6 @@ class _Draft:
         spelling: dict[str, Any],
     ) -> None:
         """Note how a result was written: most differ in the form of the object only."""
-        if self._is_usual_result(parts[0], result, spelling):
-            return
         answer = maybe_object(field(maybe_object(parts[0]), "functionResponse"))
         response = answer.get("response")
         if isinstance(response, dict) and response != encode_answer(result):
@@ -200,22 +252,19 @@ class _Draft:
             spelling["digest"] = content_digest(Role.TOOL, (result,))
             spelling.pop("result", None)
 
-    def _is_usual_result(
-        self, part: Wire, result: ToolResultBlock, spelling: dict[str, Any]
-    ) -> bool:
-        """Whether a result has the common keys; its object is noted if it has another form."""
-        answer = part.get("functionResponse")
-        if len(part) != 1 or type(answer) is not dict:
-            return False
-        own = cast("Wire", answer)
-        response, theirs = own.get("response"), own.get("id")
-        if len(own) != (_KEYS_WITH_ID if theirs else _KEYS_OF_RESULT) or type(response) is not dict:
-            return False
-        if own.get("name") != self._names.by_id.get(result.tool_use_id):
-            return False
-        if response != encode_answer(result):
-            spelling["result"] = response
-        return True
+
+def _common_answer(part: Wire) -> Wire | None:
+    """What a part answers, if it is a result that has the common keys and nothing else."""
+    answer = part.get("functionResponse") if type(part) is dict and len(part) == 1 else None
+    if type(answer) is not dict:
+        return None
+    own = cast("Wire", answer)
+    theirs = own.get("id")
+    if len(own) != (_KEYS_WITH_ID if theirs else _KEYS_OF_RESULT):
+        return None
+    if type(own.get("name")) is not str or type(own.get("response")) is not dict:
+        return None
+    return own if theirs is None or type(theirs) is str else None
 
 
 def _parts_of(wire: Wire, path: str, spelling: dict[str, Any]) -> list[Any]:

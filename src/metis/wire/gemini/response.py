@@ -15,9 +15,10 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
 from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.gemini.answer import Answer, read_common
 from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.errors import decode_error, read_error
-from metis.wire.gemini.grounding import cite
+from metis.wire.gemini.grounding import cited
 from metis.wire.gemini.names import HOSTS, PROTOCOL, field
 from metis.wire.gemini.parts import PartReader, PartWriter, spelling_of_parts
 from metis.wire.gemini.turns import encode_parts
@@ -29,23 +30,25 @@ from metis.wire.gemini.usage import (
     finish_word,
 )
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text, read_object
-from metis.wire.spelling import spelled, spelling_of
+from metis.wire.spelling import spelling_of
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
+_ASSISTANT, _COMPLETE, _ERROR = Role.ASSISTANT, MessageStatus.COMPLETE, StopReason.ERROR
+_TOLD = ("candidates", "promptFeedback", "usageMetadata")
+"""One of these a response has, whatever came of it."""
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    if isinstance(body, dict):
-        wire = body
-    else:
-        wire = read_error(body) if failed(context) else read_object(body, "response")
-    if "error" in wire or failed(context):
+    is_error = failed(context)
+    data = body if isinstance(body, bytes) else _write(body)
+    wire = read_error(data) if is_error else read_object(data, "response")
+    if is_error or "error" in wire:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
-    if not any(field(wire, key) for key in ("candidates", "promptFeedback", "usageMetadata")):
+    if not wire.get("candidates") and not any(field(wire, key) for key in _TOLD):
         raise DecodeError("a response has candidates", path="$.candidates")
     try:
         message = decode_body(wire, context, message_id=new_ulid())
@@ -85,31 +88,33 @@ def decode_body(
     *,
     message_id: str,
     scope: str | None = None,
-    status: MessageStatus = MessageStatus.COMPLETE,
+    status: MessageStatus = _COMPLETE,
 ) -> Message:
-    """The message of a response, whole or as far as it has come."""
-    provider = context.provider or PROTOCOL
-    response_id = maybe_text(field(wire, "responseId"))
-    names = CallNames(call_scope(context, scope or response_id or message_id))
+    """The message of a response, whole or as far as it has come; its parts are taken out of it."""
+    provider, response_id = context.provider or PROTOCOL, maybe_text(field(wire, "responseId"))
     candidate = first_candidate(wire)
-    parts = maybe_list(maybe_object(candidate.get("content")).get("parts"))
-    blocks: list[ContentBlock] = []
-    is_usual = PartReader(provider, names, is_model=True).read(parts, blocks)
-    cite(blocks, candidate)
-    content, ids = tuple(blocks), names.given()
-    spelling: dict[str, Any] = {"response": _envelope(wire), "ids": ids}
-    if not is_usual:
-        spelling |= spelling_of_parts(parts, PartWriter(ids.get, names.by_id).write(content))
-        if "parts" in spelling:
-            spelling["digest"] = content_digest(Role.ASSISTANT, content)
-    reason = _stop_reason(wire, candidate, provider, has_calls=bool(names.by_id))
-    if status is MessageStatus.COMPLETE and (reason is StopReason.ERROR or not content):
+    said = maybe_object(candidate.get("content"))
+    parts = maybe_list(said.get("parts"))
+    scope = call_scope(context, scope or response_id or message_id)
+    spelling: Wire = {"response": wire}
+    answer = read_common(parts, scope, provider) or _read_any(parts, scope, provider, spelling)
+    content = answer.content
+    if "parts" in said:
+        said["parts"] = []
+    if answer.ids:
+        spelling["ids"] = answer.ids
+    if "groundingMetadata" in candidate or "grounding_metadata" in candidate:
+        content = cited(content, candidate)
+    if "parts" in spelling:
+        spelling["digest"] = content_digest(_ASSISTANT, content)
+    reason = _stop_reason(wire, candidate, provider, has_calls=answer.has_calls)
+    if status is _COMPLETE and (reason is _ERROR or not content):
         # A call that comes with such an end must never run (T161), and nothing is no answer.
         status = MessageStatus.ERROR
     return _make_message(
         id=message_id,
         session_id=context.session_id,
-        role=Role.ASSISTANT,
+        role=_ASSISTANT,
         content=content,
         created_at=context.created_at,
         metadata=_make_metadata(
@@ -120,9 +125,20 @@ def decode_body(
             usage=decode_usage(wire, context),
             stop_reason=reason,
             response_id=response_id,
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw={PROTOCOL: spelling},
         ),
     )
+
+
+def _read_any(parts: list[Any], scope: str, provider: str, spelling: Wire) -> Answer:
+    """What parts of any kind say; how they were written is noted if we would write otherwise."""
+    names = CallNames(scope)
+    blocks: list[ContentBlock] = []
+    is_usual = PartReader(provider, names, is_model=True).read(parts, blocks)
+    content, ids = tuple(blocks), names.given()
+    if not is_usual:
+        spelling |= spelling_of_parts(parts, PartWriter(ids.get, names.by_id).write(content))
+    return Answer(content, ids, bool(names.by_id))
 
 
 def call_scope(context: RequestContext, answer: str) -> str:
@@ -135,21 +151,6 @@ def _stop_reason(wire: Wire, candidate: Wire, provider: str, *, has_calls: bool)
     if word is None and field(maybe_object(field(wire, "promptFeedback")), "blockReason"):
         return StopReason.CONTENT_FILTER
     return decode_stop_reason(word, has_calls=has_calls)
-
-
-def _envelope(wire: Wire) -> Wire:
-    """A response without the parts of its first answer."""
-    candidates = wire.get("candidates")
-    if not isinstance(candidates, list) or not candidates:
-        return wire
-    first, *others = cast("list[Any]", candidates)
-    if not isinstance(first, dict):
-        return wire
-    candidate = dict(cast("Wire", first))
-    content = candidate.get("content")
-    if isinstance(content, dict) and "parts" in content:
-        candidate["content"] = {**content, "parts": []}
-    return {**wire, "candidates": [candidate, *others]}
 
 
 def encode_response(message: Message, context: RequestContext) -> bytes:

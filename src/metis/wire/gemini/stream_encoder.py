@@ -35,6 +35,10 @@ Framing = Literal["sse", "array"]
 """How chunks are sent: as server-sent events (`alt=sse`), or as one JSON array."""
 
 
+_BEFORE_TEXT = b'{"candidates":[{"content":{"parts":[{"text":'
+_BEHIND_TEXT = b'}],"role":"model"},"index":0}],'
+
+
 class StreamEncoder:
     """Writes the events of an answer as this protocol streams them."""
 
@@ -49,13 +53,15 @@ class StreamEncoder:
         self._is_foreign = False
         """Whether another provider answers, whose signatures are no business of the client."""
         self._is_begun = False
+        self._behind = b""
+        """What stands behind the text in a chunk that holds nothing else."""
         self._writer = PartWriter(lambda ours: derived_id(ours, "call_"), {})
 
     def encode(self, event: StreamEvent) -> bytes:
         """The bytes for one event; some events need none."""
         match event:
             case TextDelta():
-                return self._part(event.message_id, {"text": event.text})
+                return self._say(event)
             case ThinkingDelta():
                 return self._part(event.message_id, self._thought(event))
             case ToolUseEnd():
@@ -105,6 +111,16 @@ class StreamEncoder:
                 "modelVersion": name.partition(":")[2] or name,
                 "responseId": response_id or message_id,
             }
+
+    def _say(self, event: TextDelta) -> bytes:
+        """More text; what is the same in all its chunks is written once."""
+        if self._signature is not None:
+            return self._part(event.message_id, {"text": event.text})
+        if not self._behind:
+            self._start(event.message_id, None, None)
+            self._behind = _BEHIND_TEXT + _write(self._envelope)[1:]
+        body = b"%b%b%b" % (_BEFORE_TEXT, _write(event.text), self._behind)
+        return self._frame(body)
 
     def _part(self, message_id: str, part: Any) -> bytes:
         self._start(message_id, None, None)

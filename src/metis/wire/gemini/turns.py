@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.wire.body import write_around
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
+from metis.wire.gemini.common import write_common, write_result
 from metis.wire.gemini.names import PROTOCOL, in_style
 from metis.wire.gemini.options import encode_options
 from metis.wire.gemini.parts import PartWriter
@@ -27,11 +28,7 @@ _ASSISTANT, _SYSTEM, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.TOOL
 _write = msgspec.json.Encoder(order="deterministic").encode
 
 
-class _Text(Struct, gc=False):
-    text: str
-
-
-class _Turn(Struct):
+class _Turn(Struct, gc=False):
     parts: list[Any]
     role: str
 
@@ -50,7 +47,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._system: list[Message] = []
-        self._written: list[bytes] = []
+        self._closed = TurnRecord()
         self._last: _Turn | Wire | None = None
         self._has_results = False
         """Whether the last turn holds results, so that others may join them."""
@@ -58,16 +55,19 @@ class Turns:
         """Whether a client sent its only turn without a list around it."""
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        """The names of the tools by the ids of the calls, in the order of the calls."""
+        """The names of the tools by the ids of the calls."""
+        self._places: dict[str, int] = {}
+        """Where the calls stand among all of them, by their ids."""
         self._writer = PartWriter(self._ids.get, self._names)
 
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._system, other._written = [*self._system], [*self._written]
+        other._system, other._closed = [*self._system], self._closed.copy()
         other._last = _copied(self._last)
         other._has_results, other._is_single = self._has_results, self._is_single
         other._ids, other._names, other._writer = self._ids, self._names, self._writer
+        other._places = self._places
         return other
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
@@ -76,10 +76,9 @@ class Turns:
         if self._system:
             key, instruction = _encode_system(self._system)
             body[key] = instruction
-        if self._is_single and not self._written:
+        if self._is_single:
             return _write({**body, "contents": self._last})
-        last = () if self._last is None else (_write(self._last),)
-        return write_around(body, "contents", [*self._written, *last], _write)
+        return self._closed.body(body, "contents", _write, self._last)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
@@ -90,18 +89,34 @@ class Turns:
         for message in messages:
             raw = message.metadata.provider_raw
             spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
-            if message.role is _TOOL and not spelling:
+            role, content = message.role, message.content
+            if role is _TOOL and not spelling:
                 run.append(message)
                 continue
             if run:
                 self._take_results(run, turns)
                 run = []
-            self._take(message, spelling, turns)
-        self._take_results(run, turns)
+            if role is _ASSISTANT:
+                self._note_calls(content)
+            if spelling:
+                self._take(message, spelling, turns)
+                continue
+            self._has_results = False
+            parts = write_common(content, self._ids) or self._writer.write(content)
+            turns.append(_Turn(parts, "model" if role is _ASSISTANT else "user"))
+        if run:
+            self._take_results(run, turns)
         if turns:
             self._last = turns.pop()
         if turns:
-            self._written.append(_write(turns)[1:-1])
+            self._is_single = False
+            self._closed.add(turns)
+
+    def _note_calls(self, content: Sequence[ContentBlock]) -> None:
+        for block in content:
+            if type(block) is ToolUseBlock:
+                self._names[block.id] = block.name
+                self._places[block.id] = len(self._places)
 
     def _without_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         count = next((i for i, m in enumerate(messages) if m.role != _SYSTEM), len(messages))
@@ -113,31 +128,33 @@ class Turns:
     def _take_results(self, messages: list[Message], turns: list[_Turn | Wire]) -> None:
         """Take results in the order of their calls: without ids the order pairs them."""
         if len(messages) > 1:
-            order = {ours: place for place, ours in enumerate(self._names)}
-            messages = sorted(messages, key=lambda each: order.get(_answered(each), 0))
+            messages = sorted(messages, key=self._place)
+        parts: list[Any] = []
         for message in messages:
-            self._take(message, NOTHING, turns)
+            common = write_result(message.content, self._ids, self._names)
+            parts += self._writer.write(message.content) if common is None else (common,)
+        follows, self._has_results = self._has_results, True
+        if not (follows and turns and _join(turns[-1], parts)):
+            turns.append(_Turn(parts, "user"))
+
+    def _place(self, message: Message) -> int:
+        block = message.content[0] if message.content else None
+        ours = block.tool_use_id if isinstance(block, ToolResultBlock) else ""
+        return self._places.get(ours, 0)
 
     def _take(
         self, message: Message, spelling: Mapping[str, Any], turns: list[_Turn | Wire]
     ) -> None:
-        role, content = message.role, message.content
-        if spelling:
-            self._ids.update(spelling.get("ids") or NOTHING)
+        """Take a message as it was spelled."""
+        role = message.role
+        self._ids.update(spelling.get("ids") or NOTHING)
         is_result = role is _TOOL
         follows = is_result and self._has_results and not spelling.get("apart")
         self._has_results = is_result
-        if role is _ASSISTANT:
-            for block in content:
-                if type(block) is ToolUseBlock:
-                    self._names[block.id] = block.name
-        if len(content) == 1 and type(content[0]) is TextBlock and not spelling:
-            turns.append(_Turn([_Text(content[0].text)], _word(role)))
-            return
         parts = encode_parts(message, spelling, self._writer)
         if (follows or spelling.get("joined")) and turns and _join(turns[-1], parts):
             return
-        turns.append(_turn(role, spelling, parts) if spelling else _Turn(parts, _word(role)))
+        turns.append(_turn(role, spelling, parts))
 
 
 def _word(role: Role) -> str:
@@ -209,8 +226,3 @@ def _with_parts(wire: Wire, spelling: Mapping[str, Any], parts: list[Any]) -> Wi
         # The list is our own to add to: a kept one belongs to the message.
         wire["parts"] = list(parts)
     return wire
-
-
-def _answered(message: Message) -> str:
-    block = message.content[0] if message.content else None
-    return block.tool_use_id if isinstance(block, ToolResultBlock) else ""

@@ -91,6 +91,8 @@ def decode_usage(body: Mapping[str, Any], context: RequestContext) -> Usage | No
     and thoughts stand beside the answer (T145). A count of zero is left out on the wire.
     """
     counts = maybe_object(field(body, "usageMetadata"))
+    if not counts:
+        return None
     prompt = _count(counts, "promptTokenCount")
     if not prompt and not _count(counts, "totalTokenCount"):
         return None

@@ -29,13 +29,13 @@ def decode_assistant(
         blocks.append(_make_text(wire.content))
     if wire.tool_calls is UNSET:
         return tuple(blocks), {}
-    spelling: Spelling = {"ids": {}, "indexes": {}}
+    spelling: Spelling = {}
     for call in wire.tool_calls:
         block = decode_call(call, ids)
         if call.id is not UNSET:
-            spelling["ids"][block.id] = call.id
+            spelling.setdefault("ids", {})[block.id] = call.id
         if call.function.index is not UNSET:
-            spelling["indexes"][block.id] = call.function.index
+            spelling.setdefault("indexes", {})[block.id] = call.function.index
         blocks.append(block)
     return tuple(blocks), spelling
 

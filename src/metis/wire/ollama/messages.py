@@ -57,57 +57,78 @@ _ROLES = {
 
 Content = tuple[ContentBlock, ...]
 Decoded = tuple[Content, Spelling]
+_Read = tuple[Role, Content, MessageMetadata]
+_ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
 class _Reader:
     """Reads the messages of one request, in order."""
 
     def __init__(self, context: RequestContext) -> None:
-        self._context = context
         self._issuer = context.provider or PROTOCOL
         self._ids = CallIds(context.session_id)
         self._plain = _make_metadata(origin=self._issuer)
         self._before: Role | None = None
 
-    def read(self, one: str, wire: ChatMessage | Any, path: str) -> Message:
-        """Our message for one of the wire."""
-        typed = wire if isinstance(wire, ChatMessage) else None
-        role = _role_of(object_at(wire, path), path) if typed is None else _ROLES[typed.role]
-        if role is Role.ASSISTANT and self._before not in (Role.ASSISTANT, Role.TOOL):
-            self._ids.forget()
-        self._before = role
-        if typed is not None and role is not Role.TOOL:
-            usual = self._usual(typed, role)
+    def read(self, wire: ChatMessage | Any, place: int) -> _Read:
+        """What one message of the wire is of ours."""
+        if type(wire) is ChatMessage:
+            usual = self._typed(wire)
             if usual is not None:
-                return self._message(one, role, usual, self._plain)
-        return self._careful(one, role, wire, path)
+                return usual
+        odd: Any = msgspec.to_builtins(wire) if isinstance(wire, ChatMessage) else wire
+        path = f"$.messages[{place}]"
+        role = _role_of(object_at(odd, path), path)
+        self._enter(role)
+        content, spelling = self._odd(role, odd, path)
+        return self._spelled(role, content, spelled(PROTOCOL, spelling))
 
-    def _usual(self, wire: ChatMessage, role: Role) -> Content | None:
-        """The blocks of a message of text, or of the user's pictures; None for all others."""
-        if (
-            wire.thinking is not UNSET
-            or wire.tool_calls is not UNSET
-            or wire.tool_name is not UNSET
-            or wire.tool_call_id is not UNSET
-        ):
+    def _typed(self, wire: ChatMessage) -> _Read | None:
+        """The same for a message of the usual form; None for all others."""
+        word = wire.role
+        if word == "tool":
+            if not (wire.images is wire.thinking is wire.tool_calls is UNSET):
+                return None
+            self._enter(_TOOL)
+            return self._result(wire)
+        if not (wire.tool_name is wire.tool_call_id is UNSET):
+            return None
+        if word == "assistant":
+            return self._said(wire)
+        return self._asked(wire, _USER if word == "user" else _SYSTEM)
+
+    def _asked(self, wire: ChatMessage, role: Role) -> _Read | None:
+        if not (wire.thinking is wire.tool_calls is UNSET):
             return None
         text: Content = (_make_text(wire.content),) if wire.content else ()
-        if wire.images is UNSET:
+        if wire.images is not UNSET:
+            if role is _SYSTEM or any(data[:5] == "data:" for data in wire.images):
+                return None
+            text = (*text, *map(decode_image, wire.images))
+        elif not text and role is _USER:
             # Somebody who says nothing says an empty text: a message has a block (M-123).
-            return text or ((_make_text(""),) if role is Role.USER else ())
-        images = tuple(decode_image(data) for data in wire.images)
-        is_exact = role is Role.USER and not any(data[:5] == "data:" for data in wire.images)
-        return (*text, *images) if is_exact else None
+            text = (_make_text(""),)
+        self._before = role
+        return role, text, self._plain
 
-    def _careful(self, one: str, role: Role, wire: ChatMessage | Any, path: str) -> Message:
-        if isinstance(wire, ChatMessage) and is_answer(wire):
-            content, spelling = decode_assistant(wire, self._ids, self._issuer)
-        elif isinstance(wire, ChatMessage) and _is_result(wire):
-            content, spelling = self._result(wire)
-        else:
-            content, spelling = self._odd(role, _plain(wire), path)
-        raw = spelled(PROTOCOL, spelling) if spelling else None
-        if role is Role.TOOL:
+    def _said(self, wire: ChatMessage) -> _Read | None:
+        if wire.images is not UNSET:
+            return None
+        self._enter(_ASSISTANT)
+        if wire.tool_calls is wire.thinking is UNSET:
+            content = (_make_text(wire.content),) if wire.content else ()
+            return _ASSISTANT, content, self._plain
+        content, spelling = decode_assistant(wire, self._ids, self._issuer)
+        return self._spelled(_ASSISTANT, content, {PROTOCOL: spelling} if spelling else None)
+
+    def _enter(self, role: Role) -> None:
+        """Go on to a message; results that only their order tells are not looked for any more."""
+        if role is _ASSISTANT and self._before is not _ASSISTANT and self._before is not _TOOL:
+            self._ids.forget()
+        self._before = role
+
+    def _spelled(self, role: Role, content: Content, raw: Mapping[str, Any] | None) -> _Read:
+        if role is _TOOL:
             results = (b.tool_use_id for b in content if isinstance(b, ToolResultBlock))
             metadata = _make_metadata(
                 origin=self._issuer, parent_tool_use_id=next(results, None), provider_raw=raw
@@ -116,13 +137,14 @@ class _Reader:
             metadata = _make_metadata(origin=self._issuer, provider_raw=raw)
         else:
             metadata = self._plain
-        return self._message(one, role, content, metadata)
+        return role, content, metadata
 
-    def _result(self, wire: ChatMessage) -> Decoded:
+    def _result(self, wire: ChatMessage) -> _Read:
         theirs = "" if wire.tool_call_id is UNSET else wire.tool_call_id
         name = "" if wire.tool_name is UNSET else wire.tool_name
         inner: Content = (_make_text(wire.content),) if wire.content else ()
-        return self._answer(theirs, name, inner)
+        content, spelling = self._answer(theirs, name, inner)
+        return self._spelled(_TOOL, content, {PROTOCOL: spelling} if spelling else None)
 
     def _answer(self, theirs: str, name: str, inner: Content) -> Decoded:
         call, is_next = self._ids.of_result(theirs, name)
@@ -153,49 +175,24 @@ class _Reader:
         name = maybe_text(wire.get("tool_name")) or maybe_text(wire.get("name")) or ""
         return self._answer(theirs, name, (*said, *shown))
 
-    def _message(
-        self, one: str, role: Role, content: Content, metadata: MessageMetadata
-    ) -> Message:
-        return _make_message(
-            id=one,
-            session_id=self._context.session_id,
-            role=role,
-            content=content,
-            created_at=self._context.created_at,
-            metadata=metadata,
-        )
-
 
 def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
     """Our messages for those of the wire, typed or as plain JSON."""
     reader = _Reader(context)
-    ids = new_ulids(len(wire))
+    read = [reader.read(message, place) for place, message in enumerate(wire)]
+    session_id, created_at = context.session_id, context.created_at
     return tuple(
-        reader.read(one, message, f"$.messages[{place}]")
-        for place, (one, message) in enumerate(zip(ids, wire, strict=True))
-    )
-
-
-def _plain(wire: ChatMessage | Any) -> Wire:
-    return msgspec.to_builtins(wire) if isinstance(wire, ChatMessage) else wire
-
-
-def is_answer(wire: ChatMessage) -> bool:
-    """Whether a message has the usual form of an answer."""
-    return (
-        wire.role == "assistant"
-        and wire.images is UNSET
-        and wire.tool_name is UNSET
-        and wire.tool_call_id is UNSET
-    )
-
-
-def _is_result(wire: ChatMessage) -> bool:
-    return (
-        wire.role == "tool"
-        and wire.images is UNSET
-        and wire.thinking is UNSET
-        and wire.tool_calls is UNSET
+        [
+            _make_message(
+                id=one,
+                session_id=session_id,
+                role=role,
+                content=content,
+                metadata=metadata,
+                created_at=created_at,
+            )
+            for one, (role, content, metadata) in zip(new_ulids(len(read)), read, strict=True)
+        ]
     )
 
 

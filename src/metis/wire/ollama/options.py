@@ -61,7 +61,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     body, inner = _unfold(native or {})
     for name, key in _NESTED.items():
         ours = getattr(options, name)
-        if ours != _decode(key, inner.get(key)):
+        if ours != (_decode(key, inner[key]) if key in inner else None):
             _set(inner, key, ours)
     if inner or isinstance(body.get(_INNER), dict):
         body[_INNER] = inner

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
 from metis.canonical.blocks import (
     ArtifactBlock,
     ContentBlock,
@@ -20,15 +18,16 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
 from metis.canonical.value import made
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.ollama.assistant import Spelling, decode_assistant, joined_speech
+from metis.wire.ollama.answer import read_common
+from metis.wire.ollama.assistant import Spelling, joined_speech
 from metis.wire.ollama.calls import CallIds
 from metis.wire.ollama.errors import decode_error, has_failed, read_error
 from metis.wire.ollama.images import decode_artifact
-from metis.wire.ollama.messages import Content, Decoded, decode_odd_answer, encode_answer, is_answer
+from metis.wire.ollama.messages import Content, Decoded, decode_odd_answer, encode_answer
 from metis.wire.ollama.turns import GENERATE
-from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
+from metis.wire.ollama.types import PROTOCOL, write_json
 from metis.wire.shape import Wire, maybe_count, maybe_text, object_at, read_object
-from metis.wire.spelling import spelled, spelling_of
+from metis.wire.spelling import spelling_of
 from metis.wire.tool_ids import derived_id
 
 _STOP_REASONS = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
@@ -38,15 +37,18 @@ _COMPLETION = ("response", "thinking", "image")
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 _make_usage = made(Usage)
+_ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
+_MAX_TOKENS, _TOOL_USE, _UNKNOWN = StopReason.MAX_TOKENS, StopReason.TOOL_USE, StopReason.UNKNOWN
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
+    is_error = has_failed(context)
     if isinstance(body, dict):
         wire = dict(body)
     else:
-        wire = read_error(body) if has_failed(context) else read_object(body, "response")
-    if has_failed(context) or "error" in wire:
+        wire = read_error(body) if is_error else read_object(body, "response")
+    if is_error or "error" in wire:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
     if "message" not in wire and "response" not in wire:
         raise DecodeError("a response has a message, or a completion", path="$.message")
@@ -58,13 +60,13 @@ def decode_body(
     context: RequestContext,
     *,
     message_id: str,
-    status: MessageStatus = MessageStatus.COMPLETE,
+    status: MessageStatus = _COMPLETE,
 ) -> Message:
     """The message of a response, whole or as far as it has come; takes the wire apart."""
     provider = context.provider or PROTOCOL
     if "message" in wire:
         said = object_at(wire.pop("message"), "$.message")
-        content, spelling = _decode_answer(said, call_ids(context, message_id), provider)
+        content, spelling = _decode_answer(said, call_scope(context, message_id), provider)
     else:
         content, spelling = _decode_completion(wire, provider)
     spelling["response"] = wire
@@ -74,7 +76,7 @@ def decode_body(
     return _make_message(
         id=message_id,
         session_id=context.session_id,
-        role=Role.ASSISTANT,
+        role=_ASSISTANT,
         content=content,
         created_at=context.created_at,
         metadata=_make_metadata(
@@ -84,27 +86,18 @@ def decode_body(
             status=status,
             usage=decode_usage(wire, context),
             stop_reason=_decode_stop_reason(wire, content),
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw={PROTOCOL: spelling},
         ),
     )
 
 
-def call_ids(context: RequestContext, message_id: str) -> CallIds:
-    """The ids of the calls of one answer; the next answer may use the same ones again (T09)."""
-    return CallIds(f"{context.session_id}\0{message_id}")
+def call_scope(context: RequestContext, message_id: str) -> str:
+    """What the ids of calls hold for; the next answer may use the same ones again (T09)."""
+    return f"{context.session_id}\0{message_id}"
 
 
-def _decode_answer(wire: Wire, ids: CallIds, issuer: str) -> Decoded:
-    text = wire.get("content")
-    if len(wire) == 2 and type(text) is str and wire.get("role") == "assistant":  # noqa: PLR2004 - both keys
-        return ((TextBlock(text),) if text else ()), {}
-    try:
-        usual = msgspec.convert(wire, ChatMessage)
-    except (msgspec.ValidationError, RecursionError):
-        return decode_odd_answer(wire, ids, issuer)
-    if is_answer(usual):
-        return decode_assistant(usual, ids, issuer)
-    return decode_odd_answer(wire, ids, issuer)
+def _decode_answer(wire: Wire, scope: str, issuer: str) -> Decoded:
+    return read_common(wire, scope, issuer) or decode_odd_answer(wire, CallIds(scope), issuer)
 
 
 def _decode_completion(wire: Wire, issuer: str) -> Decoded:
@@ -122,11 +115,11 @@ def _decode_completion(wire: Wire, issuer: str) -> Decoded:
 
 def _decode_stop_reason(wire: Wire, content: Content) -> StopReason:
     """Our reason; the server says stop although tools were called (T163), or nothing (T131)."""
-    reason = _STOP_REASONS.get(maybe_text(wire.get("done_reason")) or "", StopReason.UNKNOWN)
-    if reason is not StopReason.MAX_TOKENS:
+    reason = _STOP_REASONS.get(maybe_text(wire.get("done_reason")) or "", _UNKNOWN)
+    if reason is not _MAX_TOKENS:
         for block in content:
-            if isinstance(block, ToolUseBlock):
-                return StopReason.TOOL_USE
+            if type(block) is ToolUseBlock:
+                return _TOOL_USE
     return reason
 
 

@@ -27,9 +27,9 @@ from metis.streaming.events import (
 )
 from metis.streaming.ndjson import NdjsonParser
 from metis.wire.call import RequestContext
-from metis.wire.ollama.calls import decode_odd_call
+from metis.wire.ollama.calls import CallIds, decode_odd_call
 from metis.wire.ollama.errors import decode_error, has_failed, read_error
-from metis.wire.ollama.response import call_ids, decode_body, decode_usage
+from metis.wire.ollama.response import call_scope, decode_body, decode_usage
 from metis.wire.ollama.types import PROTOCOL, read_json, read_plain, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
@@ -48,7 +48,7 @@ class StreamDecoder:
         self._provider = context.provider or PROTOCOL
         self._lines = NdjsonParser()
         self._id = new_ulid()
-        self._ids = call_ids(context, self._id)
+        self._ids = CallIds(call_scope(context, self._id))
         self._body: Wire = {}
         self._message: Wire = {}
         self._texts: list[str] = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -19,14 +19,16 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.codec import Route, TurnWriter
 from metis.wire.ollama.assistant import encode_assistant, joined_text
+from metis.wire.ollama.common import Result, Said, write_common
 from metis.wire.ollama.messages import result_keys, whole
 from metis.wire.ollama.options import encode_options
 from metis.wire.ollama.types import PROTOCOL, ChatMessage, write_json
 from metis.wire.shape import Wire
-from metis.wire.spelling import spelling_of
+from metis.wire.spelling import NOTHING, spelling_of
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 _PROMPT_KEYS = ("prompt", "system", "images")
@@ -34,6 +36,8 @@ _PROMPT_OPTIONS = ("context", "height", "raw", "steps", "suffix", "template", "w
 """Options that a chat has no place for."""
 _MOST_OF_A_PROMPT = 2
 _ERROR = "Error: "
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
 def encode_request(
@@ -77,7 +81,7 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []
+        self._turns = TurnRecord()
         self._first: list[Message] = []
         self._known: dict[str, str] = {}
         self._calls: dict[str, tuple[int, str]] = {}
@@ -85,7 +89,7 @@ class Turns:
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
         other = Turns()
-        other._written, other._first = [*self._written], [*self._first]
+        other._turns, other._first = self._turns.copy(), [*self._first]
         other._known, other._calls = self._known, self._calls
         return other
 
@@ -101,53 +105,80 @@ class Turns:
         if "prompt" in options.native.get(PROTOCOL, {}):
             for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
                 body.pop(key, None)
-        body["messages"] = Raw(b"[%b]" % b",".join(self._written))
-        return write_json(body)
+        return self._turns.body(body, "messages", write_json)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
         if len(self._first) <= _MOST_OF_A_PROMPT:
             self._first += messages[: _MOST_OF_A_PROMPT + 1]
-        turns = self._encode(messages)
-        if turns:
-            self._written.append(write_json(turns)[1:-1])
+        self._turns.add(self._encode(messages))
 
-    def _encode(self, messages: Sequence[Message]) -> list[ChatMessage | Wire]:
-        turns: list[ChatMessage | Wire] = []
+    def _encode(self, messages: Sequence[Message]) -> list[Any]:
+        turns: list[Any] = []
         results: list[Message] = []
         for message in messages:
-            if message.role is Role.TOOL:
+            role, content = message.role, message.content
+            if role is _TOOL:
                 results.append(message)
                 continue
             if results:
                 turns += self._encode_results(results)
                 results = []
+            if role is _ASSISTANT:
+                self._note_calls(content)
+            if message.metadata.provider_raw is None:
+                if len(content) == 1 and type(only := content[0]) is TextBlock:
+                    turns.append(Said(only.text, _WORDS.get(role, "system")))
+                    continue
+                if role is _ASSISTANT and (asked := write_common(content, self._known)):
+                    turns.append(asked)
+                    continue
             turns.append(self._encode_message(message))
-        turns += self._encode_results(results)
+        if results:
+            turns += self._encode_results(results)
         return turns
+
+    def _note_calls(self, content: Sequence[ContentBlock]) -> None:
+        for block in content:
+            if type(block) is ToolUseBlock:
+                self._calls[block.id] = len(self._calls), block.name
 
     def _encode_message(self, message: Message) -> ChatMessage | Wire:
         """One message that is no result."""
         if message.role is not Role.ASSISTANT:
             return encode_asked(message)
-        for block in message.content:
-            if type(block) is ToolUseBlock:
-                self._calls[block.id] = len(self._calls), block.name
         if message.metadata.provider_raw is None:
             return encode_assistant(message.content, {}, self._known)
         spelling = spelling_of(message, PROTOCOL)
         self._known.update(spelling.get("ids") or {})
         return whole(message) or encode_assistant(message.content, spelling, self._known)
 
-    def _encode_results(self, messages: list[Message]) -> list[ChatMessage | Wire]:
+    def _encode_results(self, messages: list[Message]) -> list[Any]:
         """The results of a turn: where only the order tells them apart, in that of the calls."""
         if len(messages) > 1 and not any(map(_is_placed, messages)):
             messages = sorted(messages, key=self._place)
-        return [whole(message) or self._encode_result(message) for message in messages]
+        return [
+            self._plain_result(message) or whole(message) or self._encode_result(message)
+            for message in messages
+        ]
 
     def _place(self, message: Message) -> int:
-        ours = (b.tool_use_id for b in message.content if isinstance(b, ToolResultBlock))
-        return self._calls.get(next(ours, ""), (-1, ""))[0]
+        for block in message.content:
+            if type(block) is ToolResultBlock:
+                return self._calls.get(block.tool_use_id, (-1, ""))[0]
+        return -1
+
+    def _plain_result(self, message: Message) -> Result | None:
+        """A result of one text that nobody spelled; None for all others."""
+        result = message.content[0] if len(message.content) == 1 else None
+        if message.metadata.provider_raw is not None or type(result) is not ToolResultBlock:
+            return None
+        only = result.content[0] if len(result.content) == 1 else None
+        if type(only) is not TextBlock or result.is_error:
+            return None
+        ours = result.tool_use_id
+        _, name = self._calls.get(ours, (0, ""))
+        return Result(only.text, "tool", self._known.get(ours) or UNSET, name or UNSET)
 
     def _encode_result(self, message: Message) -> ChatMessage:
         result = next((b for b in message.content if isinstance(b, ToolResultBlock)), None)
@@ -172,7 +203,8 @@ class Turns:
 
 def _is_placed(message: Message) -> bool:
     """Whether a client put a result where it stands, because it is told apart otherwise."""
-    return bool(spelling_of(message, PROTOCOL).get("is_placed"))
+    raw = message.metadata.provider_raw
+    return raw is not None and bool(raw.get(PROTOCOL, NOTHING).get("is_placed"))
 
 
 def encode_asked(message: Message) -> ChatMessage | Wire:

@@ -6,9 +6,7 @@ arguments as they were written, or the whole item if it is of a kind of its own.
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-from msgspec import UNSET
+from typing import Any, cast
 
 from metis.canonical.blocks import InvalidInput, ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
@@ -20,8 +18,7 @@ from metis.wire.openai_responses.client_tools import (
     read_client_call,
 )
 from metis.wire.openai_responses.output import encode_output
-from metis.wire.openai_responses.parts import write_json
-from metis.wire.openai_responses.types import Item
+from metis.wire.openai_responses.parts import read_json, write_json
 from metis.wire.shape import Wire, maybe_object, maybe_text
 from metis.wire.tool_ids import CallIds, derived_id
 
@@ -39,35 +36,15 @@ _OWN_KEYS = {
     FUNCTION: frozenset({"type", "call_id", "name", "arguments"}),
     CUSTOM: frozenset({"type", "call_id", "name", "input"}),
 }
+_KEYS_OF_CALL = len(_OWN_KEYS[FUNCTION])
 _make_call = made(ToolUseBlock)
 
 
-def decode_item_call(item: Item, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | None:
-    """A call that was read as an item: our block, the provider's id, and what is left to keep."""
-    name, theirs, text = item.name, item.call_id, item.arguments
-    if type(name) is not str or type(theirs) is not str or not theirs:
-        return None
-    extra: Extra = {}
-    if item.type == FUNCTION and type(text) is str:
-        arguments, invalid = read_arguments(text)
-        if invalid is not None or write_json(arguments) != text.encode():
-            extra["arguments"] = text
-    elif item.type == CUSTOM and type(item.input) is str:
-        arguments, invalid = {"input": item.input}, None
-        extra["type"] = CUSTOM
-    else:
-        return None
-    if item.id is not UNSET:
-        extra["id"] = item.id
-    if item.status is not UNSET:
-        extra["status"] = item.status
-    if item.namespace is not UNSET:
-        extra["namespace"] = item.namespace
-    return _make_call(ids.of_call(theirs), name, arguments, invalid), theirs, extra
-
-
 def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | None:
-    """A call that was read as plain JSON; None if it is none that the client answers."""
+    """Our block for a call, the provider's id, and what is left to keep; None if it is no call."""
+    common = _decode_common(wire, ids)
+    if common is not None:
+        return common
     read = read_call(wire)
     if read is None:
         return None
@@ -83,6 +60,34 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | N
     elif wire.get("arguments") != write_json(block.input).decode():
         extra["arguments"] = wire.get("arguments")
     return block, theirs, extra
+
+
+def _decode_common(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | None:
+    """The same for a function and its arguments as a string, which most calls are."""
+    theirs, name, text = wire.get("call_id"), wire.get("name"), wire.get("arguments")
+    if type(theirs) is not str or type(name) is not str or type(text) is not str:
+        return None
+    if wire.get("type") != FUNCTION or not theirs or not name:
+        return None
+    extra: Extra = {}
+    if len(wire) > _KEYS_OF_CALL:
+        extra = {key: value for key, value in wire.items() if key not in _OWN_KEYS[FUNCTION]}
+    arguments, invalid, is_exact = read_exactly(text)
+    if not is_exact:
+        extra["arguments"] = text
+    return _make_call(ids.of_call(theirs), name, arguments, invalid), theirs, extra
+
+
+def read_exactly(text: str) -> tuple[Mapping[str, Any], InvalidInput | None, bool]:
+    """The input of a call, what is wrong with it, and whether we would write it just so."""
+    try:
+        data = text.encode()
+        value = read_json(data)
+    except (ValueError, RecursionError):
+        return *read_arguments(text), False
+    if type(value) is not dict:
+        return *read_arguments(text), False
+    return cast("Wire", value), None, write_json(value) == data
 
 
 def read_call(wire: Wire) -> Read | None:

@@ -35,8 +35,10 @@ class Growing:
         "call_id",
         "clear",
         "kinds",
+        "last",
         "parts",
         "settled",
+        "spoken",
         "summary",
         "texts",
         "thought",
@@ -53,9 +55,13 @@ class Growing:
         self.parts: dict[int, Wire] = {}
         self.arguments: list[str] = []
         self.summary: dict[int, list[str]] = {}
+        self.last = -1
+        """The number of the last part of the summary."""
         self.clear: list[str] = []
         self.thought = 0
         """How many characters of a thought were told."""
+        self.spoken = 0
+        """How many characters of a summary were told, in whose place its words come now."""
         self.call_id = ""
         """Our id of a call that was told of."""
         self.settled = False
@@ -64,6 +70,29 @@ class Growing:
     def kind(self) -> str:
         """The kind of the item."""
         return maybe_text(self.wire.get("type")) or ""
+
+    def add_summary(self, index: int, piece: str) -> str:
+        """Add a piece of a summary; what it adds to the end of what can be read of the thought."""
+        pieces = self.summary.get(index)
+        if pieces is None:
+            pieces = self.summary[index] = []
+            added = piece if self.last < 0 else _BETWEEN + piece
+        else:
+            added = piece
+        pieces.append(piece)
+        if self.clear or index < self.last:
+            return ""  # the words themselves speak, or others stand behind it
+        self.last = index
+        return added
+
+    def add_clear(self, piece: str) -> str:
+        """Add a piece of the words themselves; what was told of a summary is not told again."""
+        if not self.clear:
+            self.spoken = self.thought
+        self.clear.append(piece)
+        known = min(self.spoken, len(piece))
+        self.spoken -= known
+        return piece[known:]
 
     def readable(self) -> str:
         """What can be read of a thought so far."""
@@ -131,14 +160,11 @@ class Teller:
         if item is self.front and index == item.blocks - 1:
             events.append(TextDelta(self._id, item.base + index, piece))
 
-    def thought(self, item: Growing, events: list[StreamEvent]) -> None:
+    def thought(self, item: Growing, piece: str, events: list[StreamEvent]) -> None:
         """More of a thought; it is in the item already."""
-        if item is not self.front:
-            return
-        text = item.readable()
-        if len(text) > item.thought:
-            events.append(ThinkingDelta(self._id, item.base, text[item.thought :]))
-            item.thought = len(text)
+        if item is self.front and piece:
+            events.append(ThinkingDelta(self._id, item.base, piece))
+            item.thought += len(piece)
 
     def arguments(self, item: Growing, piece: str, events: list[StreamEvent]) -> None:
         """More of the arguments of a call."""
@@ -174,7 +200,7 @@ class Teller:
                 events.append(ToolUseInputDelta(self._id, item.base, item.call_id, piece))
         for index, pieces in sorted(item.texts.items()):
             events.append(TextDelta(self._id, item.base + index, "".join(pieces)))
-        self.thought(item, events)
+        self.thought(item, item.readable(), events)
 
     def _start_call(self, item: Growing, wire: Wire, events: list[StreamEvent]) -> None:
         theirs, name = maybe_text(wire.get("call_id")), maybe_text(wire.get("name"))

@@ -26,14 +26,12 @@ from metis.wire.openai_responses.calls import (
     FUNCTION,
     Calls,
     decode_call,
-    decode_item_call,
     encode_call,
 )
 from metis.wire.openai_responses.parts import opaque
 from metis.wire.openai_responses.said import (
     EASY,
     Entry,
-    decode_item_said,
     decode_said,
     encode_answered,
     encode_said,
@@ -41,12 +39,10 @@ from metis.wire.openai_responses.said import (
 )
 from metis.wire.openai_responses.thoughts import (
     Thought,
-    decode_item_thought,
     decode_thought,
     encode_foreign,
     encode_thought,
 )
-from metis.wire.openai_responses.types import Item
 from metis.wire.shape import Wire, maybe_text
 from metis.wire.spelling import NOTHING
 from metis.wire.tool_ids import CallIds
@@ -77,18 +73,6 @@ class Run:
         """Take a message that is a role and a string."""
         self.blocks.append(_make_text(words))
         self.texts.append(EASY)
-
-    def take_item(self, item: Item) -> bool:
-        """Take an item that was read as one; false if plain JSON has to be looked at."""
-        match item.type:
-            case "function_call" | "custom_tool_call":
-                call = decode_item_call(item, self._call_ids)
-                return call is not None and self._add_call(*call)
-            case "reasoning":
-                return self._add_thought(*decode_item_thought(item, self._issuer))
-            case _:
-                said = decode_item_said(item)
-                return said is not None and self._add_said(*said)
 
     def take(self, wire: Wire) -> None:
         """Take an item of any kind."""
@@ -125,24 +109,21 @@ class Run:
             found["texts"] = self.texts
         return found
 
-    def _add_call(self, block: ToolUseBlock, theirs: str, extra: dict[str, Any]) -> bool:
+    def _add_call(self, block: ToolUseBlock, theirs: str, extra: dict[str, Any]) -> None:
         self.blocks.append(block)
         if theirs:
             self._ids[block.id] = theirs
         if extra:
             self._calls[block.id] = extra
-        return True
 
-    def _add_thought(self, block: Thought, extra: dict[str, Any]) -> bool:
+    def _add_thought(self, block: Thought, extra: dict[str, Any]) -> None:
         if extra:
             self._thoughts[_thought_key(block, self.blocks)] = extra
         self.blocks.append(block)
-        return True
 
-    def _add_said(self, texts: Sequence[TextBlock], entry: Entry) -> bool:
+    def _add_said(self, texts: Sequence[TextBlock], entry: Entry) -> None:
         self.blocks += texts
         self.texts.append(entry)
-        return True
 
     def _add_whole(self, wire: Wire) -> None:
         picture = _picture(wire, self._issuer)

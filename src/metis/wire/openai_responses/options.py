@@ -135,6 +135,8 @@ def _set(native: Wire, key: str, value: Any) -> None:
 
 def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options that a request states."""
+    if not wire:
+        return {}
     found: dict[str, Any] = {
         name: value
         for name, kind in _TYPES.items()

@@ -1,17 +1,13 @@
 """Outputs of the client's tools in OpenAI Responses, to and from our results."""
 
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any
-
-from msgspec import UNSET
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
 from metis.canonical.value import made
 from metis.wire.failed_result import mark_failed
 from metis.wire.openai_responses.client_tools import read_client_output
 from metis.wire.openai_responses.parts import decode_parts, encode_parts
-from metis.wire.openai_responses.types import Item
 from metis.wire.shape import Wire, maybe_list
 from metis.wire.tool_ids import CallIds
 
@@ -21,36 +17,14 @@ CUSTOM_OUTPUT = "custom_tool_call_output"
 """The kind of item that answers a custom tool call."""
 
 _OWN_KEYS = frozenset({"type", "call_id", "output"})
-_KEPT = ("id", "status", "name", "namespace")
-_NOTHING = (UNSET,) * len(_KEPT)
-_kept = attrgetter(*_KEPT)
 _make_text = made(TextBlock)
 _make_result = made(ToolResultBlock)
 
 Spelled = dict[str, Any]
 
 
-def decode_item_output(
-    item: Item, ids: CallIds, issuer: str
-) -> tuple[ToolResultBlock, Spelled] | None:
-    """A result that was read as an item, and how it was spelled."""
-    theirs, output = item.call_id, item.output
-    if type(theirs) is not str or output is UNSET:
-        return None
-    content, spelling = _decode_content(output, issuer)
-    if item.type == CUSTOM_OUTPUT:
-        spelling["type"] = CUSTOM_OUTPUT
-    kept = _kept(item)
-    if kept != _NOTHING:
-        named = zip(_KEPT, kept, strict=True)
-        spelling["keys"] = {key: value for key, value in named if value is not UNSET}
-    ours = ids.of_result(theirs)
-    spelling["ids"] = {ours: theirs}
-    return _make_result(ours, content), spelling
-
-
 def decode_output(wire: Wire, ids: CallIds, issuer: str) -> tuple[ToolResultBlock, Spelled] | None:
-    """A result that was read as plain JSON; None if it is none that the client gives."""
+    """A result, and how it was spelled; None if it is none that the client gives."""
     read = read_client_output(wire, issuer)
     if read is not None:
         theirs, content, is_error = read

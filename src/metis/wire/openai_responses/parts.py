@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from metis.canonical.blocks import (
     ANY_IMAGE,
@@ -41,6 +41,7 @@ _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 _SOUND_TYPES = {"mp3": "audio/mpeg"}
 _SOUND_FORMATS = {kind: name for name, kind in _SOUND_TYPES.items()}
 _LARGEST = 2**63
+_KEYS_OF_TEXT = 2
 _KNOWN = frozenset(Part.__struct_fields__)
 
 # Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
@@ -52,11 +53,6 @@ _make_text = made(TextBlock)
 def opaque(wire: Any, issuer: str) -> OpaqueBlock:
     """An item or a part that has no canonical meaning, as it came."""
     return OpaqueBlock(issuer, Raw(write_json(wire)), maybe_text(maybe_object(wire).get("type")))
-
-
-def wire_of(value: Part) -> Wire:
-    """The JSON of a part that was read."""
-    return msgspec.to_builtins(value)
 
 
 def part_of(wire: Any) -> Part | None:
@@ -77,36 +73,33 @@ def decode_part(part: Part, issuer: str) -> ContentBlock | None:
     return None if decode is None else decode(part, issuer)
 
 
-def is_plain(part: Part, kind: str) -> bool:
-    """Whether a part is nothing but text of that kind."""
-    return part.type == kind and msgspec.structs.astuple(part)[2:] == _REST
-
-
-_REST = (UNSET,) * (len(Part.__struct_fields__) - 2)
-
-
 def decode_parts(
-    parts: Sequence[Part | Wire], issuer: str
+    parts: Sequence[Any], issuer: str
 ) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
     """The blocks of a list of parts, and by index those parts that say more than their block."""
     blocks: list[ContentBlock] = []
     odd: dict[str, Any] = {}
     for index, wire in enumerate(parts):
-        part = wire if isinstance(wire, Part) else part_of(wire)
+        words = _words_of(wire)
+        if words is not None:
+            blocks.append(_make_text(words))
+            continue
+        part = part_of(wire)
         block = None if part is None else decode_part(part, issuer)
-        if isinstance(wire, Part):
-            if block is not None and is_plain(wire, "input_text"):
-                blocks.append(block)
-                continue
-            came = wire_of(wire)
-        else:
-            came = wire
         if block is None:
-            block = opaque(came, issuer)
-        elif encode_part(block) != came:
-            odd[str(index)] = came
+            block = opaque(wire, issuer)
+        elif encode_part(block) != wire:
+            odd[str(index)] = wire
         blocks.append(block)
     return tuple(blocks), odd
+
+
+def _words_of(wire: Any) -> str | None:
+    """The words of a part that is nothing but text, as most are."""
+    own = maybe_object(wire)
+    words = own.get("text")
+    is_text = len(own) == _KEYS_OF_TEXT and own.get("type") == "input_text"
+    return words if is_text and type(words) is str else None
 
 
 def encode_parts(

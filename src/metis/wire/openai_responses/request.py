@@ -5,12 +5,8 @@ one of its own, in their places. The instructions become the first message. Ever
 neither item nor tool goes into the options.
 """
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import Any
-
-import msgspec
-from msgspec import UNSET, Raw
+from collections.abc import Mapping
+from typing import Any, cast
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
 from metis.canonical.errors import DecodeError
@@ -19,6 +15,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.openai_responses.calls import FUNCTION
 from metis.wire.openai_responses.items import Run
 from metis.wire.openai_responses.options import (
     decode_options,
@@ -27,12 +24,10 @@ from metis.wire.openai_responses.options import (
 from metis.wire.openai_responses.output import (
     CUSTOM_OUTPUT,
     FUNCTION_OUTPUT,
-    decode_item_output,
     decode_output,
 )
 from metis.wire.openai_responses.parts import PROTOCOL, decode_parts, opaque
-from metis.wire.openai_responses.types import Item
-from metis.wire.shape import Wire, maybe_list, maybe_text, object_at
+from metis.wire.shape import Wire, maybe_list, maybe_text, object_at, read_object
 from metis.wire.spelling import spelled
 from metis.wire.tool_ids import CallIds
 
@@ -43,62 +38,38 @@ _ASKING: Mapping[str, Role] = {
 }
 _SENT_BY_CLIENT = frozenset({"mcp_approval_response", "compaction_trigger"})
 _OUTPUTS = (FUNCTION_OUTPUT, CUSTOM_OUTPUT)
-_MESSAGE = (UNSET, "message")
-_USER = Role.USER
+_SYSTEM, _USER, _ASSISTANT, _TOOL = Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL
 _TYPED = {"type": "message"}
-_ITEM_KEYS = ("type", "id", "status", "phase")
+_KEYS_OF_SAID, _KEYS_OF_OUTPUT = 2, 3
 
-_read_body = msgspec.json.Decoder(dict[str, Raw]).decode
-_read_input = msgspec.json.Decoder(str | list[Item] | None).decode
-_read_items = msgspec.json.Decoder(list[Raw]).decode
-_read_item = msgspec.json.Decoder(Item).decode
-_read_any = msgspec.json.Decoder().decode
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 _make_text = made(TextBlock)
+_make_result = made(ToolResultBlock)
 
 _Content = tuple[ContentBlock, ...]
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     """The canonical request of a request body."""
-    try:
-        raw = _read_body(body)
-        asked = raw.pop("input", None)
-        options: Wire = {key: _read_any(value) for key, value in raw.items()}
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(f"a request is a JSON object: {error}") from None
+    options = read_object(body, "request")
     draft = _Draft(context)
     instructions = options.get("instructions")
     if isinstance(instructions, str):
         del options["instructions"]
-        draft.add(Role.SYSTEM, (_make_text(instructions),), {"instructions": True})
-    if asked is not None:
-        _take_input(asked, draft, options)
+        draft.add(_SYSTEM, (_make_text(instructions),), {"instructions": True})
+    asked = options.get("input")
+    if isinstance(asked, str):
+        draft.add(_USER, (_make_text(asked),), {"bare": True})
+    elif isinstance(asked, list):
+        draft.take_all(cast("list[Wire]", asked))
+    elif asked is not None:
+        raise DecodeError("the input is a text or a list of items", path="$.input")
+    if asked or isinstance(asked, str):
+        del options["input"]
     return CanonicalRequest(
         draft.messages(), decode_tools(options.get("tools")), decode_options(options)
     )
-
-
-def _take_input(asked: Raw, draft: "_Draft", options: Wire) -> None:
-    try:
-        found = _read_input(asked)
-    except (ValueError, RecursionError):
-        draft.take_all(_items(asked))
-        return
-    if isinstance(found, str):
-        draft.add(Role.USER, (_make_text(found),), {"bare": True})
-    elif not found:
-        options["input"] = found
-    else:
-        draft.take_items(found, asked)
-
-
-def _items(asked: Raw) -> list[Raw]:
-    try:
-        return _read_items(asked)
-    except (ValueError, RecursionError):
-        raise DecodeError("the input is a text or a list of items", path="$.input") from None
 
 
 class _Draft:
@@ -118,17 +89,19 @@ class _Draft:
         self._close_run()
         session, created = self._context.session_id, self._context.created_at
         return tuple(
-            _make_message(
-                id=one,
-                session_id=session,
-                role=role,
-                content=content,
-                metadata=metadata,
-                created_at=created,
-            )
-            for one, (role, content, metadata) in zip(
-                new_ulids(len(self._parts)), self._parts, strict=True
-            )
+            [
+                _make_message(
+                    id=one,
+                    session_id=session,
+                    role=role,
+                    content=content,
+                    metadata=metadata,
+                    created_at=created,
+                )
+                for one, (role, content, metadata) in zip(
+                    new_ulids(len(self._parts)), self._parts, strict=True
+                )
+            ]
         )
 
     def add(self, role: Role, content: _Content, spelling: Mapping[str, Any]) -> None:
@@ -138,65 +111,37 @@ class _Draft:
             metadata = _make_metadata(origin=self._issuer, provider_raw={PROTOCOL: spelling})
         self._parts.append((role, content, metadata))
 
-    def take_items(self, items: list[Item], asked: Raw) -> None:
-        """Take items that all have the usual form; those that surprise are read again."""
-        again: list[Raw] | None = None
+    def take_all(self, items: list[Wire]) -> None:
+        """Take all items, in order."""
         plain, parts = self._plain, self._parts
-        for index, item in enumerate(items):
-            if item.type is UNSET and _NOT_PLAIN(item) == _ALL_UNSET:
+        for index, wire in enumerate(items):
+            if type(wire) is not dict:
+                object_at(wire, f"$.input[{index}]")
+            kind, size = wire.get("type"), len(wire)
+            if size == _KEYS_OF_SAID and type(words := wire.get("content")) is str:
                 # Most messages are a role and a string.
-                role, content = item.role, item.content
-                if type(content) is str:
-                    if role == "user":
-                        if self._run is not None:
-                            self._close_run()
-                        parts.append((_USER, (_make_text(content),), plain))
-                        continue
-                    if role == "assistant":
-                        self._open_run().say(content)
-                        continue
-            if not self._take_item(item):
-                again = again or _items(asked)
-                self._take(object_at(_read_any(again[index]), f"$.input[{index}]"), index)
+                role = wire.get("role")
+                if role == "user":
+                    if self._run is not None:
+                        self._close_run()
+                    parts.append((_USER, (_make_text(words),), plain))
+                    continue
+                if role == "assistant":
+                    self._open_run().say(words)
+                    continue
+            if kind == FUNCTION and "role" not in wire:
+                self._open_run().take(wire)
+            elif not (kind == FUNCTION_OUTPUT and self._take_words(wire, size)):
+                self._take(wire, index)
 
-    def take_all(self, items: list[Raw]) -> None:
-        """Take items one by one, whatever their form."""
-        for index, raw in enumerate(items):
-            try:
-                item = _read_item(raw)
-            except (ValueError, RecursionError):
-                item = None
-            if item is None or not self._take_item(item):
-                self._take(object_at(_any(raw, index), f"$.input[{index}]"), index)
-
-    def _take_item(self, item: Item) -> bool:
-        kind = item.type
-        others = _OTHERS.get(kind)
-        if others is None or others[0](item) != others[1]:
+    def _take_words(self, wire: Wire, size: int) -> bool:
+        """Take an output that is a string; false if it is anything else."""
+        theirs, words = wire.get("call_id"), wire.get("output")
+        if size != _KEYS_OF_OUTPUT or type(theirs) is not str or type(words) is not str:
             return False
-        if kind in _MESSAGE:
-            role = _ASKING.get(str(item.role))
-            if role is not None:
-                return self._ask(role, item)
-            if item.role != "assistant":
-                return False
-        elif kind in _OUTPUTS:
-            found = decode_item_output(item, self._ids, self._issuer)
-            return found is not None and self._answer(*found)
-        return self._open_run().take_item(item)
-
-    def _ask(self, role: Role, item: Item) -> bool:
-        content = item.content
-        if type(content) is str:
-            blocks: _Content = (_make_text(content),)
-            odd = None
-        elif isinstance(content, list):
-            blocks, odd = decode_parts(content, self._issuer)
-        else:
-            return False
-        self._close_run()
-        keys = {k: v for k in _ITEM_KEYS if (v := getattr(item, k)) is not UNSET}
-        self._add_asked(role, blocks, keys, odd)
+        ours = self._ids.of_result(theirs)
+        content = (_make_text(words),) if words else ()
+        self._answer(_make_result(ours, content), {"ids": {ours: theirs}})
         return True
 
     def _add_asked(
@@ -204,11 +149,11 @@ class _Draft:
     ) -> None:
         """Add a question; those that are spelled alike share what is known of them."""
         is_typed = keys == _TYPED
-        shape = odd is not None, is_typed, role is Role.SYSTEM
+        shape = odd is not None, is_typed, role is _SYSTEM
         metadata = None if odd or (keys and not is_typed) else self._shared.get(shape)
         if metadata is None:
             # A system message that stands in the input has to be told from the instructions.
-            listed = role is Role.SYSTEM
+            listed = role is _SYSTEM
             known = {"parts": shape[0], "blocks": odd, "keys": keys, "listed": listed}
             raw = spelled(PROTOCOL, known)
             metadata = _make_metadata(origin=self._issuer, provider_raw=raw)
@@ -227,7 +172,8 @@ class _Draft:
                 raise DecodeError("a message has a role that we know", path=f"$.input[{index}]")
         found = decode_output(wire, self._ids, self._issuer)
         if found is not None:
-            self._answer(*found)
+            result, spelling = found
+            self._answer(result, {key: value for key, value in spelling.items() if value})
         elif role in _ASKING or kind in _SENT_BY_CLIENT or kind in _OUTPUTS:
             self._close_run()
             sender = _ASKING.get(role or "", Role.USER)
@@ -247,15 +193,14 @@ class _Draft:
         else:
             self.add(role, (opaque(wire, self._issuer),), {"item": True})
 
-    def _answer(self, result: ToolResultBlock, spelling: Mapping[str, Any]) -> bool:
+    def _answer(self, result: ToolResultBlock, spelling: Mapping[str, Any]) -> None:
         self._close_run()
         metadata = _make_metadata(
             origin=self._issuer,
             parent_tool_use_id=result.tool_use_id,
-            provider_raw={PROTOCOL: {key: value for key, value in spelling.items() if value}},
+            provider_raw={PROTOCOL: spelling},
         )
-        self._parts.append((Role.TOOL, (result,), metadata))
-        return True
+        self._parts.append((_TOOL, (result,), metadata))
 
     def _open_run(self) -> Run:
         if self._run is None:
@@ -266,35 +211,4 @@ class _Draft:
         run = self._run
         if run is not None:
             self._run = None
-            self.add(Role.ASSISTANT, tuple(run.blocks), run.spelling())
-
-
-def _any(raw: Raw, index: int) -> Any:
-    try:
-        return _read_any(raw)
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(f"not JSON: {error}", path=f"$.input[{index}]") from None
-
-
-_Others = tuple[Callable[[Item], Any], tuple[Any, ...]]
-
-
-def _without(*names: str) -> _Others:
-    """What reads the fields of an item that a kind must not have, and what they have to be."""
-    others = [name for name in Item.__struct_fields__ if name not in names]
-    return attrgetter(*others), (UNSET,) * len(others)
-
-
-_NOT_PLAIN, _ALL_UNSET = _without("type", "role", "content")
-_SAID = _without("type", "role", "content", "id", "status", "phase")
-_OUTPUT = _without("type", "call_id", "output", "id", "status", "name", "namespace")
-_OTHERS: Mapping[Any, _Others] = {
-    UNSET: _without("role", "content", "phase"),
-    "message": _SAID,
-    "function_call": _without("type", "call_id", "name", "arguments", "id", "status", "namespace"),
-    "custom_tool_call": _without("type", "call_id", "name", "input", "id", "status", "namespace"),
-    "reasoning": _without("type", "id", "summary", "content", "encrypted_content", "status"),
-    FUNCTION_OUTPUT: _OUTPUT,
-    CUSTOM_OUTPUT: _OUTPUT,
-}
-"""The kinds of items that are read as such, each with the keys that it has."""
+            self.add(_ASSISTANT, tuple(run.blocks), run.spelling())

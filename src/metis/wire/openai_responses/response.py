@@ -13,6 +13,7 @@ from metis.canonical.value import made
 from metis.wire.call import RequestContext
 from metis.wire.failure import FIRST_ERROR_STATUS
 from metis.wire.openai_errors import decode_error
+from metis.wire.openai_responses.answer import Answer, read_common
 from metis.wire.openai_responses.calls import Calls
 from metis.wire.openai_responses.items import Run, encode_items
 from metis.wire.openai_responses.parts import PROTOCOL, write_json
@@ -25,7 +26,7 @@ from metis.wire.openai_responses.usage import (
     encode_usage,
 )
 from metis.wire.shape import Wire, maybe_list, maybe_text, object_at, read_object
-from metis.wire.spelling import spelled, spelling_of
+from metis.wire.spelling import spelling_of
 from metis.wire.tool_ids import CallIds
 
 PROVIDER = "openai-responses"
@@ -33,6 +34,7 @@ PROVIDER = "openai-responses"
 
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
+_ASSISTANT = Role.ASSISTANT
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
@@ -60,20 +62,21 @@ def decode_body(
     """The message of a response, whole or as far as it has come; `scope` is what calls are of."""
     provider = context.provider or PROVIDER
     response_id, model = _text(wire.get("id")), _text(wire.get("model"))
-    ids = answer_ids(context, scope or response_id or message_id, message_id)
-    run = Run(ids, context.provider or PROTOCOL)
-    for index, item in enumerate(maybe_list(wire.get("output"))):
-        run.take(object_at(item, f"$.output[{index}]"))
-    content = tuple(run.blocks)
-    spelling = run.spelling()
-    spelling["response"] = {key: value for key, value in wire.items() if key != "output"}
+    envelope = wire.copy()
+    output = maybe_list(envelope.pop("output", None))
+    scope = scope or response_id or message_id
+    answer = read_common(output, f"{context.session_id}\0{scope}")
+    if answer is None:
+        answer = _read_any(output, answer_ids(context, scope, message_id), context)
+    content, spelling, is_refused = answer
+    spelling["response"] = envelope
     status = status or decode_status(wire)
     if status is MessageStatus.COMPLETE and not content:
         status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
     return _make_message(
         id=message_id,
         session_id=context.session_id,
-        role=Role.ASSISTANT,
+        role=_ASSISTANT,
         content=content,
         created_at=context.created_at,
         metadata=_make_metadata(
@@ -82,11 +85,19 @@ def decode_body(
             origin=provider,
             status=status,
             usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
-            stop_reason=decode_stop_reason(wire, content, is_refused=is_refused(run.texts)),
+            stop_reason=decode_stop_reason(wire, content, is_refused=is_refused),
             response_id=response_id,
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw={PROTOCOL: spelling},
         ),
     )
+
+
+def _read_any(output: list[Any], ids: CallIds, context: RequestContext) -> Answer:
+    """What items of any kind say, and how they were spelled."""
+    run = Run(ids, context.provider or PROTOCOL)
+    for index, item in enumerate(output):
+        run.take(object_at(item, f"$.output[{index}]"))
+    return Answer(tuple(run.blocks), run.spelling(), is_refused(run.texts))
 
 
 def answer_ids(context: RequestContext, answer: str, message_id: str) -> CallIds:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from metis.canonical.blocks import Citation, TextBlock
 from metis.canonical.value import made
 from metis.wire.openai_responses.parts import decode_part, part_of
-from metis.wire.openai_responses.types import Item, Part
+from metis.wire.openai_responses.types import Part
 from metis.wire.shape import Wire, maybe_list
 
 Entry = Mapping[str, Any]
@@ -22,31 +22,17 @@ EASY: Entry = {}
 """The entry of a message that is a role and a string."""
 
 _OWN_KEYS = frozenset({"role", "content"})
-_ITEM_KEYS = ("type", "id", "status", "phase")
 _TEXT = "output_text"
 _KEYS_OF_TEXT = 3
 _make_text = made(TextBlock)
 
 
-def decode_item_said(item: Item) -> tuple[list[TextBlock], Entry] | None:
-    """A message that was read as an item: its texts, and how it was spelled."""
-    keys: dict[str, Any] = {}
-    for key in _ITEM_KEYS:
-        value = getattr(item, key)
-        if value is not UNSET:
-            keys[key] = value
-    content = item.content
-    if isinstance(content, str):
-        return [_make_text(content)], {"keys": keys} if keys else EASY
-    return _decode_parts(content, keys) if isinstance(content, list) else None
-
-
 def decode_said(wire: Wire) -> tuple[list[TextBlock], Entry] | None:
-    """A message that was read as plain JSON; None if it holds what is no text."""
+    """The texts of a message, and how it was spelled; None if it holds what is no text."""
     keys = {key: value for key, value in wire.items() if key not in _OWN_KEYS}
     content = wire.get("content")
     if isinstance(content, str):
-        return [TextBlock(content)], {"keys": keys} if keys else EASY
+        return [_make_text(content)], {"keys": keys} if keys else EASY
     return _decode_parts(maybe_list(content), keys)
 
 
@@ -61,12 +47,12 @@ def _decode_parts(
             texts.append(quick[0])
             extras.append(quick[1])
             continue
-        part = wire if isinstance(wire, Part) else part_of(wire)
+        part = part_of(wire)
         block = None if part is None else decode_part(part, "")
         if part is None or not isinstance(block, TextBlock):
             return None
         extra = _extra(part)
-        if not isinstance(wire, Part) and _encode_part(block, extra) != wire:
+        if _encode_part(block, extra) != wire:
             extra = {"wire": wire}
         texts.append(block)
         extras.append(extra)

@@ -263,14 +263,14 @@ class StreamDecoder:
         growing = self._find(wire, "reasoning", events)
         if not growing.settled:
             index = maybe_count(wire.get("summary_index")) or 0
-            growing.summary.setdefault(index, []).append(delta_of(wire))
-            self._begin(events).thought(growing, events)
+            added = growing.add_summary(index, delta_of(wire))
+            self._begin(events).thought(growing, added, events)
 
     def _take_clear(self, wire: Wire, events: list[StreamEvent]) -> None:
         growing = self._find(wire, "reasoning", events)
         if not growing.settled:
-            growing.clear.append(delta_of(wire))
-            self._begin(events).thought(growing, events)
+            added = growing.add_clear(delta_of(wire))
+            self._begin(events).thought(growing, added, events)
 
     def _take_arguments(self, wire: Wire, events: list[StreamEvent]) -> None:
         growing = self._find(wire, FUNCTION, events)

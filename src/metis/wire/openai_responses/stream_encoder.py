@@ -35,6 +35,12 @@ from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING
 from metis.wire.tool_ids import derived_id
 
+# Text comes word by word: what is the same in all its deltas is written once.
+_DELTA = b"response.output_text.delta"
+_BEFORE_DELTA = b'event: %b\ndata: {"content_index":0,"delta":' % _DELTA
+_NUMBER = b',"sequence_number":'
+_AFTER_DELTA = b',"type":"%b"}\n\n' % _DELTA
+
 
 class StreamEncoder:
     """Writes the stream of one answer; encode each event, then finish."""
@@ -53,6 +59,8 @@ class StreamEncoder:
         self._signature: str | None = None
         self._usage: Usage | None = None
         self._is_over = False
+        self._behind = b""
+        """What stands behind the text of a delta of the open message, up to its number."""
 
     def encode(self, event: StreamEvent) -> bytes:
         """The bytes that say an event; some events need none."""
@@ -131,10 +139,12 @@ class StreamEncoder:
             item: Wire = {"type": "message", "id": name, "role": "assistant", "content": []}
             written += self._open_item(event.content_block_index, {**item, "status": "in_progress"})
             written += self._about("content_part.added", content_index=0, part=_text_part(""))
+            behind: Wire = {"item_id": name, "logprobs": [], "output_index": len(self._output)}
+            self._behind = b",%b%b" % (write_json(behind)[1:-1], _NUMBER)
         self._pieces.append(event.text)
-        return written + self._about(
-            "output_text.delta", content_index=0, delta=event.text, logprobs=[]
-        )
+        number, self._sequence = self._sequence, self._sequence + 1
+        text = write_json(event.text)
+        return b"%b%b%b%b%d%b" % (written, _BEFORE_DELTA, text, self._behind, number, _AFTER_DELTA)
 
     def _think(self, event: ThinkingDelta) -> bytes:
         written = b""

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock
-from metis.wire.openai_responses.types import Item
 from metis.wire.shape import Wire, maybe_list, maybe_object
 
 Thought = ThinkingBlock | RedactedThinkingBlock
@@ -40,17 +39,8 @@ _open = msgspec.json.Decoder(_Envelope).decode
 _write = msgspec.json.Encoder().encode
 
 
-def decode_item_thought(item: Item, issuer: str) -> tuple[Thought, Extra]:
-    """A thought that was read as an item, and what it says beyond the block."""
-    wire: Wire = msgspec.to_builtins(item)
-    found = decode_thought(wire, issuer)
-    if found is None:  # an item that has the type of each key is a thought
-        return ThinkingBlock("", issuer=issuer), {"wire": wire}
-    return found
-
-
 def decode_thought(wire: Wire, issuer: str) -> tuple[Thought, Extra] | None:
-    """A thought that was read as plain JSON; None if it cannot be told what it says."""
+    """A thought, and what it says beyond the block; None if it cannot be told what it says."""
     sealed, own = wire.get("encrypted_content"), wire.get("id")
     if not isinstance(sealed, str | None) or not isinstance(own, str | None):
         return None

@@ -19,7 +19,7 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
-from metis.wire.body import write_around
+from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.openai_responses.calls import Calls
 from metis.wire.openai_responses.items import Form, encode_items
@@ -30,6 +30,7 @@ from metis.wire.spelling import NOTHING, spelling_of
 
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _BETWEEN = "\n\n"
+_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
 class _Said(Struct, gc=False):
@@ -66,7 +67,8 @@ class Turns:
         self._messages: list[Message] = []
         self._calls = Calls()
         self._instructions: str | None = None
-        self._written: dict[bool, list[bytes]] = {}
+        self._records: dict[bool, TurnRecord] = {}
+        """The items for a provider that keeps nothing, and for one that does."""
         self._counts: dict[bool, int] = {}
 
     def copy(self) -> "Turns":
@@ -75,7 +77,7 @@ class Turns:
         other._messages = [*self._messages]
         other._calls = self._calls
         other._instructions = self._instructions
-        other._written = {key: [*written] for key, written in self._written.items()}
+        other._records = {key: record.copy() for key, record in self._records.items()}
         other._counts = dict(self._counts)
         return other
 
@@ -104,20 +106,23 @@ class Turns:
             return write_json({**body, "input": bare})
         if known:
             # Only what is new follows an answer that the provider keeps (T67).
-            written = self._write(self._messages[known:], is_stateless=is_stateless)
+            record = TurnRecord()
+            record.add(self._items(self._messages[known:], is_stateless=is_stateless))
         else:
-            written = self._all(is_stateless=is_stateless)
-        if not written and PROTOCOL in options.native:
+            record = self._all(is_stateless=is_stateless)
+        if record.is_empty and PROTOCOL in options.native:
             # A client may leave the input out: a stored prompt or conversation has its own.
             return write_json(body)
-        return write_around(body, "input", written, write_json)
+        return record.body(body, "input", write_json)
 
-    def _all(self, *, is_stateless: bool) -> list[bytes]:
-        written = self._written.setdefault(is_stateless, [])
+    def _all(self, *, is_stateless: bool) -> TurnRecord:
+        record = self._records.get(is_stateless)
+        if record is None:
+            record = self._records[is_stateless] = TurnRecord()
         count = self._counts.get(is_stateless, 0)
-        written += self._write(self._messages[count:], is_stateless=is_stateless)
+        record.add(self._items(self._messages[count:], is_stateless=is_stateless))
         self._counts[is_stateless] = len(self._messages)
-        return written
+        return record
 
     def _end_of(self, previous: Any) -> int:
         """How many messages the provider keeps already, up to an answer of its own."""
@@ -128,21 +133,21 @@ class Turns:
         )
         return max(ends, default=0)
 
-    def _write(self, messages: Sequence[Message], *, is_stateless: bool) -> list[bytes]:
+    def _items(self, messages: Sequence[Message], *, is_stateless: bool) -> list[Any]:
         items: list[Any] = []
         for message in messages:
             raw = message.metadata.provider_raw
             spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
             if spelling or not self._plain(message.role, message.content, items):
                 self._encode(message, spelling, items, is_stateless=is_stateless)
-        return [write_json(items)[1:-1]] if items else []
+        return items
 
     def _plain(self, role: Role, content: Sequence[ContentBlock], items: list[Any]) -> bool:
         """Add the items of a message of texts and calls; false for all others."""
         if len(content) == 1:
             only = content[0]
             if type(only) is TextBlock and role is not _TOOL and not only.citations:
-                items.append(_Said(only.text, role))
+                items.append(_Said(only.text, _WORDS.get(role) or str(role)))
                 return True
             if type(only) is ToolResultBlock:
                 return self._plain_result(only, items)
@@ -154,7 +159,7 @@ class Turns:
                 call_id = self._calls.wire_id(block.id)
                 found.append(_Call(write_json(block.input).decode(), call_id, block.name))
             elif type(block) is TextBlock and not block.citations:
-                found.append(_Said(block.text, role))
+                found.append(_Said(block.text, "assistant"))
             else:
                 return False
         items += found

@@ -1,7 +1,6 @@
-"""Items of OpenAI Responses that come often, as Structs, under the provider's names.
+"""Parts and stream events of OpenAI Responses that come often, as Structs of the provider's names.
 
-Keys that are not listed here are not skipped: such an item is read again as plain JSON. One Struct
-serves for all kinds, because a message need not say that it is one.
+Keys that are not listed here are not skipped: what holds one is read again as plain JSON.
 """
 
 from typing import Any
@@ -27,25 +26,6 @@ class Part(Struct, gc=False, forbid_unknown_fields=True):
     file_url: MaybeText = UNSET
     filename: MaybeText = UNSET
     input_audio: dict[str, Any] | UnsetType = UNSET
-
-
-class Item(Struct, gc=False, forbid_unknown_fields=True):
-    """A message, a thought, a call of a client's tool or its output."""
-
-    type: Text = UNSET
-    role: Text = UNSET
-    content: str | list[Part] | UnsetType | None = UNSET
-    id: Text = UNSET
-    status: Text = UNSET
-    phase: MaybeText = UNSET
-    call_id: Text = UNSET
-    name: Text = UNSET
-    namespace: Text = UNSET
-    arguments: Text = UNSET
-    input: Text = UNSET
-    output: str | list[Part] | UnsetType = UNSET
-    summary: list[Part] | UnsetType = UNSET
-    encrypted_content: MaybeText = UNSET
 
 
 class TextDelta(Struct, tag="response.output_text.delta", gc=False, forbid_unknown_fields=True):

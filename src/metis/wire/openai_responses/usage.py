@@ -39,7 +39,10 @@ def decode_stop_reason(
     wire: Wire, content: Sequence[ContentBlock], *, is_refused: bool
 ) -> StopReason | None:
     """Our reason for how an answer ended; None while it goes on. Its words stay in the spelling."""
-    match wire.get("status"):
+    status = wire.get("status")
+    if status == "completed":
+        return _end(content, is_refused=is_refused)
+    match status:
         case "queued" | "in_progress":
             return None
         case "cancelled":
@@ -54,11 +57,13 @@ def decode_stop_reason(
 
 
 def _end(content: Sequence[ContentBlock], *, is_refused: bool) -> StopReason:
-    if any(type(block) is ToolUseBlock for block in content):
-        return StopReason.TOOL_USE
-    if any(isinstance(block, OpaqueBlock) and block.kind == _APPROVAL for block in content):
-        return StopReason.PAUSE
-    return StopReason.REFUSAL if is_refused else StopReason.END_TURN
+    reason = StopReason.REFUSAL if is_refused else StopReason.END_TURN
+    for block in content:
+        if type(block) is ToolUseBlock:
+            return StopReason.TOOL_USE
+        if type(block) is OpaqueBlock and block.kind == _APPROVAL:
+            reason = StopReason.PAUSE
+    return reason
 
 
 def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
@@ -78,6 +83,8 @@ def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
 
 def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
     """The usage of a response in disjoint buckets; absent usage is unknown, not zero (T153)."""
+    if not wire:
+        return None
     usage = maybe_object(wire)
     prompt, output = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
     if prompt is None and output is None:
