@@ -44,7 +44,7 @@ class Dialect:
 
     def takes(self, calls: AbstractSet[str] | None) -> bool:
         """Whether messages that have no spelling of any protocol, with these calls, are fine."""
-        if calls is None or not self._is_plain:
+        if calls is None or not self._is_plain or self._profile.single_calls:
             return False
         rule = self._profile.ids
         if rule is None or not calls:
