@@ -151,25 +151,25 @@ class Asked:
 
     def _taken(self, options: AdapterOptions) -> AdapterOptions:
         """Without what the provider or the model refuses."""
-        name = self._model.name
-        refused = {
-            option: f"{self._profile.name} takes no {option}"
-            for option in self._profile.refused_options
-        }
-        refused |= {option: f"{name} takes no {option}" for option in self._model.refused}
+        refused: dict[str, str] = {}
+        takers = (self._profile.name, self._profile.refused_options)
+        for name, names in (takers, (self._model.name, self._model.refused)):
+            for option in names:
+                if getattr(options, option, None) is not None:
+                    refused[option] = f"{name} takes no {option}"
         for option, reason in self._thinking.refused.items():
             # One is what these options are anyway.
-            if getattr(options, option, None) != 1:
+            if getattr(options, option, None) not in (None, 1):
                 refused.setdefault(option, reason)
         for group in self._model.conflicts:
             stated = [one for one in group if getattr(options, one) is not None]
-            refused |= {one: f"{name} takes no {one} beside {stated[0]}" for one in stated[1:]}
-        changes: dict[str, Any] = self._unforced(options)
+            for option in stated[1:]:
+                refused[option] = f"{self._model.name} takes no {option} beside {stated[0]}"
+        changes = self._unforced(options)
         for option in sorted(refused):
-            if getattr(options, option, None) is not None:
-                changes[option] = None
-                if not is_usual(getattr(options, option)):
-                    self.lost.append(LostOption(option, refused[option]))
+            changes[option] = None
+            if not is_usual(getattr(options, option)):
+                self.lost.append(LostOption(option, refused[option]))
         return replace(options, **changes) if changes else options
 
     def _unforced(self, options: AdapterOptions) -> dict[str, Any]:

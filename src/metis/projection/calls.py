@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ _HASH_LENGTH = 8
 _read = msgspec.json.Decoder().decode
 
 
+@lru_cache(maxsize=1000)
 def wire_name(name: str, length: int = 64) -> str:
     """The name of a tool as a target takes it: the same, or a short form with a hash (T111).
 

@@ -18,6 +18,7 @@ _MOST_PARTS = 10_000
 _DEEPEST = 60
 _DEFINITIONS = ("$defs", "definitions")
 _UNIONS = ("anyOf", "oneOf", "allOf")
+_FOLDED = frozenset({"$ref", *_UNIONS})
 _SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
 _LISTS = frozenset({*_UNIONS, "prefixItems", "items"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
@@ -70,7 +71,7 @@ def _fit(data: bytes, rule: SchemaRule) -> tuple[_Schema, tuple[str, ...]]:
 
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type") == "object" and not any(key in schema for key in ("$ref", *_UNIONS))
+    return schema.get("type") == "object" and _FOLDED.isdisjoint(schema)
 
 
 class _Shaping:

@@ -46,7 +46,7 @@ def encode_functions(tools: Sequence[ToolDefinition]) -> list[Wire]:
 def spell_functions(native: Wire, tools: Sequence[ToolDefinition]) -> None:
     """Put tools into the spelled keys of a request; a spelling that says the same is kept."""
     spelled = maybe_list(native.get("tools"))
-    if decode_functions(spelled) == tuple(tools):
+    if (spelled or not tools) and decode_functions(spelled) == tuple(tools):
         return
     foreign = [tool for tool in spelled if decode_function(tool) is None]
     wanted = [*foreign, *encode_functions(tools)]

@@ -88,9 +88,11 @@ class CallIds:
         key = theirs if theirs and is_id else f"{self._scope}\0{theirs}"
         calls = self._calls.get(key)
         if calls is None:
-            calls = self._calls[key] = []
-        ours = canonical_tool_id(self._session_id, key, len(calls))
-        calls.append(ours)
+            ours = canonical_tool_id(self._session_id, key)
+            self._calls[key] = [ours]
+        else:
+            ours = canonical_tool_id(self._session_id, key, len(calls))
+            calls.append(ours)
         return ours
 
     def of_result(self, theirs: str, *, is_id: bool = True) -> str:

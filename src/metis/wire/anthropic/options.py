@@ -62,7 +62,7 @@ def decode_options(wire: Wire) -> AdapterOptions:
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
     """The options as keys of a request; a remembered spelling is kept while it says the same."""
     wire = dict(options.native.get(PROTOCOL, {}))
-    remembered = _shared(wire)
+    remembered = _shared(wire) if wire else {}
     changed = {key for name, key in _KEYS.items() if getattr(options, name) != remembered.get(name)}
     for key in changed:
         wire.pop(key, None)

@@ -4,7 +4,7 @@ Keys that are not listed are not skipped: a body that holds one is read as plain
 what the short road does not know how to spell again. Both roads remember the same.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -17,9 +17,11 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from metis.canonical.message import Role
+from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
 from metis.streaming.arguments import read_arguments
-from metis.wire.openai_chat.parts import write_json
+from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import CallIds
 
@@ -30,8 +32,17 @@ _make_thinking = made(ThinkingBlock)
 _make_image = made(ImageBlock)
 _make_source = made(ImageSource)
 
-Found = tuple[tuple[ContentBlock, ...], dict[str, Any]]
-"""The blocks of a message, and how they were spelled."""
+_make_metadata = made(MessageMetadata)
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
+_ROLES = {
+    "assistant": _ASSISTANT,
+    "developer": Role.DEVELOPER,
+    "system": Role.SYSTEM,
+    "user": _USER,
+}
+
+Found = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
+"""Who speaks in a message, its blocks, and how they were spelled."""
 
 
 class Function(Struct, gc=False, forbid_unknown_fields=True):
@@ -67,46 +78,23 @@ class ImagePart(Struct, tag="image_url", gc=False, forbid_unknown_fields=True):
     image_url: Link
 
 
-class User(Struct, tag_field="role", tag="user", gc=False, forbid_unknown_fields=True):
-    """What a person says."""
+class Turn(Struct, gc=False, forbid_unknown_fields=True):
+    """A message of a request, whoever speaks."""
 
-    content: str | list[TextPart | ImagePart]
-
-
-class System(Struct, tag_field="role", tag="system", gc=False, forbid_unknown_fields=True):
-    """Instructions."""
-
-    content: str
-
-
-class Developer(Struct, tag_field="role", tag="developer", gc=False, forbid_unknown_fields=True):
-    """Instructions of the program."""
-
-    content: str
-
-
-class Tool(Struct, tag_field="role", tag="tool", gc=False, forbid_unknown_fields=True):
-    """The result of a call."""
-
-    content: str
-    tool_call_id: str
-
-
-class Assistant(Struct, tag_field="role", tag="assistant", gc=False, forbid_unknown_fields=True):
-    """What the model said, in a history or as an answer."""
-
+    role: str
     annotations: list[Any] | UnsetType | None = UNSET
-    content: str | UnsetType | None = UNSET
+    content: str | list[TextPart | ImagePart] | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     refusal: UnsetType | None = UNSET
+    tool_call_id: str | UnsetType = UNSET
     tool_calls: list[Call] | UnsetType | None = UNSET
 
 
 class Body(Struct, forbid_unknown_fields=True):
     """A request of common messages, with the options that are known."""
 
-    messages: "list[Turn]"
+    messages: list[Turn]
     audio: Any = UNSET
     frequency_penalty: Any = UNSET
     function_call: Any = UNSET
@@ -152,23 +140,118 @@ class Body(Struct, forbid_unknown_fields=True):
 
 _OPTIONS = Body.__struct_fields__[1:]
 
-Turn = User | System | Developer | Tool | Assistant
-"""A message of a request."""
 
+class TurnReader:
+    """Reads the messages of one request."""
 
-def read_user(content: str | list[TextPart | ImagePart]) -> Found | None:
-    """The blocks of what a person says; None if the long road has to be taken."""
-    if isinstance(content, str):
-        return (_make_text(content),), {}
-    blocks: list[ContentBlock] = []
-    for part in content:
-        if type(part) is TextPart:
-            blocks.append(_make_text(part.text))
-        elif (image := _read_image(part)) is not None:
-            blocks.append(image)
-        else:
+    def __init__(self, session_id: str, issuer: str) -> None:
+        self._ids = CallIds(session_id)
+        self._issuer = issuer
+        self._bare = _make_metadata(origin=issuer)
+
+    def read(self, turn: Turn) -> Found | None:
+        """What a message says; None if the long road has to be taken."""
+        word, content = turn.role, turn.content
+        is_plain = (
+            turn.tool_calls is UNSET
+            and turn.annotations is UNSET
+            and turn.reasoning is UNSET
+            and turn.reasoning_content is UNSET
+            and turn.refusal is UNSET
+        )
+        if word == "tool":
+            return self._read_result(turn.tool_call_id, content) if is_plain else None
+        if turn.tool_call_id is not UNSET:
             return None
-    return tuple(blocks), {"parts": True}
+        if is_plain and type(content) is str and (content or word != "assistant"):
+            role = _ROLES.get(word)
+            said = (_make_text(content),) if content else ()
+            return None if role is None else (role, said, self._bare)
+        if word == "assistant":
+            return self._read_assistant(turn)
+        return self._read_parts(content) if is_plain and word == "user" else None
+
+    def _read_result(self, theirs: str | UnsetType, content: object) -> Found | None:
+        """The result of a call."""
+        if type(theirs) is not str or type(content) is not str or not theirs or not content:
+            return None
+        ours = self._ids.of_result(theirs)
+        metadata = _make_metadata(
+            origin=self._issuer,
+            parent_tool_use_id=ours,
+            provider_raw={PROTOCOL: {"ids": {ours: theirs}}},
+        )
+        return _TOOL, (_make_result(ours, (_make_text(content),)),), metadata
+
+    def _read_parts(self, content: object) -> Found | None:
+        """What a person says and shows."""
+        if not isinstance(content, list):
+            return None
+        blocks: list[ContentBlock] = []
+        for part in cast("list[TextPart | ImagePart]", content):
+            if type(part) is TextPart:
+                blocks.append(_make_text(part.text))
+            elif (image := _read_image(part)) is not None:
+                blocks.append(image)
+            else:
+                return None
+        return _USER, tuple(blocks), self._spelled({"parts": True})
+
+    def _read_assistant(self, said: Turn) -> Found | None:
+        """What the model said."""
+        content, calls = said.content, said.tool_calls
+        if said.annotations or (said.reasoning and said.reasoning_content):
+            return None
+        if isinstance(content, list) or (not calls and calls is not UNSET):
+            return None
+        blocks: list[ContentBlock] = []
+        spelling: dict[str, Any] = {}
+        thought = said.reasoning_content or said.reasoning
+        if thought:
+            name = "reasoning_content" if said.reasoning_content else "reasoning"
+            blocks.append(_make_thinking(thought, None, None, None, self._issuer))
+            spelling["thoughts"] = {name: True}
+        if content:
+            blocks.append(_make_text(content))
+        if calls and not self._read_calls(calls, blocks, spelling):
+            return None
+        if not content or not (
+            said.annotations is UNSET
+            and said.reasoning is UNSET
+            and said.reasoning_content is UNSET
+            and said.refusal is UNSET
+        ):
+            _spell_keys(said, spelling)
+        return _ASSISTANT, tuple(blocks), self._spelled(spelling)
+
+    def _read_calls(
+        self, calls: list[Call], blocks: list[ContentBlock], spelling: dict[str, Any]
+    ) -> bool:
+        """Take in calls; false if one has no id or no name."""
+        theirs: dict[str, str] = {}
+        odd: Wire = {}
+        of_call = self._ids.of_call
+        for call in calls:
+            function = call.function
+            own, name, text = call.id, function.name, function.arguments
+            if not own or not name:
+                return False
+            ours = of_call(own)
+            theirs[ours] = own
+            arguments, invalid = read_arguments(text)
+            blocks.append(_make_call(ours, name, arguments, invalid))
+            if write_json(arguments) != text.encode():
+                wire = {"arguments": text, "name": name}
+                odd[ours] = {"function": wire, "id": own, "type": "function"}
+        spelling["ids"] = theirs
+        if odd:
+            spelling["calls"] = odd
+        return True
+
+    def _spelled(self, spelling: dict[str, Any]) -> MessageMetadata:
+        if not spelling:
+            return self._bare
+        return _make_metadata(origin=self._issuer, provider_raw={PROTOCOL: spelling})
 
 
 def _read_image(part: TextPart | ImagePart) -> ImageBlock | None:
@@ -182,80 +265,20 @@ def _read_image(part: TextPart | ImagePart) -> ImageBlock | None:
     return None if ";" in media_type else _make_image(_make_source("base64", data), media_type)
 
 
-def read_tool(turn: Tool, ids: CallIds) -> Found | None:
-    """The result of a call."""
-    theirs, text = turn.tool_call_id, turn.content
-    if not theirs or not text:
-        return None
-    ours = ids.of_result(theirs)
-    return (_make_result(ours, (_make_text(text),)),), {"ids": {ours: theirs}}
-
-
-def read_assistant(said: Assistant, ids: CallIds, issuer: str) -> Found | None:
-    """The blocks of what the model said; None if the long road has to be taken."""
-    if said.annotations or (said.reasoning and said.reasoning_content):
-        return None
-    if not _are_usual(said.tool_calls):
-        return None
-    blocks: list[ContentBlock] = []
-    spelling: dict[str, Any] = {}
-    thoughts = _read_thoughts(said)
-    if thoughts:
-        name, text = thoughts
-        blocks.append(_make_thinking(text, issuer=issuer))
-        spelling["thoughts"] = {name: True}
-    if said.content:
-        blocks.append(_make_text(said.content))
-    if said.tool_calls:
-        _read_calls(said.tool_calls, ids, blocks, spelling)
-    _spell_keys(said, spelling)
-    return tuple(blocks), spelling
-
-
-def _are_usual(calls: list[Call] | UnsetType | None) -> bool:
-    if not calls:
-        return calls is UNSET
-    return all(call.id and call.function.name for call in calls)
-
-
-def _read_thoughts(said: Assistant) -> tuple[str, str] | None:
-    for name in ("reasoning_content", "reasoning"):
-        text = getattr(said, name)
-        if text:
-            return name, text
-    return None
-
-
-def _read_calls(
-    calls: list[Call], ids: CallIds, blocks: list[ContentBlock], spelling: dict[str, Any]
-) -> None:
-    theirs: dict[str, str] = {}
-    odd: Wire = {}
-    for call in calls:
-        function = call.function
-        own, text = call.id, function.arguments
-        ours = ids.of_call(own)
-        theirs[ours] = own
-        arguments, invalid = read_arguments(text)
-        blocks.append(_make_call(ours, function.name, arguments, invalid))
-        if write_json(arguments) != text.encode():
-            wire = {"arguments": text, "name": function.name}
-            odd[ours] = {"function": wire, "id": own, "type": "function"}
-    spelling["ids"] = theirs
-    if odd:
-        spelling["calls"] = odd
-
-
-def _spell_keys(said: Assistant, spelling: dict[str, Any]) -> None:
+def _spell_keys(said: Turn, spelling: dict[str, Any]) -> None:
     """Remember the keys that say nothing, and those that are not there."""
     keys: Wire = {}
     if said.content is UNSET:
         spelling["absent"] = ["content"]
     elif not said.content and said.content != (None if said.tool_calls else ""):
         keys["content"] = said.content
-    for name in ("annotations", "reasoning", "reasoning_content", "refusal"):
-        value = getattr(said, name)
-        if value is not UNSET and not value:
-            keys[name] = value
+    if said.annotations is not UNSET and not said.annotations:
+        keys["annotations"] = said.annotations
+    if said.reasoning is not UNSET and not said.reasoning:
+        keys["reasoning"] = said.reasoning
+    if said.reasoning_content is not UNSET and not said.reasoning_content:
+        keys["reasoning_content"] = said.reasoning_content
+    if said.refusal is not UNSET:
+        keys["refusal"] = said.refusal
     if keys:
         spelling["keys"] = keys

@@ -29,7 +29,7 @@ def decode_options(wire: Wire) -> AdapterOptions:
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
     """The options as keys of a request; a remembered spelling is kept while it says the same."""
     native = dict(options.native.get(PROTOCOL, {}))
-    remembered = _shared(native)
+    remembered = _shared(native) if native else {}
     for name, key in _KEYS.items():
         ours = getattr(options, name)
         if ours != remembered.get(name):

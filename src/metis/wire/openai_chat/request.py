@@ -21,17 +21,7 @@ from metis.wire.failed_result import mark_failed
 from metis.wire.functions import decode_functions
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.calls import WireId
-from metis.wire.openai_chat.common import (
-    Assistant,
-    Body,
-    System,
-    Tool,
-    Turn,
-    User,
-    read_assistant,
-    read_tool,
-    read_user,
-)
+from metis.wire.openai_chat.common import Body, TurnReader
 from metis.wire.openai_chat.options import decode_options
 from metis.wire.openai_chat.parts import PROTOCOL, decode_parts, encode_parts, is_empty
 from metis.wire.shape import Wire, maybe_list, maybe_object, read_object
@@ -48,13 +38,6 @@ _ROLES = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_ASSISTANT, _DEVELOPER, _SYSTEM, _TOOL, _USER = (
-    Role.ASSISTANT,
-    Role.DEVELOPER,
-    Role.SYSTEM,
-    Role.TOOL,
-    Role.USER,
-)
 _read_common = msgspec.json.Decoder(Body).decode
 
 _Content = tuple[ContentBlock, ...]
@@ -80,48 +63,25 @@ def _decode_common(body: bytes, context: RequestContext) -> tuple[tuple[Message,
         request = _read_common(body)
     except (ValueError, RecursionError):
         return None
-    ids, issuer = CallIds(context.session_id), context.provider or PROTOCOL
-    bare = _make_metadata(origin=issuer)
+    read = TurnReader(context.session_id, context.provider or PROTOCOL).read
+    session_id, moment = context.session_id, context.created_at
     messages: list[Message] = []
     for message_id, turn in zip(new_ulids(len(request.messages)), request.messages, strict=True):
-        found = _read_turn(turn, ids, issuer)
+        found = read(turn)
         if found is None:
             return None
-        role, content, spelling = found
-        metadata = bare
-        if spelling:
-            first = content[0] if role is _TOOL else None
-            metadata = _make_metadata(
-                origin=issuer,
-                parent_tool_use_id=first.tool_use_id if type(first) is ToolResultBlock else None,
-                provider_raw={PROTOCOL: spelling},
-            )
+        role, content, metadata = found
         messages.append(
             _make_message(
                 id=message_id,
-                session_id=context.session_id,
+                session_id=session_id,
                 role=role,
                 content=content,
-                created_at=context.created_at,
+                created_at=moment,
                 metadata=metadata,
             )
         )
     return tuple(messages), request.options()
-
-
-def _read_turn(
-    turn: Turn, ids: CallIds, issuer: str
-) -> tuple[Role, _Content, dict[str, Any]] | None:
-    if isinstance(turn, Tool):
-        role, found = _TOOL, read_tool(turn, ids)
-    elif isinstance(turn, Assistant):
-        role, found = _ASSISTANT, read_assistant(turn, ids, issuer)
-    elif isinstance(turn, User):
-        role, found = _USER, read_user(turn.content)
-    else:
-        role = _SYSTEM if isinstance(turn, System) else _DEVELOPER
-        found = read_user(turn.content)
-    return None if found is None else (role, *found)
 
 
 def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:

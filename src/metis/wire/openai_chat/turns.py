@@ -17,9 +17,10 @@ from metis.wire.openai_chat.options import encode_options
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message
 from metis.wire.spelling import NOTHING
-from metis.wire.tool_ids import derived_id
+from metis.wire.tool_ids import OURS, derived_id
 
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
+_PREFIX = "call_"
 
 
 class _Said(Struct, gc=False):
@@ -93,32 +94,36 @@ class Turns:
 
     def _plain(self, role: Role, content: Sequence[ContentBlock]) -> Struct | None:
         """The turn of a message of texts and calls; None for all others."""
-        if not content:
-            return None
-        first = content[0]
         if len(content) == 1:
-            if type(first) is TextBlock and role is not _TOOL:
-                return None if first.citations else _Said(first.text, role)
-            if type(first) is ToolResultBlock:
-                return self._result(first)
-        return self._asked(content) if role is _ASSISTANT else None
+            only = content[0]
+            if type(only) is TextBlock and role is not _TOOL:
+                return None if only.citations else _Said(only.text, _word(role))
+            if type(only) is ToolResultBlock:
+                return self._result(only)
+        return self._asked(content) if content and role is _ASSISTANT else None
 
     def _result(self, result: ToolResultBlock) -> _Result | None:
-        if len(result.content) != 1 or result.is_error:
+        inner = result.content
+        if len(inner) != 1 or result.is_error:
             return None
-        only = result.content[0]
+        only, call = inner[0], result.tool_use_id
         if type(only) is not TextBlock:
             return None
-        return _Result(only.text, self._wire_id(result.tool_use_id))
+        theirs = self._ids.get(call)
+        return _Result(only.text, _PREFIX + call.removeprefix(OURS) if theirs is None else theirs)
 
     def _asked(self, content: Sequence[ContentBlock]) -> _Asked | None:
         text = None
         calls: list[_Call] = []
+        ids = self._ids
         for block in content:
             if type(block) is ToolUseBlock:
-                invalid = block.invalid
+                invalid, call = block.invalid, block.id
                 arguments = invalid.raw if invalid else write_json(block.input).decode()
-                calls.append(_Call(_Function(arguments, block.name), self._wire_id(block.id)))
+                theirs = ids.get(call)
+                if theirs is None:
+                    theirs = _PREFIX + call.removeprefix(OURS)
+                calls.append(_Call(_Function(arguments, block.name), theirs))
             elif type(block) is TextBlock and text is None and not calls and not block.citations:
                 text = block.text
             else:
@@ -127,4 +132,11 @@ class Turns:
 
     def _wire_id(self, ours: str) -> str:
         theirs = self._ids.get(ours)
-        return derived_id(ours, "call_") if theirs is None else theirs
+        return derived_id(ours, _PREFIX) if theirs is None else theirs
+
+
+def _word(role: Role) -> str:
+    """Who speaks, in the protocol's words."""
+    if role is _USER:
+        return "user"
+    return "assistant" if role is _ASSISTANT else str(role)
