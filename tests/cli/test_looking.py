@@ -308,3 +308,17 @@ def test_a_reader_that_has_enough_is_no_failure() -> None:
     done = subprocess.run(shown, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - a pipe is what is tried
     assert done.stdout.startswith("anthropic")
     assert done.stderr == ""
+
+
+def test_a_conversation_begins_before_the_http_client_is_loaded() -> None:
+    code = (
+        "import sys, metis.cli.chat, metis.cli.start, metis.session.library\n"
+        "from metis.transport import Transport\n"
+        "print('aiohttp' in sys.modules)\n"
+    )
+    source = Path(metis.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == "False\n"

@@ -10,9 +10,9 @@ from aiohttp.abc import ResolveResult
 
 from bench import answer, context, result_of, words
 from metis.canonical import ImageBlock, Message
-from metis.tools import ErrorClass, error_class
+from metis.tools import ErrorClass, error_class, resolver
 from metis.tools.address import is_public
-from metis.tools.builtin import FetchUrl, fetch_url
+from metis.tools.builtin import FetchUrl
 from metis.tools.page import page_text
 
 pytestmark = pytest.mark.anyio
@@ -131,13 +131,13 @@ async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    resolve = fetch_url.resolve
+    resolve = resolver.resolve
 
     async def counted(host: str, port: int, allowed: Any) -> list[ResolveResult]:
         asked.append(host)
         return await resolve("127.0.0.1", port, ("127.0.0.1",))
 
-    monkeypatch.setattr(fetch_url, "resolve", counted)
+    monkeypatch.setattr(resolver, "resolve", counted)
     async with served() as base:
         port = base.rpartition(":")[2]
         # Nobody but the checked look-up knows this name.

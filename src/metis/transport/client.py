@@ -6,9 +6,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,18 +27,19 @@ from metis.streaming import (
     ThinkingDelta,
     ToolUseStart,
 )
-from metis.transport.failures import conceal, concealed, error_of
+from metis.transport.failures import breaks, conceal, concealed, error_of, failures
 from metis.transport.keys import Keys
 from metis.transport.retry import Retry, asked_delay
 from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamReader
 
+if TYPE_CHECKING:
+    import aiohttp
+
 log = logging.getLogger("metis.transport")
 
 _FIRST_ERROR = 400
 _VISIBLE = (TextDelta, ThinkingDelta, ToolUseStart)
-_BROKEN = (aiohttp.ClientPayloadError, aiohttp.SocketTimeoutError, ConnectionError)
-_FAILURES = (ProviderError, aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Transport:
                     spent = round((time.monotonic() - start) * 1000)
                     asked = replace(context, status=response.status, latency_ms=spent)
                     return _message(adapter, body, asked, response)
-            except _FAILURES as failure:
+            except failures() as failure:
                 error = error_of(failure, adapter.name)
                 await self._wait(error, attempt, adapter, key, failed)
             attempt += 1
@@ -200,8 +200,8 @@ class Transport:
                     has_begun = True
                     for event in decoder.feed(chunk):
                         yield _timed(event, start) if type(event) is MessageComplete else event
-        except _FAILURES as failure:
-            if not has_begun or not isinstance(failure, _BROKEN):
+        except failures() as failure:
+            if not has_begun or not isinstance(failure, breaks()):
                 raise error_of(failure, adapter.name) from None
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
         for event in decoder.finish():
@@ -209,21 +209,23 @@ class Transport:
 
     def _post(
         self, adapter: Adapter, request: WireRequest, key: str | None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         headers = dict(request.headers)
         if key is not None:
             headers |= adapter.profile.auth.headers(key)
         url = adapter.profile.base_url.rstrip("/") + request.path
         return self._client().request(request.method, url, data=request.body, headers=headers)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
         body = await response.content.read(self._limits.answer_bytes)
         if not response.content.at_eof():
             raise NetworkError(f"an answer of more than {self._limits.answer_bytes} bytes")
         return body
 
-    def _client(self) -> aiohttp.ClientSession:
+    def _client(self) -> "aiohttp.ClientSession":
         if self._session is None:
+            import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
+
             limits = self._limits
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -265,7 +267,7 @@ class Transport:
 
 
 def _message(
-    adapter: Adapter, body: bytes, context: RequestContext, response: aiohttp.ClientResponse
+    adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
 ) -> Message:
     """The message in a body; an error tells how long the provider wants us to wait."""
     try:
