@@ -83,7 +83,7 @@ class Thinking:
         name = self._model.name
         if has_tools and self._protocol in rule.lone_in and rule.can_rest:
             return self._resting(options, f"{name} cannot think and have tools at once here")
-        if _forces(options) and not rule.takes_force:
+        if has_tools and _forces(options) and not rule.takes_force:
             if rule.can_rest:
                 return self._resting(options, f"{name} cannot think when it must call a tool")
             reason = f"{name} thinks, and so cannot be made to call a tool"
