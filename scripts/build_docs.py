@@ -8,6 +8,7 @@ The same code gives the same bytes on every machine.
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -269,14 +270,10 @@ def tree_and_closing() -> tuple[str, str]:
 
 
 def error_types() -> list[type[MetisError]]:
-    """Every exception of the package in the order in which the module defines them."""
-    return [
-        kind
-        for kind in vars(errors).values()
-        if inspect.isclass(kind)
-        and issubclass(kind, MetisError)
-        and kind.__module__ == errors.__name__
-    ]
+    """Every exception of the package in the order of the tree."""
+    tree, _ = tree_and_closing()
+    names = re.findall(r"^\W*(\w+Error)\b", tree, re.MULTILINE)
+    return [getattr(errors, name) for name in names]
 
 
 def base_names(kind: type[MetisError]) -> list[str]:
