@@ -14,6 +14,7 @@ from metis.events import Bus, Event, EventQuery, MemoryTrace, Sensitivity
 from metis.events.event import write
 from metis.events.export import csv_lines, jsonl
 from metis.events.otel import otlp_json
+from metis.events.sqlite_trace import SqliteTrace
 from metis.session import Metis
 from metis.tools import Confirmation, Registry, Rule
 from metis.tools.builtin import BUILTINS
@@ -86,6 +87,9 @@ async def test_a_key_is_in_no_log_event_trace_export_error_or_file(
     trace = MemoryTrace()
     await trace.append(heard)
     kept = await trace.select(EventQuery())
+    on_disk = SqliteTrace(tmp_path / "trace.db")
+    await on_disk.append(heard)
+    on_disk.close()
     assert len(errors) > 4
     told = [caplog.text, *errors, *lines, *(write(event).decode() for event in heard)]
     told += [line.decode() for line in (*jsonl(kept), *csv_lines(kept), otlp_json(kept))]
