@@ -61,3 +61,25 @@ def test_every_command_prints_what_the_page_says(page: Path, user: Path) -> None
     told = list(examples(page))
     for (command, said), printed in zip(told, run_all([each for each, _ in told]), strict=True):
         assert is_as_said(printed, said), f"$ {command}\n{printed}"
+
+
+REQUEST = '{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
+
+
+def test_the_commands_of_the_readme_run(user: Path) -> None:
+    Path("notes.txt").write_text("owls are quiet", encoding="utf-8")
+    Path("request.json").write_text(REQUEST, encoding="utf-8")
+    Path("traffic.jsonl").write_text(f'{{"protocol":"anthropic","request":{REQUEST}}}\n')
+    told = [command.partition("  #")[0] for command, _ in examples(ROOT / "README.md")]
+    commands = [each for each in told if "metis" in each]
+    assert len(commands) > 8
+    # A key is what a test has not, a terminal neither; a server serves until it is ended.
+    spoken = {"metis -m gpt-5": "metis -m sim:gpt-5", "metis -c": "metis -c -m sim:gpt-5 'on'"}
+    endless = f'timeout 3 "{sys.executable}" -m metis sim --port 0'
+    tried: list[str] = []
+    for command in map(str.strip, commands):
+        for plain, tame in spoken.items():
+            command = command.replace(plain, tame)  # noqa: PLW2901 - the same, without a key
+        tried.append(endless if command == "metis sim" else command)
+    codes = run_all([f'{command} > out.txt || [ $? = 124 ]; printf " %s" $?' for command in tried])
+    assert [code.rpartition(" ")[2] for code in codes] == ["0"] * len(tried), codes
