@@ -6,6 +6,7 @@ import importlib
 import logging
 
 from metis.canonical.errors import MetisError
+from metis.catalog.load import price_table, reasoning, refusals, token_table
 from metis.cli.chat.attachments import read_said
 from metis.cli.chat.commands import run_command
 from metis.cli.chat.completion import ChatCompleter
@@ -24,7 +25,13 @@ log = logging.getLogger("metis.chat")
 TERMINATED = 143
 """The exit code of a program that was told to end."""
 
-_LATER = ("markdown_it.tree", "rich.syntax", "pygments.lexers.python", "metis.cli.chat.markdown")
+_LATER = (
+    "aiohttp",
+    "markdown_it.tree",
+    "rich.syntax",
+    "pygments.lexers.python",
+    "metis.cli.chat.markdown",
+)
 """What the first answer needs and the first prompt does not."""
 
 
@@ -147,3 +154,5 @@ def _prompt(opened: Opened, talk: Talk) -> Prompt:
 def _load() -> None:
     for name in _LATER:
         importlib.import_module(name)
+    for table in (price_table, refusals, reasoning, token_table):
+        table()  # each is read once, and the first answer should not wait for it
