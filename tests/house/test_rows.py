@@ -12,7 +12,12 @@ WAITING: dict[str, str] = {
 
 
 @pytest.fixture(scope="module")
-def claimed() -> set[str]:
+def claimed(request: pytest.FixtureRequest) -> set[str]:
+    config = request.config
+    if config.args == config.getini("testpaths") and not config.option.keyword:
+        # All tests are here already: nobody else has to be asked.
+        marks = (mark for item in request.session.items for mark in item.iter_markers("row"))
+        return {str(row) for mark in marks for row in mark.args}
     return set(claims())
 
 
