@@ -99,7 +99,7 @@ class Turns:
         previous = given.get("previous_response_id")
         is_stateless = given.get("store") is False
         known = 0 if previous is None else self._end_of(previous)
-        bare = _bare(self._messages[known:])
+        bare = _bare(self._messages, known)
         if bare is not None:
             return write_json({**self._around(options, tools), "input": bare})
         if known:
@@ -206,11 +206,11 @@ def _instructs(message: Message) -> bool:
     return message.role is Role.SYSTEM and (not spelling or "instructions" in spelling)
 
 
-def _bare(messages: Sequence[Message]) -> str | None:
-    """The input of a client that asked with nothing but a text."""
-    if len(messages) != 1 or not spelling_of(messages[0], PROTOCOL).get("bare"):
+def _bare(messages: Sequence[Message], known: int) -> str | None:
+    """The input of a client that asked with nothing but a text, behind what is known."""
+    if len(messages) != known + 1 or not spelling_of(messages[-1], PROTOCOL).get("bare"):
         return None
-    return _text_of(messages[0].content)
+    return _text_of(messages[-1].content)
 
 
 def _text_of(content: Sequence[ContentBlock]) -> str:
