@@ -22,20 +22,25 @@ from metis.canonical.tools import ToolDefinition
 from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.openai_responses.calls import Calls
-from metis.wire.openai_responses.items import Form, encode_items
+from metis.wire.openai_responses.items import EASY_RUN, Form, encode_items
 from metis.wire.openai_responses.options import encode_options
 from metis.wire.openai_responses.parts import PROTOCOL, encode_parts, write_json
 from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING, spelling_of
 
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _BETWEEN = "\n\n"
-_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
 class _Said(Struct, gc=False):
     content: str
     role: str
+
+
+class _Answered(Struct, gc=False):
+    content: str
+    role: str = "assistant"
+    type: str = "message"
 
 
 class _Output(Struct, gc=False):
@@ -142,7 +147,10 @@ class Turns:
         for message in messages:
             raw = message.metadata.provider_raw
             spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
-            if spelling or not self._plain(message.role, message.content, items):
+            content = message.content
+            if spelling == EASY_RUN and len(content) == 1 and type(content[0]) is TextBlock:
+                items.append(_Said(content[0].text, "assistant"))
+            elif spelling or not self._plain(message.role, content, items):
                 self._encode(message, spelling, items, is_stateless=is_stateless)
         return items
 
@@ -151,7 +159,11 @@ class Turns:
         if len(content) == 1:
             only = content[0]
             if type(only) is TextBlock and role is not _TOOL and not only.citations:
-                items.append(_Said(only.text, _WORDS.get(role) or str(role)))
+                items.append(
+                    _Answered(only.text)
+                    if role is _ASSISTANT
+                    else _Said(only.text, "user" if role is _USER else str(role))
+                )
                 return True
             if type(only) is ToolResultBlock:
                 return self._plain_result(only, items)
@@ -163,7 +175,7 @@ class Turns:
                 call_id = self._calls.wire_id(block.id)
                 found.append(_Call(write_json(block.input).decode(), call_id, block.name))
             elif type(block) is TextBlock and not block.citations:
-                found.append(_Said(block.text, "assistant"))
+                found.append(_Answered(block.text))
             else:
                 return False
         items += found
