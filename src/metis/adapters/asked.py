@@ -40,7 +40,7 @@ class Asked:
         self._profile = profile
         self._model = model
         self._codec = CODECS[profile.protocol]
-        self._wish: tuple[AdapterOptions, Sequence[ToolDefinition]] | None = None
+        self._wish: tuple[AdapterOptions, tuple[ToolDefinition, ...]] | None = None
         self.taken = AdapterOptions()
         """The options that the provider takes."""
         self.sent: Sequence[ToolDefinition] = ()
@@ -54,19 +54,18 @@ class Asked:
         options: AdapterOptions,
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message] = (),
-    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
-        """The options and tools that the provider takes; the rest is in `lost`."""
-        self._wish = options, tools
+    ) -> None:
+        """Fulfil a wish as far as the provider does: see `taken`, `sent` and `lost`."""
+        self._wish = options, tuple(tools)
         self.taken, self.sent = self._projected(options, tools, messages)
-        return self.taken, self.sent
 
     @property
     def is_steady(self) -> bool:
         """Whether the same wish is fulfilled the same way, whatever the messages are."""
         rule = self._model.thinking
-        return (
-            self._wish is not None and not self._wish[0].native and not (rule and rule.begins_loops)
-        )
+        if self._wish is None or self._wish[0].native:
+            return False
+        return rule is None or not rule.begins_loops
 
     def is_again(
         self, model: Model, options: AdapterOptions, tools: Sequence[ToolDefinition]

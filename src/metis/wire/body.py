@@ -23,7 +23,7 @@ _GAP = Raw(b"[\0]")  # no JSON holds such a byte, so that it marks where the tur
 class Head(Struct, frozen=True, gc=False):
     """What stands around the turns of a request, and what it was made of."""
 
-    tools: Sequence[ToolDefinition]
+    tools: tuple[ToolDefinition, ...]
     options: AdapterOptions
     before: bytes
     after: bytes
@@ -119,4 +119,4 @@ class TurnRecord:
         self, tools: Sequence[ToolDefinition], options: AdapterOptions, wire: Wire
     ) -> Head:
         before, _, after = self._write({**wire, self._key: _GAP}).partition(b"\0")
-        return Head(tools, options, before, after)
+        return Head(tuple(tools), options, before, after)
