@@ -1,17 +1,19 @@
 """How long the terminal takes: to the first prompt, to the first word, and with a long history.
 
-The real program runs in a pseudo-terminal, as somebody with a key starts it; the provider is a
-simulator in a process of its own. CPU is that of the program's process.
+The real program runs in a pseudo-terminal: as somebody without a key starts it, where the simulator
+answers in the same process; as somebody with a key does, where the provider is a simulator in a
+process of its own; and with a long conversation. CPU is that of all threads of the program.
 """
 
 import asyncio
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -34,31 +36,37 @@ from metis import (  # noqa: E402 - the path comes first
 from terminal import Terminal  # noqa: E402 - the path comes first
 
 MESSAGES = 5000
-RUNS = 5
+RUNS = 9
+SONNET = ("-m", "sonnet")
 
 
 def main() -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+        home, bare = Path(place, "home"), Path(place, "bare")
+        home.mkdir()
+        bare.mkdir()
         session = asyncio.run(_long_session(home))
         with _provider() as url:
             (home / "config.toml").write_text(f'[base_urls]\nanthropic = "{url}"\n')
-            _start(home)  # compiles what has to be compiled
-            rows = [_start(home) for _ in range(RUNS)]
-            long = [_start(home, "-s", session) for _ in range(RUNS)]
-    print("| what | CPU ms | wall ms |")
-    print("| --- | ---: | ---: |")
-    for name, runs, at in (
-        ("to the first prompt", rows, 0),
-        ("from Enter to the first word", rows, 2),
-        ("the same for the second question", rows, 4),
-        (f"to the prompt with {MESSAGES} messages", long, 0),
-        (f"from Enter to the first word with {MESSAGES} messages", long, 2),
-        (f"the same for the second question with {MESSAGES} messages", long, 4),
-    ):
-        cpu, wall = (min(run[at + place] for run in runs) * 1000 for place in (0, 1))
-        print(f"| {name} | {cpu:.0f} | {wall:.0f} |")
+            _start(bare)  # compiles what has to be compiled
+            _start(home, *SONNET)
+            runs = {
+                "no key": [_start(bare) for _ in range(RUNS)],
+                "a key": [_start(home, *SONNET) for _ in range(RUNS)],
+                f"{MESSAGES} messages": [_start(home, *SONNET, "-s", session) for _ in range(RUNS)],
+            }
+    print("| with | to the prompt | to the first word | to the second answer's |")
+    print("| --- | ---: | ---: | ---: |")
+    for name, times in runs.items():
+        cells = (f"{cpu:.0f} · {wall:.0f}" for cpu, wall in _medians(times))
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _medians(runs: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
+    """The CPU and the wall time of each step in milliseconds."""
+    columns = [1000 * statistics.median(column) for column in zip(*runs, strict=True)]
+    return zip(columns[::2], columns[1::2], strict=True)
 
 
 @contextmanager
@@ -85,12 +93,13 @@ def _start(home: Path, *arguments: str) -> tuple[float, ...]:
         "METIS_HOME": str(home),
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT / "src"),
-        "PYTHONPYCACHEPREFIX": str(home / "compiled"),
+        "PYTHONPYCACHEPREFIX": str(home.parent / "compiled"),
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",
-        "ANTHROPIC_API_KEY": "none",
     }
-    command = [sys.executable, "-m", "metis", "-m", "sonnet", *arguments]
+    if arguments:
+        environment["ANTHROPIC_API_KEY"] = "none"
+    command = [sys.executable, "-m", "metis", *arguments]
     began_s = time.perf_counter()
     with Terminal(command, environment=environment, folder=home) as chat:
         chat.wait_for("›")  # noqa: RUF001 - the mark of the prompt

@@ -2,6 +2,6 @@
 
 from metis.adapters.adapter import Adapter
 from metis.adapters.profile import Profile
-from metis.adapters.registry import get, names
+from metis.adapters.registry import get, names, profile_of
 
-__all__ = ["Adapter", "Profile", "get", "names"]
+__all__ = ["Adapter", "Profile", "get", "names", "profile_of"]

@@ -1,6 +1,7 @@
 """Asked: the options of a request as one provider takes them, and what does not reach it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,6 +41,11 @@ class Asked:
         self._profile = profile
         self._model = model
         self._codec = CODECS[profile.protocol]
+        self._wish: tuple[AdapterOptions, tuple[ToolDefinition, ...]] | None = None
+        self.taken = AdapterOptions()
+        """The options that the provider takes."""
+        self.sent: Sequence[ToolDefinition] = ()
+        """The tools that it is told of."""
         self.lost: list[LostOption] = []
         self._thinking = Thinking(model, profile.protocol, self.lost)
         self._is_cached = False
@@ -50,8 +56,34 @@ class Asked:
         options: AdapterOptions,
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message] = (),
+    ) -> None:
+        """Fulfil a wish as far as the provider does: see `taken`, `sent` and `lost`."""
+        self._wish = options, tuple(tools)
+        self.taken, self.sent = self._projected(options, tools, messages)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the same wish is fulfilled the same way, whatever the messages are."""
+        rule = self._model.thinking
+        if self._wish is None or self._wish[0].native:
+            return False
+        return rule is None or not rule.begins_loops
+
+    def is_again(
+        self, model: Model, options: AdapterOptions, tools: Sequence[ToolDefinition]
+    ) -> bool:
+        """Whether this is what a model was asked with before: the very tools, equal options."""
+        if self._wish is None or self._model is not model:
+            return False
+        before, told = self._wish
+        return len(told) == len(tools) and all(map(is_, told, tools)) and before == options
+
+    def _projected(
+        self,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
     ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
-        """The options and tools that the provider takes; the rest is in `lost`."""
         protocol, profile = self._profile.protocol, self._profile
         own = options.native.get(protocol)
         if own is not None and options.origin is None:

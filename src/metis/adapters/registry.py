@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
 from metis.adapters.hosts import HOSTS
+from metis.adapters.profile import Profile
 from metis.adapters.profiles import COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
 
@@ -26,6 +27,17 @@ def get(name: str, *, base_url: str | None = None, place: str | None = None) -> 
         return _adapter(name)
     profile = _ROWS[name] if place is None else _ROWS[name].at_place(place)
     return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
+
+
+def profile_of(name: str) -> Profile:
+    """What is known of a provider; other than its adapter this loads no protocol.
+
+    >>> profile_of("anthropic").auth.variable
+    'ANTHROPIC_API_KEY'
+    """
+    if name not in _ROWS:
+        raise UnknownAdapterError(name, names())
+    return _ROWS[name]
 
 
 @cache

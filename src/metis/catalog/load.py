@@ -67,6 +67,12 @@ def token_table() -> TokenTable:
     return read_token_table(_parse((_DATA / name).read_text(encoding="utf-8"), name))
 
 
+def load_tables() -> None:
+    """Read every table that the first call of a model needs; each is read once."""
+    for table in (price_table, refusals, reasoning, token_table):
+        table()
+
+
 @cache
 def _shipped_catalog() -> Catalog:
     models, aliases = (

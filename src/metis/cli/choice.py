@@ -110,7 +110,7 @@ class Chooser:
     def _resolved(self, name: str) -> str:
         """The id of a model by id, alias, suffix, or the name of its provider alone."""
         if name in adapters.names():
-            return _default(adapters.get(name).profile)
+            return _default(adapters.profile_of(name))
         try:
             return catalog().resolve(name)
         except UnknownModelError:
@@ -134,14 +134,14 @@ class Chooser:
         if provider in NAMES:
             servers = await answering(self._settings.base_urls, [provider])
             return any(model in server.models for server in servers)
-        return self._has_key(adapters.get(provider).profile)
+        return self._has_key(adapters.profile_of(provider))
 
     async def _servers(self) -> list[Server]:
         return await answering(self._settings.base_urls)
 
     def _with_keys(self) -> list[Profile]:
         order = [*PREFERRED, *(name for name in adapters.names() if name not in PREFERRED)]
-        profiles = [adapters.get(name).profile for name in order]
+        profiles = [adapters.profile_of(name) for name in order]
         return [each for each in profiles if each.auth.variable and self._keys.of(each)[0]]
 
     def _has_key(self, profile: Profile) -> bool:
@@ -150,7 +150,7 @@ class Chooser:
 
     def _require_key(self, model: str) -> None:
         provider = ModelId.parse(model).provider
-        profile = adapters.get(provider).profile
+        profile = adapters.profile_of(provider)
         if not self._has_key(profile):
             raise AuthenticationError(
                 f"there is no key for {model}: set {profile.auth.variable}, "

@@ -149,5 +149,5 @@ def _priced_as(model: str) -> str:
     provider, _, name = model.partition(":")
     if provider not in adapters.names():
         return model
-    profile = adapters.get(provider).profile
+    profile = adapters.profile_of(provider)
     return f"{profile.catalogued or profile.name}:{name}"

@@ -116,7 +116,7 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
     """Which providers have a key, and from where; never the key."""
     missing: list[str] = []
     for name in adapters.names():
-        profile = adapters.get(name).profile
+        profile = adapters.profile_of(name)
         if profile.auth.variable is None:
             continue
         try:
@@ -140,7 +140,7 @@ async def _servers(loaded: Loaded, local: Path) -> list[Finding]:
     findings: list[Finding] = []
     for name, title in NAMES.items():
         server = found.get(name)
-        url = loaded.settings.base_urls.get(name) or adapters.get(name).profile.base_url
+        url = loaded.settings.base_urls.get(name) or adapters.profile_of(name).base_url
         if server is None:
             findings.append(Finding("absent", f"{title} does not answer at {url}"))
         elif not server.models:

@@ -113,7 +113,7 @@ async def _listed() -> list[Listed]:
 def _configured(keys: Keys) -> Iterator[str]:
     """The providers for which there is a key."""
     for name in adapters.names():
-        profile = adapters.get(name).profile
+        profile = adapters.profile_of(name)
         if profile.auth.variable and keys.of(profile)[0]:
             yield name
 
@@ -176,7 +176,7 @@ def _heading(provider: str, keys: Keys) -> str:
 def _state(provider: str, keys: Keys) -> str:
     if provider not in adapters.names():
         return "known by name only"
-    profile: Profile = adapters.get(provider).profile
+    profile: Profile = adapters.profile_of(provider)
     if profile.auth.variable is None:
         return f"a server of your own, {profile.base_url}"
     found, place = keys.of(profile)

@@ -47,7 +47,7 @@ async def answering(
         names: which of them are asked.
         patience_s: how long all of them together may take.
     """
-    places = [(name, urls.get(name) or adapters.get(name).profile.base_url) for name in names]
+    places = [(name, urls.get(name) or adapters.profile_of(name).base_url) for name in names]
     found = await asyncio.gather(*(_look(name, url, patience_s) for name, url in places))
     return [server for server in found if server is not None]
 

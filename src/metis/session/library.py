@@ -1,16 +1,18 @@
 """The library: a store, a client and the sessions between them."""
 
+import asyncio
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from metis import adapters
 from metis.canonical.errors import StoreClosedError
+from metis.catalog.load import load_tables
 from metis.events.work import SessionCreated, SessionResumed
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope, Tier
 from metis.session.context import Context, instructions, read_context
@@ -26,15 +28,13 @@ from metis.session.session import Session
 from metis.session.setup import Setup
 from metis.session.skill_tool import LoadSkill
 from metis.session.spending import Spending
+from metis.session.stand_in import StandIn
 from metis.session.toolkit import Toolkit, make_toolkit
 from metis.session.trace import Trace
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.tools import Factory, Workspace
 from metis.transport import Keys, Transport
-
-if TYPE_CHECKING:
-    from metis.sim import Simulator
 
 
 def _now() -> datetime:
@@ -51,7 +51,7 @@ class Metis:
         self._transport: Transport | None = None
         self._setup: Setup | None = None
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._simulator: Simulator | None = None
+        self._stand_in: StandIn | None = None
         self._workspace: Workspace | None = None
         self._memory: Memory | None = None
 
@@ -59,7 +59,7 @@ class Metis:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
         models = Models(
-            base_urls={**await self._simulated(), **options.base_urls},
+            base_urls={**self._simulated(), **options.base_urls},
             keys=keys,
             is_free=options.is_free,
         )
@@ -114,11 +114,20 @@ class Metis:
             await self._transport.close()
         if self._store is not None:
             await self._store.close()
-        if self._simulator is not None:
-            await self._simulator.stop()
+        if self._stand_in is not None:
+            await self._stand_in.stop()
         if self._workspace is not None:
             self._workspace.close()
-        self._transport = self._store = self._setup = self._simulator = self._workspace = None
+        self._transport = self._store = self._setup = self._stand_in = self._workspace = None
+
+    async def prepare(self) -> None:
+        """Do ahead what the first turn would wait for, while somebody writes a question."""
+        setup = self._opened()
+        await asyncio.to_thread(load_tables)
+        await setup.transport.prepare()
+        await setup.spending.spent()
+        if self._stand_in is not None:
+            await self._stand_in.prepare()
 
     @property
     def store(self) -> Store:
@@ -203,14 +212,11 @@ class Metis:
             house.append(partial(Delegate, hiring.hire, setup.bus))
         return make_toolkit(options.tools, house, options.confirmation, self._workspace)
 
-    async def _simulated(self) -> dict[str, str]:
+    def _simulated(self) -> dict[str, str]:
         if not self.options.simulate:
             return {}
-        from metis.sim import Simulator  # noqa: PLC0415 - loaded only where it is wanted
-
-        self._simulator = Simulator()
-        await self._simulator.start()
-        return dict.fromkeys(adapters.names(), self._simulator.base_url)
+        self._stand_in = StandIn()
+        return dict.fromkeys(adapters.names(), self._stand_in.base_url)
 
     def _opened(self) -> Setup:
         if self._setup is None:

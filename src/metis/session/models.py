@@ -107,14 +107,14 @@ class Models:
     def _adapter(self, provider: str) -> Adapter:
         found = self._adapters.get(provider)
         if found is None:
-            profile = adapters.get(provider).profile
+            profile = adapters.profile_of(provider)
             url = self._urls.get(provider, profile.base_url)
             found = self._adapters[provider] = Adapter(replace(profile, base_url=url))
         return found
 
     def _configured(self) -> Iterator[str]:
         for name in adapters.names():
-            profile = adapters.get(name).profile
+            profile = adapters.profile_of(name)
             if name in self._urls or profile.auth.variable is None or self._keys.of(profile)[0]:
                 yield name
 

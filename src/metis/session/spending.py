@@ -1,5 +1,6 @@
 """Spending: what all sessions of a store spent today and this month."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,11 +23,13 @@ class Spending:
         self._by_day: dict[date, Decimal] = {}
         self._read_until: dict[str, int] = {}
         self._looked_at: datetime | None = None
+        self._lock = asyncio.Lock()
 
     async def spent(self, session_usd: Decimal = Decimal(0)) -> Spent:
         """What was spent up to now, by days of UTC; the session knows its own."""
         now = self._now().astimezone(UTC)
-        await self._catch_up(now)
+        async with self._lock:  # two at once would count the same twice
+            await self._catch_up(now)
         month = [
             amount
             for day, amount in self._by_day.items()

@@ -1,6 +1,7 @@
 """Simulator: the service on a loopback port."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -20,7 +21,8 @@ _MOST_BYTES = 100_000_000
 class Simulator:
     """A provider of every protocol on this machine, for as long as the context is open.
 
-    It listens on loopback only, on a free port unless one is given.
+    It listens on loopback only, on a free port unless one is given; who has a socket that listens
+    already, and may have been called there, gives that.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class Simulator:
         brain: Brain | None = None,
         settings: Settings = Settings(),  # noqa: B008 - an immutable value
         port: int = 0,
+        listening: socket.socket | None = None,
     ) -> None:
         self.service = Service(script=script, brain=brain, settings=settings)
         self._port = port
+        self._listening = listening
         self._runner: web.AppRunner | None = None
 
     @property
@@ -63,7 +67,10 @@ class Simulator:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, _HOST, self._port).start()
+        if self._listening is not None:
+            await web.SockSite(self._runner, self._listening).start()
+        else:
+            await web.TCPSite(self._runner, _HOST, self._port).start()
         self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

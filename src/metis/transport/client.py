@@ -1,6 +1,7 @@
 """Transport: sends requests to providers and brings back messages, events and typed errors."""
 
 import asyncio
+import importlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -92,6 +93,11 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def prepare(self) -> None:
+        """Load the client now, in a thread, so that the first call does not wait for it."""
+        await asyncio.to_thread(importlib.import_module, "aiohttp")
+        self._client()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -6,7 +6,6 @@ import importlib
 import logging
 
 from metis.canonical.errors import MetisError
-from metis.catalog.load import price_table, reasoning, refusals, token_table
 from metis.cli.chat.attachments import read_said
 from metis.cli.chat.commands import run_command
 from metis.cli.chat.completion import ChatCompleter
@@ -26,7 +25,6 @@ TERMINATED = 143
 """The exit code of a program that was told to end."""
 
 _LATER = (
-    "aiohttp",
     "markdown_it.tree",
     "rich.syntax",
     "pygments.lexers.python",
@@ -55,7 +53,7 @@ class Chat:
     async def run(self) -> int:
         """Talk until the user leaves."""
         self._greet()
-        loading = asyncio.get_running_loop().run_in_executor(None, _load)
+        preparing = asyncio.create_task(self._prepare())
         listening = asyncio.create_task(self._listen())
         with (
             contextlib.nullcontext() if self._screen.is_plain else quiet(),
@@ -67,8 +65,17 @@ class Chat:
                 if not listening.cancelled():
                     raise
                 return TERMINATED
-        await loading
+            finally:
+                preparing.cancel()
         return 0
+
+    async def _prepare(self) -> None:
+        """Load behind the first prompt what the first answer needs; it may also fail by itself."""
+        try:
+            await asyncio.to_thread(_load)
+            await self._talk.library.prepare()
+        except (MetisError, OSError) as error:
+            log.info("the first answer will take longer: %s", error)
 
     async def _listen(self) -> None:
         while (text := await self._ask()) is not None:
@@ -154,5 +161,3 @@ def _prompt(opened: Opened, talk: Talk) -> Prompt:
 def _load() -> None:
     for name in _LATER:
         importlib.import_module(name)
-    for table in (price_table, refusals, reasoning, token_table):
-        table()  # each is read once, and the first answer should not wait for it

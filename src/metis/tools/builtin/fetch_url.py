@@ -5,16 +5,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from yarl import URL
 
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.tools.arguments import boolean, read, schema, string
 from metis.tools.media import media_block, media_type
-from metis.tools.page import page_text
 from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError, ToolOutput, said
 
 if TYPE_CHECKING:
     import aiohttp
+    from yarl import URL
 
 MAX_BYTES = 5_000_000
 MAX_CHARACTERS = 100_000
@@ -36,7 +35,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
 class Fetched(Struct, frozen=True):
     """What a server answered."""
 
-    url: URL
+    url: "URL"
     status: int
     media_type: str
     charset: str
@@ -89,9 +88,10 @@ class FetchUrl:
         """The connection ends with the task."""
         return False
 
-    async def _get(self, url: URL) -> Fetched | URL:
+    async def _get(self, url: "URL") -> "Fetched | URL":
         """One request: the answer, or the address to which it leads."""
         import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
+        from yarl import URL  # noqa: PLC0415 - the same
 
         from metis.tools.resolver import Pinned, resolve  # noqa: PLC0415 - the same
 
@@ -128,8 +128,10 @@ class FetchUrl:
         return bytes(body)
 
 
-def _url(text: str) -> URL:
+def _url(text: str) -> "URL":
     """An address that may be asked; a login in it is refused, since it would be shown and kept."""
+    from yarl import URL  # noqa: PLC0415 - loaded by the first call, as the client is
+
     with suppress(ValueError):
         url = URL(text)
         if url.scheme in ("http", "https") and url.host and url.user is None:
@@ -158,6 +160,8 @@ def _text(answer: Fetched, *, is_raw: bool) -> str:
     except LookupError:
         text = answer.body.decode("utf-8", "replace")
     if not is_raw and answer.media_type in ("text/html", "application/xhtml+xml"):
+        from metis.tools.page import page_text  # noqa: PLC0415 - loaded by the first page
+
         text = page_text(text)
     left_out = len(text) - MAX_CHARACTERS
     return text if left_out <= 0 else f"{text[:MAX_CHARACTERS]}\n[{left_out} characters left out]"
