@@ -67,6 +67,9 @@ class Asked:
         rule = self._model.thinking
         if self._wish is None or self._wish[0].native:
             return False
+        output = self._wish[0].output
+        if output is not None and output.schema is None:
+            return False  # whether it has to be told in words depends on the conversation
         return rule is None or not rule.begins_loops
 
     def is_again(
