@@ -41,6 +41,21 @@ class Server:
             connection.execute(f"CREATE DATABASE {name}")  # pyright: ignore[reportArgumentType, reportCallIssue] - a name of ours
         return self.url.replace("/postgres", f"/{name}")
 
+    def copy_of(self, url: str) -> str:
+        """The address of a copy of a database, whose files nobody has read yet."""
+        self._count += 1
+        name, old = f"t{os.getpid()}_{self._count}", url.rpartition("/")[2]
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {old} STRATEGY FILE_COPY".encode())
+        return self.url.replace("/postgres", f"/{name}")
+
+    def path_of(self, url: str, table: str) -> Path:
+        """The file of a table."""
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT pg_relation_filepath(%s)", (table,)).fetchone()
+        assert row is not None
+        return self._folder / "data" / str(row[0])
+
     def stop(self) -> None:
         """End the server and take its files away."""
         self._process.send_signal(signal.SIGINT)
