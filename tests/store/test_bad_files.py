@@ -256,7 +256,7 @@ def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
         run_script("", *before)
     except (AssertionError, FileNotFoundError) as error:
         pytest.skip(f"no disk can be mounted here: {str(error)[:80]}")
-    make_it = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from test_bad_files import make; make({url!r}, 3)"
+    make_it = f"from test_bad_files import make; make({url!r}, 3)"
     script = UNTIL_FULL.replace("AGAIN", AFTER_ROOM).replace("LIMIT", "pass")
     script = script.replace("URL", repr(url)).replace("FOLDER", str(tmp_path))
     said = run_script(f"{make_it}\n{script}", *before).split("\n")
