@@ -17,6 +17,7 @@ from metis.catalog.load import catalog
 from metis.cli.choice import Choice, Chooser
 from metis.cli.failure import explain
 from metis.cli.finding import find_session
+from metis.cli.held import Held, held_with
 from metis.cli.local.running import serving
 from metis.events import Bus
 from metis.events.sqlite_trace import SqliteTrace
@@ -89,6 +90,8 @@ class _Seen(Struct, frozen=True, kw_only=True):
     """What the store tells before anything is opened."""
 
     record: SessionRecord | None = None
+    held: Held | None = None
+    """With whom that session was held."""
     last: tuple[str, ...] = ()
     """Who answered lately, newest first."""
 
@@ -104,8 +107,7 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
     url = loaded.settings.store or places.store_url
     seen = await _look(url, wish)
     keys = Keys(file=places.keys)
-    pinned = None if seen.record is None else seen.record.active_model
-    choice = await Chooser(loaded, keys, places.local).choose(pinned=pinned, last=seen.last)
+    choice = await Chooser(loaded, keys, places.local).choose(held=seen.held, last=seen.last)
     asking = Asking()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(_traced(places))
@@ -137,9 +139,11 @@ async def _look(url: str, wish: Wish) -> _Seen:
         return _Seen()
     async with store.open(url, recover=False) as keep:
         records = await keep.sessions(_SESSIONS_SEEN)
-        record = await _wanted(keep, wish, records) if wants_old else None
-        order = [record] if record else records
-        return _Seen(record=record, last=await _answered(keep, order))
+        if not wants_old:
+            return _Seen(last=await _answered(keep, records))
+        record = await _wanted(keep, wish, records)
+        newest = await keep.messages(record.id, newest=_ANSWERS_SEEN)
+        return _Seen(record=record, held=held_with(record.active_model, newest))
 
 
 async def _wanted(keep: Store, wish: Wish, records: Sequence[SessionRecord]) -> SessionRecord:
