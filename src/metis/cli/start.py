@@ -24,6 +24,7 @@ from metis.events.sqlite_trace import SqliteTrace
 from metis.routing import PLACE, RulesFile
 from metis.session import Metis, Options, Session
 from metis.settings import Loaded, Places, load
+from metis.settings.thinking import AUTO, read_thinking
 from metis.store import SessionRecord, Store
 from metis.store.opening import path_of
 from metis.tools import Answer, Confirmation, Question, Registry, Rule
@@ -46,6 +47,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     model: str | None = None
     store: str | None = None
     tools: bool | None = None
+    thinking: str | None = None
+    """How much to think in this session, from now on."""
     system: str | None = None
     session_id: str | None = None
     """The session to go on with; the start of its id is enough."""
@@ -103,6 +106,7 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
     A session in which nobody said anything leaves no trace in the store.
     """
     places = Places.of()
+    thinking = None if wish.thinking is None else read_thinking(wish.thinking)
     loaded = load({"model": wish.model, "store": wish.store, "tools": wish.tools}, places=places)
     url = loaded.settings.store or places.store_url
     seen = await _look(url, wish)
@@ -115,6 +119,8 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
         options = _options(wish, loaded, choice, places, asking, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
         session = await _session(library, wish, choice, seen, loaded)
+        if wish.thinking is not None and thinking != session.reasoning:
+            await session.set_reasoning(thinking)
         yield Opened(
             library=library,
             session=session,
@@ -217,7 +223,9 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         budget=settings.budget,
         bus=bus,
         options=AdapterOptions(
-            temperature=settings.temperature, max_output_tokens=settings.max_output_tokens
+            temperature=settings.temperature,
+            max_output_tokens=settings.max_output_tokens,
+            reasoning=read_thinking(settings.thinking or AUTO),
         ),
         workspace=_here(),
         home=places.home,

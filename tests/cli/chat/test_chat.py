@@ -309,10 +309,42 @@ def test_thoughts_are_folded_or_shown(start: Start) -> None:
     text = answered(chat, "say hello", "hello")
     assert "thought, about" in text
     assert "The user says" not in text
-    chat.send("/thinking")
+    chat.send("/thinking show")
     chat.wait_for("Thoughts are shown in full from now on.")
     answered(chat, "say goodbye", "goodbye")
     assert "│ The user says: say goodbye." in chat.text
+
+
+def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
+    chat = ready(start())
+    text = answered(chat, "say hello", "hello")
+    assert "thought, about" not in text
+    chat.send("/thinking high")
+    chat.wait_for("Thinking is high; thoughts are folded.")
+    answered(chat, "say one", "one\n")
+    chat.wait_for("thought, about")
+    chat.wait_for("session · thinking high")
+    chat.send("/thinking much")
+    chat.wait_for("Thinking is one of off, on, minimal")
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    again = ready(start("-c"))
+    again.wait_for("thinking high")
+    again.send("/thinking auto")
+    again.wait_for("as much as it does by itself")
+    assert "thinking high" not in again.lines[-1]
+
+
+def test_a_swap_that_changes_the_form_only_is_not_asked_about(
+    chat: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "work" / "a.txt").write_text("words")
+    answered(chat, "read the file a.txt", "read_file gave")
+    chat.send("/model gemini")
+    text = chat.wait_for("answers from now on.")
+    assert "Sent in another form, with the same meaning: 1 thought" in text
+    assert "y/n" not in text
+    assert "in another form" not in answered(chat, "say on", "on\n").partition("say on")[2]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from metis.cli.chat.commands import COMMANDS
+from metis.cli.chat.commands.conversation import SHOWING
 from metis.cli.chat.letters import one_line
 from metis.cli.chat.talk import Talk
 from metis.cli.listing import SHORT
+from metis.settings.thinking import AUTO, LEVELS
 
 MOST = 200
 """How many files of a folder, or sessions, are offered."""
@@ -55,6 +57,8 @@ class ChatCompleter(Completer):
             yield from _starting({**self._aliases(), **self._ids()}, argument)
         elif kind == "command":
             yield from _starting({each.name: each.help for each in COMMANDS.values()}, argument)
+        elif kind == "thinking":
+            yield from _starting(dict.fromkeys((*LEVELS, AUTO, *SHOWING), ""), argument)
         elif kind == "session":
             yield from _starting(self._sessions(), argument)
         elif kind == "file":

@@ -11,12 +11,14 @@ from metis.canonical.errors import MetisError
 from metis.canonical.metadata import RoutingDecisionRecord
 from metis.cli.chat import statusline
 from metis.cli.chat.keyboard import keyboard_of
+from metis.cli.chat.losses import LossKey
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
 from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Said
+from metis.settings.thinking import told_thinking
 
 log = logging.getLogger("metis.chat")
 
@@ -34,6 +36,8 @@ class Talk:
         self.shows_thinking = False
         self.previous_model: str | None = None
         """Who answered before the last swap."""
+        self.told_losses: set[LossKey] = set()
+        """What was told when a model was swapped, and need not be told again."""
         self._session = session
         self._turn_usd = Decimal(0)
         self.window: WindowUse | None = None
@@ -74,7 +78,12 @@ class Talk:
 
     async def play(self, events: AsyncGenerator[TurnEvent]) -> None:
         """Show a turn; whatever fails is a sentence on the screen."""
-        view = TurnView(self.screen, shows_thinking=self.shows_thinking, model=self.model or "")
+        view = TurnView(
+            self.screen,
+            shows_thinking=self.shows_thinking,
+            model=self.model or "",
+            told_losses=self.told_losses,
+        )
         self._view = view
         self._task = asyncio.create_task(_watch(view, events))
         ticking = asyncio.create_task(_tick(view))
@@ -139,9 +148,15 @@ class Talk:
             f"{window.model} ({reason})" if reason else window.model,
             statusline.share(window.tokens, window.window_tokens),
             f"{statusline.money(cost.total_usd)} session{unpriced}",
+            self._thinking(),
             f"{statusline.money(self._turn_usd)} turn" if self._turn_usd else "",
         ]
         return statusline.fitted(parts, self.screen.width - 1)
+
+    def _thinking(self) -> str:
+        """How much is thought, if somebody said it."""
+        reasoning = self._session.reasoning
+        return "" if reasoning is None else f"thinking {told_thinking(reasoning)}"
 
     def _reason(self, model: str) -> str:
         """Why a model answers next."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from rich.text import Text
@@ -10,9 +10,10 @@ from rich.text import Text
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.calls import call_rows, result_rows
+from metis.cli.chat.felt import form_line, is_felt
 from metis.cli.chat.flow import Flow, FoldedFlow, ThoughtFlow, markdown_flow
 from metis.cli.chat.letters import harmless
-from metis.cli.chat.losses import loss_rows
+from metis.cli.chat.losses import LossKey, loss_key, loss_rows
 from metis.cli.chat.rows import wrapped
 from metis.cli.chat.screen import Screen
 from metis.cli.render import render_block
@@ -40,8 +41,16 @@ _LOSSES = 4
 class TurnView:
     """Draws the events of one turn."""
 
-    def __init__(self, screen: Screen, *, shows_thinking: bool, model: str = "") -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        shows_thinking: bool,
+        model: str = "",
+        told_losses: Collection[LossKey] = (),
+    ) -> None:
         self._screen = screen
+        self._told_losses = told_losses
         self._shows_thinking = shows_thinking
         self._model = model
         self._doing = ""
@@ -85,9 +94,7 @@ class TurnView:
             case Routed():
                 self.routed, self._model = event, event.record.chosen_model
             case Lost():
-                head = f"{event.model} does not get everything as it was said:"
-                rows = loss_rows(event.losses, self._screen.width, _LOSSES)
-                self._add("notice", [Text(head, "yellow"), *rows])
+                self._add_losses(event)
             case Warned():
                 self._notice(event.text)
             case CallFailed() if event.next_in_s is not None:
@@ -97,6 +104,18 @@ class TurnView:
                 self.ended = event
             case _:
                 pass
+
+    def _add_losses(self, event: Lost) -> None:
+        """Tell what the model does not get, unless it was told before or is a matter of form."""
+        fresh = [loss for loss in event.losses if loss_key(loss) not in self._told_losses]
+        felt = [loss for loss in fresh if is_felt(loss)]
+        if felt:
+            head = f"{event.model} does not get everything as it was said:"
+            rows = loss_rows(felt, self._screen.width, _LOSSES)
+            self._add("notice", [Text(head, "yellow"), *rows])
+        formal = form_line(loss for loss in fresh if not is_felt(loss))
+        if formal:
+            self._add("notice", wrapped(Text(formal, "dim"), self._screen.width))
 
     def _notice(self, text: str) -> None:
         self._add("notice", wrapped(Text(harmless(text), "yellow"), self._screen.width))
