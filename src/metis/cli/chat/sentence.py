@@ -39,7 +39,10 @@ def _of_provider(error: ProviderError) -> str:
     who, text = error.provider or "The provider", _bare(error.text)
     match error:
         case AuthenticationError():
-            return f"{who} does not take the key ({text}); `metis doctor` says where it is from."
+            return (
+                f"{who} does not take the key ({text}); `metis doctor` says where it is from: "
+                "mend it and /retry, or take another model with /model."
+            )
         case RateLimitError():
             wait = "a little" if error.retry_after_s is None else f"{error.retry_after_s:.0f} s"
             return f"{who} asks to wait ({text}); /retry in {wait}, or take another /model."

@@ -1,10 +1,8 @@
 """Talk: the conversation of a chat: who speaks, on which screen, and what is known of it."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from decimal import Decimal
 
 from metis.canonical.errors import MetisError
@@ -14,6 +12,7 @@ from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.losses import LossKey
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
+from metis.cli.chat.stage import Stage
 from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
 from metis.session import Metis, Session, TurnEvent, WindowUse
@@ -21,9 +20,6 @@ from metis.session.session import Said
 from metis.settings.thinking import told_thinking
 
 log = logging.getLogger("metis.chat")
-
-TICK_S = 1.0
-"""How often the seconds of a turn are told."""
 
 
 class Talk:
@@ -44,8 +40,7 @@ class Talk:
         """How full the window of the model is that answers next."""
         self.record: RoutingDecisionRecord | None = None
         """Who answered last, and why."""
-        self._view: TurnView | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.stage = Stage(screen)
         self.refresh()
 
     @property
@@ -84,19 +79,8 @@ class Talk:
             model=self.model or "",
             told_losses=self.told_losses,
         )
-        self._view = view
-        self._task = asyncio.create_task(_watch(view, events))
-        ticking = asyncio.create_task(_tick(view))
         try:
-            await self._wait(view, self._task)
-        finally:
-            ticking.cancel()
-            self._view = self._task = None
-
-    async def _wait(self, view: TurnView, task: asyncio.Task[None]) -> None:
-        """Wait for the end of the turn, and say how it ended if that was not by itself."""
-        try:
-            await task
+            await self.stage.play(view, events)
         except asyncio.CancelledError:
             view.end("stopped · what came is kept")
             if is_ending():
@@ -112,28 +96,6 @@ class Talk:
     def _remember(self, view: TurnView) -> None:
         self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
         self.refresh()
-
-    def stop(self) -> bool:
-        """End the turn that runs, if there is one; what has come is kept."""
-        return self._task is not None and self._task.cancel()
-
-    def resized(self) -> None:
-        """Draw what is not finished anew, for the terminal has another size."""
-        self.screen.resized()
-        if self._view is not None:
-            self._view.draw()
-
-    @contextlib.contextmanager
-    def paused(self, call_id: str) -> Generator[None]:
-        """Have the screen for a question about a call."""
-        view = self._view
-        if view is not None:
-            view.pause(call_id)
-        try:
-            yield
-        finally:
-            if view is not None:
-                view.go_on()
 
     # What is known
 
@@ -164,15 +126,3 @@ class Talk:
             return "your choice"
         record = self.record
         return statusline.why(record) if record and record.chosen_model == model else ""
-
-
-async def _watch(view: TurnView, events: AsyncGenerator[TurnEvent]) -> None:
-    async with aclosing(events) as told:
-        async for event in told:
-            view.take(event)
-
-
-async def _tick(view: TurnView) -> None:
-    while True:
-        await asyncio.sleep(TICK_S)
-        view.draw()

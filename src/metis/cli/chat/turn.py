@@ -48,7 +48,9 @@ class TurnView:
         shows_thinking: bool,
         model: str = "",
         told_losses: Collection[LossKey] = (),
+        is_alone: bool = False,
     ) -> None:
+        self._is_alone = is_alone  # nothing stands above or below
         self._screen = screen
         self._told_losses = told_losses
         self._shows_thinking = shows_thinking
@@ -56,7 +58,7 @@ class TurnView:
         self._doing = ""
         self._flow: Flow | None = None
         self._kind: Kind | None = None
-        self._done: list[Text] = [Text()]
+        self._done: list[Text] = [] if is_alone else [Text()]
         self._calls: dict[str, ToolUseBlock] = {}
         self._asked: str | None = None
         self._began_s = time.monotonic()
@@ -64,7 +66,7 @@ class TurnView:
         self._timer: asyncio.TimerHandle | None = None
         self.ended: TurnEnded | None = None
         self.routed: Routed | None = None
-        self.is_paused = False
+        self.is_paused = self._is_over = False
         """Whether somebody else has the screen."""
 
     # What happens
@@ -218,13 +220,16 @@ class TurnView:
         self.draw()
 
     def end(self, note: str = "", style: str = "dim") -> None:
-        """The turn is over; nothing is drawn any more."""
+        """The turn is over; nothing is drawn any more, and who says so again is not heard."""
+        if self._is_over:
+            return
+        self._is_over = True
         self._end_flow()
         for call_id in tuple(self._calls):
             self._add_call(call_id)
         if note:
             self._add("notice", wrapped(Text(harmless(note), style), self._screen.width))
-        if self._kind is not None:
+        if self._kind is not None and not self._is_alone:
             self._done.append(Text())
         self.is_paused = True
         self._flush()
