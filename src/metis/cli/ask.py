@@ -145,7 +145,7 @@ class _Paper:
                 self._tell(f"→ {event.call.name}")
             case CallFailed() if event.next_in_s is not None:
                 self._tell(f"{event.model}: {event.error_class}, again in {event.next_in_s:.1f} s")
-            case Warned():
+            case Warned() if event.code != "outage":  # the error says the same
                 self._tell(event.text)
             case _:
                 pass

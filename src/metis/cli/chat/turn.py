@@ -34,6 +34,9 @@ FRAME_S = 0.033
 PATIENCE = 4
 """How much longer than it took to draw; a very long paragraph shall not keep a processor busy."""
 
+OUTAGE = "outage"
+"""The warning that says what the error, or whoever steps in, says as well."""
+
 Kind = Literal["text", "thinking", "tools", "notice"]
 _LOSSES = 4
 
@@ -97,7 +100,7 @@ class TurnView:
                 self.routed, self._model = event, event.record.chosen_model
             case Lost():
                 self._add_losses(event)
-            case Warned():
+            case Warned() if event.code != OUTAGE:
                 self._notice(event.text)
             case CallFailed() if event.next_in_s is not None:
                 again = f"asked again in {event.next_in_s:.0f} s"
