@@ -91,7 +91,9 @@ class Chooser:
         """The model with which the conversation was held goes on with it."""
         model, why = held.model, "the session"
         if held.is_simulated:
-            return Choice(model=model, why=why, is_simulated=True, notice=GOES_ON)
+            is_usual = (self._settings.model or "").partition(":")[0] == SIMULATOR
+            notice = "" if is_usual else GOES_ON
+            return Choice(model=model, why=why, is_simulated=True, notice=notice)
         if model == LOCAL_MODEL:
             return Choice(model=model, why=why, is_local=True)
         profile = self._profile(model)

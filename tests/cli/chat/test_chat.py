@@ -291,7 +291,7 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.send("/why")
     chat.wait_for("anthropic:claude-haiku-4-5  asked for once")
     chat.send("/sessions")
-    chat.wait_for("/resume ID goes on with one.")
+    chat.wait_for("/resume ID goes on with one; words of its title will do.")
     chat.send("/search two")
     chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
 

@@ -18,7 +18,10 @@ from metis.projection.loss import Loss
 from metis.session import Preview
 
 AUTO = "auto"
-_CAPABILITIES = ("tools", "images", "thinking")
+_CAPABILITIES = {"tools": "tools", "images": "img", "thinking": "think"}
+"""What a model may be able to do, and the word for it that leaves room for the others."""
+_ROOM_FOR_ALL = 72
+"""How wide a screen has to be for all columns."""
 
 
 async def choose(talk: Talk, name: str) -> None:
@@ -129,6 +132,8 @@ async def list_models(talk: Talk, words: str) -> None:
         [Text(name, "bold") for name in ("model", "alias", "window", "$/M in", "$/M out", "can")]
     ]
     cells += [_row(info, table, is_ready=info.provider in configured) for info in found]
+    if talk.screen.width < _ROOM_FOR_ALL:
+        cells = [row[:-1] for row in cells]
     talk.screen.write(table_rows(cells, talk.screen.width, right=(2, 3, 4)))
     if not words:
         talk.screen.say("/models WORDS looks through all of them; @alias asks one once.", "dim")
@@ -139,7 +144,8 @@ def _searched(info: ModelInfo) -> str:
 
 
 def _can(info: ModelInfo) -> list[str]:
-    return [each for each in _CAPABILITIES if getattr(info.capabilities, f"supports_{each}")]
+    can = info.capabilities
+    return [each for each in _CAPABILITIES if getattr(can, f"supports_{each}")]
 
 
 def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
@@ -150,7 +156,10 @@ def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
     except UnpricedModelError:
         price = ("", "")
     window = tokens(info.capabilities.max_context_tokens)
-    cells = (info.id, " ".join(info.aliases), window, *price, " ".join(_can(info)))
+    bare = info.id.partition(":")[2]
+    aliases = " ".join(alias for alias in info.aliases if alias != bare)
+    can = " ".join(_CAPABILITIES[each] for each in _can(info))
+    cells = (info.id, aliases, window, *price, can)
     return [Text(cell, style) for cell in cells]
 
 
