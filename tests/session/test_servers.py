@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,21 @@ from typing import Any
 import pytest
 
 import metis
-from metis.canonical import Role, SideEffects, StopReason, ToolDefinition, validate_session
-from metis.canonical.errors import RateLimitError
-from metis.session import Metis, Options, Stored, TurnEnded
+from metis.canonical import (
+    Role,
+    SideEffects,
+    StopReason,
+    ToolDefinition,
+    ToolResultBlock,
+    validate_session,
+)
+from metis.canonical.errors import RateLimitError, TurnLimitError
+from metis.session import Metis, Options, Session, Stored, TurnEnded
 from metis.session.facts import words_of
 from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import said
 from metis.transport import Retry
-from metis.wire.call import AdapterOptions
+from metis.wire.call import AdapterOptions, ToolChoice
 from session.kit import events_of
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +49,8 @@ FIVE = (
     "ollama:llama3.2",
 )
 TINY = ("openai-responses:tiny", "openai-compatible:tiny", "anthropic:tiny")
-"""Responses comes first: of earlier answers llama.cpp reads only those that it gave an id."""
+MUST_CALL = {"logit_bias": {"5": 90, "4": 100}}
+"""The tiny model opens a call only if it is made to: its token for that, and the one to stop."""
 
 
 class Weather:
@@ -53,7 +61,7 @@ class Weather:
         description="The weather at a place.",
         input_schema={
             "type": "object",
-            "properties": {"place": {"type": "string"}},
+            "properties": {"place": {"type": "string", "enum": ["Bergen", "Oslo"]}},
             "required": ["place"],
         },
         side_effects=SideEffects.READ,
@@ -185,21 +193,80 @@ async def test_limits_and_refusals_of_aimock_are_told(url: str, aimock: str, mod
         assert await session.ask("Hello") is not None
 
 
+async def check_answers(session: Session, models: Sequence[str], words: str) -> None:
+    """Ask each of these models in turn; each answers and is shown more than the one before."""
+    shown = 0
+    for model in models:
+        await session.swap(model)
+        events = await events_of(session, words)
+        stored = [each.message for each in events if isinstance(each, Stored)]
+        assert stored
+        assert stored[0].metadata.model == model
+        usage = stored[0].metadata.usage
+        assert usage is not None
+        assert usage.prompt_tokens > shown
+        assert 0 < usage.output_tokens <= 12
+        shown = usage.prompt_tokens
+
+
+def llama_options(url: str, **fields: Any) -> Options:
+    given: dict[str, Any] = {
+        "options": AdapterOptions(max_output_tokens=12),
+        "tools": Registry(Weather),
+        "retry": Retry(attempts=10, first_s=0.2),  # it says 503 while it loads its model
+    }
+    return options(url, TINY, **given | fields)
+
+
 async def test_a_session_goes_from_protocol_to_protocol_with_llama(url: str, llama: str) -> None:
-    short = AdapterOptions(max_output_tokens=12)
-    patient = Retry(attempts=10, first_s=0.2)  # the server says 503 while it loads its model
-    async with Metis(url, options(llama, TINY, options=short, retry=patient)) as m:
-        session = await m.session(model=TINY[0])
-        for model in (*TINY, *TINY[1:]):
-            await session.swap(model)
-            events = await events_of(session, "the lamp")
-            stored = [each.message for each in events if isinstance(each, Stored)]
-            assert stored
-            assert stored[0].metadata.model == model
-            usage = stored[0].metadata.usage
-            assert usage is not None
-            assert usage.prompt_tokens > 0
-            assert 0 < usage.output_tokens <= 12
+    async with Metis(url, llama_options(llama)) as m:
+        session = await m.session(model=TINY[0], system="the sea")
+        await check_answers(session, (*TINY, *reversed(TINY), *TINY), "the lamp")
         assert session.cost().total_usd == Decimal(0)
+        assert validate_session(await m.store.messages(session.id)) == []
+        assert await m.store.check() == []
+
+
+@pytest.mark.parametrize("model", TINY[:2])
+async def test_what_llama_calls_is_run_and_goes_on_in_every_protocol(
+    url: str, llama: str, model: str
+) -> None:
+    """Messages of llama.cpp has no way to make the tiny model call, but reads what others did."""
+    protocol = "openai_responses" if model == TINY[0] else "openai_chat"
+    forced = AdapterOptions(
+        max_output_tokens=120, tool_choice=ToolChoice("required"), native={protocol: MUST_CALL}
+    )
+    async with Metis(url, llama_options(llama, options=forced, max_calls=1)) as m:
+        session = await m.session(model=model)
+        with pytest.raises(TurnLimitError):  # it would be made to call again and again
+            await session.ask("the lamp")
+        asked, called, answered = session.messages
+        assert (asked.role, called.role, answered.role) == (Role.USER, Role.ASSISTANT, Role.TOOL)
+        (result,) = answered.content
+        assert isinstance(result, ToolResultBlock)
+        assert words_of(result.content) in ("rain in Bergen", "rain in Oslo")
+    async with Metis(url, llama_options(llama)) as m:
+        again = await m.resume(session.id)
+        await check_answers(again, (*TINY, *reversed(TINY)), "the lamp")
+        assert validate_session(await m.store.messages(session.id)) == []
+        assert await m.store.check() == []
+
+
+async def test_a_session_goes_from_llama_to_aimock_and_back(
+    url: str, llama: str, aimock: str
+) -> None:
+    """Two servers that know nothing of each other share one conversation."""
+    urls = {"openai-compatible": llama, "openai-responses": llama, "anthropic": aimock}
+    async with Metis(url, llama_options(llama, base_urls=urls)) as m:
+        session = await m.session(model=FIVE[0])
+        answer = await session.ask("Is it raining in Bergen?")
+        assert answer is not None
+        assert words_of(answer.content) == "Yes: take a coat with you."
+        await check_answers(session, TINY[:2], "the lamp")
+        await session.swap(FIVE[0])
+        greeted = await session.ask("Hello")
+        assert greeted is not None
+        assert words_of(greeted.content) == "Good morning 🦉, and a calm sea."
+        await check_answers(session, TINY[:2], "the lamp")
         assert validate_session(await m.store.messages(session.id)) == []
         assert await m.store.check() == []

@@ -370,7 +370,7 @@ def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
     assert second["content"][0]["text"] == "News!"
     assert third["arguments"] == '{"word":"old"}'
     more = replace(said, content=(*said.content, text("more")))
-    assert items_of(more)[-1] == {"role": "assistant", "content": "more"}
+    assert items_of(more)[-1] == {"type": "message", "role": "assistant", "content": "more"}
 
 
 # Messages that were born elsewhere
@@ -398,8 +398,8 @@ def test_messages_from_elsewhere_are_written_in_this_protocol() -> None:
     assert body["input"] == [
         {"role": "developer", "content": "now"},
         {"role": "user", "content": [{"type": "input_text", "text": "hi"}, picture]},
-        {"role": "assistant", "content": "a"},
-        {"role": "assistant", "content": "b"},
+        {"type": "message", "role": "assistant", "content": "a"},
+        {"type": "message", "role": "assistant", "content": "b"},
         {"type": "function_call", "call_id": first, "name": "f", "arguments": '{"a":1}'},
         {"type": "function_call", "call_id": second, "name": "g", "arguments": "{}"},
         {"type": "function_call_output", "call_id": first, "output": "ok"},
@@ -471,7 +471,7 @@ def test_a_text_that_goes_on_becomes_a_list() -> None:
     (asked,) = decode_request(as_json({"input": "hi"}), CONTEXT).messages
     assert items_of(asked, assistant("ho"), user("hi")) == [
         {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "ho"},
+        {"type": "message", "role": "assistant", "content": "ho"},
         {"role": "user", "content": "hi"},
     ]
 

@@ -49,6 +49,8 @@ class Adapter:
         self._memory = Memory()
         self._models: dict[str, Model] = {}
         self._fits: dict[Target, Target] = {}
+        self._asked: Asked | None = None
+        """How the last request was asked for; the next one mostly is the same way."""
         self._plain_reading = CallReading((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
@@ -89,8 +91,12 @@ class Adapter:
     ) -> WireRequest:
         """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
         model = self._fitted(self._asked_model(options), options)
-        asked = Asked(self.profile, model)
-        taken, sent = asked.project(options, tools, messages)
+        asked = self._asked
+        if asked is None or not asked.is_again(model, options, tools):
+            asked = Asked(self.profile, model)
+            asked.project(options, tools, messages)
+            self._asked = asked if asked.is_steady else None
+        taken, sent = asked.taken, asked.sent
         said = asked.conversation(messages)
         told = self._told(said, model, self._target(model, taken))
         body = told.turns.body(sent, taken)

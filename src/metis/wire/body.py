@@ -1,55 +1,60 @@
 """A request body whose turns are bytes already: the rest is written around them."""
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
+from metis.canonical.tools import ToolDefinition
+from metis.wire.call import AdapterOptions
 from metis.wire.shape import Wire
 
 Write = Callable[[Any], bytes]
 """Writes JSON with sorted keys."""
+Around = Callable[[AdapterOptions, Sequence[ToolDefinition]], Wire]
+"""Makes the options of a request, with its tools among them."""
 Written = bytes | memoryview
 """Turns as they stand in a list: one or several, with commas between them."""
 
 _GAP = Raw(b"[\0]")  # no JSON holds such a byte, so that it marks where the turns belong
 
 
-def write_around(options: Wire, key: str, turns: Sequence[Written], write: Write) -> bytes:
-    """The object with these options and, under `key`, the list of the turns.
+class Head(Struct, frozen=True, gc=False):
+    """What stands around the turns of a request, and what it was made of."""
 
-    >>> import msgspec
-    >>> write = msgspec.json.Encoder(order="deterministic").encode
-    >>> write_around({"a": 1, "z": 2}, "m", [b"{}", b"[]"], write)
-    b'{"a":1,"m":[{},[]],"z":2}'
-    """
-    before, after = _halves(options, key, write)
-    parts: list[Written] = [before]
-    for turn in turns:
-        parts += (turn, b",")
-    parts[-1 if turns else 1 :] = (after,)
-    return b"".join(parts)
+    tools: tuple[ToolDefinition, ...]
+    options: AdapterOptions
+    before: bytes
+    after: bytes
 
-
-def _halves(options: Wire, key: str, write: Write) -> tuple[bytes, bytes]:
-    """What stands before and behind the turns."""
-    before, _, after = write({**options, key: _GAP}).partition(b"\0")
-    return before, after
+    def is_of(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
+        """Whether it says the same: these very tools, and equal options."""
+        own = self.tools
+        return len(own) == len(tools) and all(map(is_, own, tools)) and self.options == options
 
 
 class TurnRecord:
-    """Turns that nothing can join any more; each is written once, with the first body it is in."""
+    """Turns that nothing can join any more; each is written once, with the first body it is in.
 
-    __slots__ = ("_waiting", "_written")
+    What stands around them is written again only when somebody asks otherwise.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_head", "_key", "_waiting", "_write", "_written")
+
+    def __init__(self, key: str, write: Write) -> None:
+        """The turns stand under `key`."""
+        self._key = key
+        self._write = write
         self._written: list[Written] = []
         self._waiting: list[Any] = []
+        self._head: Head | None = None
 
     def copy(self) -> "TurnRecord":
         """The same turns, to which others can be added."""
-        other = TurnRecord()
+        other = TurnRecord(self._key, self._write)
         other._written, other._waiting = [*self._written], [*self._waiting]
+        other._head = self._head
         return other
 
     @property
@@ -61,23 +66,57 @@ class TurnRecord:
         """Add turns that are complete."""
         self._waiting += turns
 
-    def body(self, options: Wire, key: str, write: Write, last: Any = None) -> bytes:
-        """The object with these options and, under `key`, the turns; `last` is not complete yet."""
-        if not self._written:
-            return self._first_body(options, key, write, last)
-        if self._waiting:
-            self._written.append(memoryview(write(self._waiting))[1:-1])
-            self._waiting = []
-        tail = () if last is None else (write(last),)
-        return write_around(options, key, (*self._written, *tail), write)
+    def body(
+        self,
+        tools: Sequence[ToolDefinition],
+        options: AdapterOptions,
+        around: Around,
+        last: Any = None,
+    ) -> bytes:
+        """The request with these turns and what `around` makes of tools and options.
 
-    def _first_body(self, options: Wire, key: str, write: Write, last: Any) -> bytes:
+        `last` is a turn that is not complete yet.
+        """
+        if not self._written:
+            return self._first_body(tools, options, around, last)
+        if self._waiting:
+            self._written.append(memoryview(self._write(self._waiting))[1:-1])
+            self._waiting = []
+        head = self._head
+        if head is None or not head.is_of(tools, options):
+            head = self._head = self._new_head(tools, options, around(options, tools))
+        parts: list[Written] = [head.before]
+        for turn in self._written:
+            parts += (turn, b",")
+        if last is None:
+            parts.pop()
+        else:
+            parts.append(self._write(last))
+        parts.append(head.after)
+        return b"".join(parts)
+
+    def _first_body(
+        self,
+        tools: Sequence[ToolDefinition],
+        options: AdapterOptions,
+        around: Around,
+        last: Any,
+    ) -> bytes:
         """The same in one go: a long history is not copied, its bytes stay where they are."""
         turns = self._waiting if last is None else [*self._waiting, last]
-        body = write({**options, key: turns})
+        wire = around(options, tools)
+        body = self._write({**wire, self._key: turns})
         if self._waiting:
-            before, after = _halves(options, key, write)
-            tail = len(after) if last is None else len(after) + len(write(last)) + len(b",")
-            self._written.append(memoryview(body)[len(before) : len(body) - tail])
+            head = self._head = self._new_head(tools, options, wire)
+            tail = len(head.after)
+            if last is not None:
+                tail += len(self._write(last)) + len(b",")
+            self._written.append(memoryview(body)[len(head.before) : len(body) - tail])
             self._waiting = []
         return body
+
+    def _new_head(
+        self, tools: Sequence[ToolDefinition], options: AdapterOptions, wire: Wire
+    ) -> Head:
+        before, _, after = self._write({**wire, self._key: _GAP}).partition(b"\0")
+        return Head(tuple(tools), options, before, after)

@@ -66,7 +66,7 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._closed = TurnRecord()
+        self._closed = TurnRecord("messages", _write)
         self._last: _Turn | Wire | None = None
         self._takes_results = False
         self._ids: dict[str, str] = {}
@@ -84,10 +84,13 @@ class Turns:
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
+        return self._closed.body(tools, options, self._around, self._last)
+
+    def _around(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
         wire = encode_options(options, tools)
         if self._system:
             wire["system"] = _encode_system(self._system)
-        return self._closed.body(wire, "messages", _write, self._last)
+        return wire
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""

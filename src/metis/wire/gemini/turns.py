@@ -47,7 +47,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._system: list[Message] = []
-        self._closed = TurnRecord()
+        self._closed = TurnRecord("contents", _write)
         self._last: _Turn | Wire | None = None
         self._has_results = False
         """Whether the last turn holds results, so that others may join them."""
@@ -72,13 +72,16 @@ class Turns:
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
-        body = encode_options(options, tools)
+        if self._is_single:
+            return _write({**self._around(options, tools), "contents": self._last})
+        return self._closed.body(tools, options, self._around, self._last)
+
+    def _around(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+        wire = encode_options(options, tools)
         if self._system:
             key, instruction = _encode_system(self._system)
-            body[key] = instruction
-        if self._is_single:
-            return _write({**body, "contents": self._last})
-        return self._closed.body(body, "contents", _write, self._last)
+            wire[key] = instruction
+        return wire
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""

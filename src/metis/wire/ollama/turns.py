@@ -81,7 +81,7 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._turns = TurnRecord()
+        self._turns = TurnRecord("messages", write_json)
         self._first: list[Message] = []
         self._known: dict[str, str] = {}
         self._calls: dict[str, tuple[int, str]] = {}
@@ -99,13 +99,9 @@ class Turns:
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
-        body = encode_options(options, tools)
         if self.is_prompt(tools, options):
-            return write_json(_encode_prompt(body, self._first))
-        if "prompt" in options.native.get(PROTOCOL, {}):
-            for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
-                body.pop(key, None)
-        return self._turns.body(body, "messages", write_json)
+            return write_json(_encode_prompt(encode_options(options, tools), self._first))
+        return self._turns.body(tools, options, _around)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""
@@ -199,6 +195,14 @@ class Turns:
             tool_call_id=keys.get("tool_call_id", UNSET),
             tool_name=keys.get("tool_name", UNSET),
         )
+
+
+def _around(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+    wire = encode_options(options, tools)
+    if "prompt" in options.native.get(PROTOCOL, NOTHING):
+        for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
+            wire.pop(key, None)
+    return wire
 
 
 def _is_placed(message: Message) -> bool:

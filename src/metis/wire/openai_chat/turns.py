@@ -64,7 +64,7 @@ class Turns:
     """The turns of a conversation, written once each."""
 
     def __init__(self) -> None:
-        self._turns = TurnRecord()
+        self._turns = TurnRecord("messages", write_json)
         self._ids: dict[str, str] = {}
 
     def copy(self) -> "Turns":
@@ -76,7 +76,7 @@ class Turns:
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
-        return self._turns.body(encode_options(options, tools), "messages", write_json)
+        return self._turns.body(tools, options, encode_options)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Add messages that were projected for this protocol."""

@@ -31,6 +31,7 @@ from metis.wire.openai_responses.calls import (
 from metis.wire.openai_responses.parts import opaque
 from metis.wire.openai_responses.said import (
     EASY,
+    TYPED,
     Entry,
     decode_said,
     encode_answered,
@@ -50,6 +51,9 @@ from metis.wire.tool_ids import CallIds
 Form = Literal["history", "echo", "stateless", "answer"]
 """Why items are written: a client's own history, an answer sent back, the same to a provider that
 keeps nothing, or an answer to a client."""
+
+EASY_RUN: Mapping[str, Any] = {"texts": [EASY]}
+"""How a run was spelled that is one message, a role and a string."""
 
 _PICTURE = "image_generation_call"
 _PNG = "png"
@@ -105,7 +109,7 @@ class Run:
             found["thoughts"] = self._thoughts
         if self._pictures:
             found["pictures"] = self._pictures
-        if any(self.texts):
+        if any(entry != TYPED for entry in self.texts):
             found["texts"] = self.texts
         return found
 
@@ -180,7 +184,7 @@ def _encode(
             if is_foreign:
                 yield encode_answered(block, item_id("msg", message_id, index))
                 continue
-            entry = next(entries, EASY)
+            entry = next(entries, TYPED)
             skipped = size_of(entry) - 1
             texts = content[index : index + skipped + 1]
             yield _shown(encode_said(texts, entry), form)  # pyright: ignore[reportArgumentType] - `_entries` has seen that they are texts

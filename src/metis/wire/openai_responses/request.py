@@ -16,7 +16,7 @@ from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.openai_responses.calls import FUNCTION
-from metis.wire.openai_responses.items import Run
+from metis.wire.openai_responses.items import EASY_RUN, Run
 from metis.wire.openai_responses.options import (
     decode_options,
     decode_tools,
@@ -82,6 +82,7 @@ class _Draft:
         self._ids = CallIds(context.session_id)
         self._run: Run | None = None
         self._plain = _make_metadata(origin=self._issuer)
+        self._easy = _make_metadata(origin=self._issuer, provider_raw={PROTOCOL: EASY_RUN})
         self._shared: dict[tuple[bool, bool, bool], MessageMetadata] = {}
 
     def messages(self) -> tuple[Message, ...]:
@@ -211,4 +212,8 @@ class _Draft:
         run = self._run
         if run is not None:
             self._run = None
-            self.add(_ASSISTANT, tuple(run.blocks), run.spelling())
+            content = tuple(run.blocks)
+            if len(content) == 1 and run.texts and not run.texts[0]:
+                self._parts.append((_ASSISTANT, content, self._easy))
+            else:
+                self.add(_ASSISTANT, content, run.spelling())

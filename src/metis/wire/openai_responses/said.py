@@ -2,7 +2,8 @@
 
 A message of the wire may hold several parts, each of which is a block of ours. How a message was
 spelled is one entry: its keys, and for each part what it says beyond its block. An empty entry is a
-message that is a role and a string.
+message that is a role and a string. What another provider said is written with its type as well:
+the API does not ask for it, but servers that speak its protocol do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ Entry = Mapping[str, Any]
 """How one message of the wire was spelled."""
 EASY: Entry = {}
 """The entry of a message that is a role and a string."""
+TYPED: Entry = {"keys": {"type": "message"}}
+"""The entry of a message that says what it is, as all are that were not spelled here."""
 
 _OWN_KEYS = frozenset({"role", "content"})
 _TEXT = "output_text"

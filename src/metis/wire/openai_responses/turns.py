@@ -22,20 +22,25 @@ from metis.canonical.tools import ToolDefinition
 from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.openai_responses.calls import Calls
-from metis.wire.openai_responses.items import Form, encode_items
+from metis.wire.openai_responses.items import EASY_RUN, Form, encode_items
 from metis.wire.openai_responses.options import encode_options
 from metis.wire.openai_responses.parts import PROTOCOL, encode_parts, write_json
 from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING, spelling_of
 
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _BETWEEN = "\n\n"
-_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
 class _Said(Struct, gc=False):
     content: str
     role: str
+
+
+class _Answered(Struct, gc=False):
+    content: str
+    role: str = "assistant"
+    type: str = "message"
 
 
 class _Output(Struct, gc=False):
@@ -95,30 +100,34 @@ class Turns:
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
         """The request body with these turns."""
-        body = encode_options(options, tools)
-        if self._instructions is not None:
-            body["instructions"] = self._instructions
-        previous = body.get("previous_response_id")
-        is_stateless = body.get("store") is False
+        given = options.native.get(PROTOCOL, NOTHING)
+        previous = given.get("previous_response_id")
+        is_stateless = given.get("store") is False
         known = 0 if previous is None else self._end_of(previous)
-        bare = _bare(self._messages[known:])
+        bare = _bare(self._messages, known)
         if bare is not None:
-            return write_json({**body, "input": bare})
+            return write_json({**self._around(options, tools), "input": bare})
         if known:
             # Only what is new follows an answer that the provider keeps (T67).
-            record = TurnRecord()
+            record = TurnRecord("input", write_json)
             record.add(self._items(self._messages[known:], is_stateless=is_stateless))
         else:
             record = self._all(is_stateless=is_stateless)
         if record.is_empty and PROTOCOL in options.native:
             # A client may leave the input out: a stored prompt or conversation has its own.
-            return write_json(body)
-        return record.body(body, "input", write_json)
+            return write_json(self._around(options, tools))
+        return record.body(tools, options, self._around)
+
+    def _around(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+        wire = encode_options(options, tools)
+        if self._instructions is not None:
+            wire["instructions"] = self._instructions
+        return wire
 
     def _all(self, *, is_stateless: bool) -> TurnRecord:
         record = self._records.get(is_stateless)
         if record is None:
-            record = self._records[is_stateless] = TurnRecord()
+            record = self._records[is_stateless] = TurnRecord("input", write_json)
         count = self._counts.get(is_stateless, 0)
         record.add(self._items(self._messages[count:], is_stateless=is_stateless))
         self._counts[is_stateless] = len(self._messages)
@@ -138,7 +147,10 @@ class Turns:
         for message in messages:
             raw = message.metadata.provider_raw
             spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
-            if spelling or not self._plain(message.role, message.content, items):
+            content = message.content
+            if spelling == EASY_RUN and len(content) == 1 and type(content[0]) is TextBlock:
+                items.append(_Said(content[0].text, "assistant"))
+            elif spelling or not self._plain(message.role, content, items):
                 self._encode(message, spelling, items, is_stateless=is_stateless)
         return items
 
@@ -147,7 +159,11 @@ class Turns:
         if len(content) == 1:
             only = content[0]
             if type(only) is TextBlock and role is not _TOOL and not only.citations:
-                items.append(_Said(only.text, _WORDS.get(role) or str(role)))
+                items.append(
+                    _Answered(only.text)
+                    if role is _ASSISTANT
+                    else _Said(only.text, "user" if role is _USER else str(role))
+                )
                 return True
             if type(only) is ToolResultBlock:
                 return self._plain_result(only, items)
@@ -159,7 +175,7 @@ class Turns:
                 call_id = self._calls.wire_id(block.id)
                 found.append(_Call(write_json(block.input).decode(), call_id, block.name))
             elif type(block) is TextBlock and not block.citations:
-                found.append(_Said(block.text, "assistant"))
+                found.append(_Answered(block.text))
             else:
                 return False
         items += found
@@ -202,11 +218,11 @@ def _instructs(message: Message) -> bool:
     return message.role is Role.SYSTEM and (not spelling or "instructions" in spelling)
 
 
-def _bare(messages: Sequence[Message]) -> str | None:
-    """The input of a client that asked with nothing but a text."""
-    if len(messages) != 1 or not spelling_of(messages[0], PROTOCOL).get("bare"):
+def _bare(messages: Sequence[Message], known: int) -> str | None:
+    """The input of a client that asked with nothing but a text, behind what is known."""
+    if len(messages) != known + 1 or not spelling_of(messages[-1], PROTOCOL).get("bare"):
         return None
-    return _text_of(messages[0].content)
+    return _text_of(messages[-1].content)
 
 
 def _text_of(content: Sequence[ContentBlock]) -> str:
