@@ -3,14 +3,14 @@
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 
 from metis import store
-from metis.canonical.errors import EventError, SettingsError, StoreError
+from metis.canonical.errors import EventError, SettingsError, StoreError, UnknownSessionError
 from metis.canonical.message import Role
 from metis.canonical.tools import SideEffects
 from metis.catalog.load import catalog
@@ -133,7 +133,7 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
             is_new=seen.record is None,
         )
         if seen.record is None:
-            await _forget_if_silent(library, session)
+            await forget_if_silent(library, session)
 
 
 async def _look(url: str, wish: Wish) -> _Seen:
@@ -275,6 +275,8 @@ async def _session(
     return session
 
 
-async def _forget_if_silent(library: Metis, session: Session) -> None:
+async def forget_if_silent(library: Metis, session: Session) -> None:
+    """Let nothing be kept of a session in which nobody said anything."""
     if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in session.messages):
-        await library.store.delete(session.id)
+        with suppress(UnknownSessionError):  # it is gone already
+            await library.store.delete(session.id)

@@ -8,10 +8,8 @@ from msgspec import Struct
 
 from metis.canonical.blocks import ContentBlock, DocumentBlock, ImageBlock, TextBlock
 from metis.store.database import Transaction
-from metis.store.reading import read_sessions
+from metis.store.reading import read_message, read_sessions
 from metis.store.records import SessionRecord
-from metis.store.rows import from_row
-from metis.store.saving import MESSAGE_COLUMNS
 
 TITLE_LENGTH = 200
 """A title is at most so long; a screen shows what it has room for."""
@@ -19,13 +17,9 @@ TITLE_LENGTH = 200
 _COUNT = (
     "SELECT count(*) FROM messages WHERE session_id = ? AND role NOT IN ('system', 'developer')"
 )
-_FIRST = (
-    f"SELECT {MESSAGE_COLUMNS} FROM journal j JOIN messages m ON m.id = j.message_id "  # noqa: S608 - no input
-    "WHERE j.session_id = ? AND m.role = 'user' ORDER BY j.seq LIMIT 1"
-)
+_FIRST = "SELECT id FROM messages WHERE session_id = ? AND role = 'user' ORDER BY id LIMIT 1"
 _ANSWERS = (
-    "SELECT m.metadata_json FROM journal j JOIN messages m ON m.id = j.message_id "
-    "WHERE j.session_id = ? AND m.role = 'assistant' ORDER BY j.seq"
+    "SELECT metadata_json FROM messages WHERE session_id = ? AND role = 'assistant' ORDER BY id"
 )
 _OTHERS = "SELECT entry_json FROM journal WHERE session_id = ? AND message_id IS NULL"
 _MARK = re.compile(r"^\s*(?:#+|>|[*-])\s+")
@@ -83,7 +77,7 @@ def _overview(transaction: Transaction, record: SessionRecord) -> Overview:
     last = next((each.model for each in reversed(answers) if each.model), None)
     return Overview(
         session=record,
-        title=title_of(from_row(first[0]).content) if first else "",
+        title=title_of(read_message(transaction, record.id, first[0][0]).content) if first else "",
         model=record.active_model or last,
         message_count=transaction.run(_COUNT, own)[0][0],
         cost_usd=sum((each.usage.cost_usd for each in (*answers, *told) if each.usage), Decimal(0)),

@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -294,6 +295,23 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.wait_for("/resume ID goes on with one; words of its title will do.")
     chat.send("/search two")
     chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
+
+
+def test_what_nobody_said_anything_in_is_not_kept(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("/new")
+    chat.wait_for("A new conversation.")
+    answered(chat, "say hello", "hello\n")
+    chat.send("/new")
+    chat.wait_for(lambda text: text.count("A new conversation.") > 1)
+    chat.send("/resume hello")
+    chat.wait_for(lambda text: text.count("say hello") > 1)
+    chat.send("/new")
+    chat.wait_for(lambda text: text.count("A new conversation.") > 2)
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    with sqlite3.connect(tmp_path / "metis" / "metis.db") as database:
+        assert database.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
+    database.close()
 
 
 @pytest.mark.parametrize("name", ["talk.md", "talk.html", "talk.json", "talk.jsonl", "t sharegpt"])

@@ -67,6 +67,7 @@ class Chat:
                 return TERMINATED
             finally:
                 preparing.cancel()
+                await self._talk.leave()
         return 0
 
     async def _prepare(self) -> None:

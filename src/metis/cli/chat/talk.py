@@ -15,6 +15,7 @@ from metis.cli.chat.sentence import sentence
 from metis.cli.chat.stage import Stage
 from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
+from metis.cli.start import forget_if_silent
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Said
 from metis.settings.thinking import told_thinking
@@ -40,6 +41,7 @@ class Talk:
         """How full the window of the model is that answers next."""
         self.record: RoutingDecisionRecord | None = None
         """Who answered last, and why."""
+        self._begun: set[str] = set()
         self.stage = Stage(screen)
         self.refresh()
 
@@ -48,8 +50,21 @@ class Talk:
         """The session that is talked in."""
         return self._session
 
-    def move(self, session: Session) -> None:
+    async def begin(self, model: str | None) -> None:
+        """Go on in a new session."""
+        session = await self.library.session(model=model)
+        self._begun.add(session.id)
+        await self.move(session)
+
+    async def leave(self) -> None:
+        """Let nothing be kept of a session that was begun here and in which nothing was said."""
+        if self._session.id in self._begun:
+            await forget_if_silent(self.library, self._session)
+
+    async def move(self, session: Session) -> None:
         """Go on in another session."""
+        if session.id != self._session.id:
+            await self.leave()
         self._session = session
         self._turn_usd = Decimal(0)
         self.refresh()

@@ -60,7 +60,7 @@ async def resume(talk: Talk, name: str) -> None:
     if held is not None and held.is_simulated != talk.library.options.simulate:
         talk.screen.say(_elsewhere(held, record.id), "yellow")
         return
-    talk.move(await talk.library.resume(record.id))
+    await talk.move(await talk.library.resume(record.id))
     show_last(talk)
 
 
@@ -74,14 +74,14 @@ def _elsewhere(held: Held, session_id: str) -> str:
 
 async def new(talk: Talk, model: str) -> None:
     """Begin a conversation with the same model, or another."""
-    talk.move(await talk.library.session(model=model or talk.session.model))
+    await talk.begin(model or talk.session.model)
     talk.screen.say("A new conversation.", "dim")
 
 
 async def fork(talk: Talk, message_id: str) -> None:
     """Go on in a copy; the conversation so far stays as it is."""
     before = talk.session.id
-    talk.move(await talk.session.fork(at=message_id or None))
+    await talk.move(await talk.session.fork(at=message_id or None))
     told = f"This is a copy; /resume {before[-SHORT:]} goes back to the original."
     talk.screen.say(told, "dim")
 
