@@ -24,6 +24,8 @@ _ANSWERS = (
 _OTHERS = "SELECT entry_json FROM journal WHERE session_id = ? AND message_id IS NULL"
 _MARK = re.compile(r"^\s*(?:#+|>|[*-])\s+")
 """What begins a line of markdown and says nothing in a title."""
+_ATTACHED = re.compile(r"[^\n]+:\n\n")
+"""How the text of a file begins: under its name."""
 
 
 class Overview(Struct, frozen=True, kw_only=True):
@@ -101,7 +103,9 @@ def title_of(content: tuple[ContentBlock, ...]) -> str:
     >>> title_of((TextBlock("# Why is\nthe sky blue?"),))
     'Why is the sky blue?'
     """
-    words = " ".join(block.text for block in content if isinstance(block, TextBlock))
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    said = (text for text in texts if not _ATTACHED.match(text))
+    words = next(said, None) or "".join(texts[:1])
     lines = (_MARK.sub("", line) for line in words[: 4 * TITLE_LENGTH].splitlines())
     title = " ".join(word for line in lines for word in line.split())
     if not title:

@@ -365,25 +365,40 @@ def test_a_swap_that_changes_the_form_only_is_not_asked_about(
     assert "in another form" not in answered(chat, "say on", "on\n").partition("say on")[2]
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ("sim: 400", "anthropic refused ("),
-        ("sim: 401", "anthropic does not take the key ("),
-        ("sim: cut 200", "anthropic was not reached ("),
-        ("@nobody hello", "There is no model 'nobody'"),
-        ("/resume nowhere", "No session has the id 'nowhere'"),
-        ("/budget much", "is no amount"),
-        ("/rewind 7", "There is no turn 7"),
-        ("/export /nowhere/at/all.md", "/nowhere/at/all.md: No such file or directory."),
-    ],
-)
+FAILS = {
+    "sim: 400": "anthropic refused (",
+    "sim: 401": "mend it and /retry, or take another model with /model.",
+    "sim: cut 200": "anthropic was not reached (",
+    "@nobody hello": "There is no model 'nobody'; /models lists all.",
+    "@nothere.txt hm": "There is no file and no model 'nothere.txt'; /models lists all.",
+    "@x.bin hm": "x.bin cannot be attached: it is neither text, nor a picture, nor a PDF.",
+    "@. hm": ". cannot be attached: it is a folder; name a file.",
+    "/model gpt5": "There is no model 'gpt5'; did you mean gpt-5",
+    "/modle": "There is no command /modle; did you mean /model?",
+    "/resume nowhere": "No session has 'nowhere' in its id or title; /sessions lists all.",
+    "/budget much": "'much' is no amount; write one in dollars, such as /budget 0.50, or none.",
+    "/budget -3": "'-3' is no amount",
+    "/thinking lots": "Thinking is one of off, on, minimal, low, medium, high, xhigh, max, auto",
+    "/rewind 7": "There is no turn 7; /rewind lists them.",
+    "/fork nope": "No message and no bookmark is named 'nope'.",
+    "/diff": "Name the model to compare with: /diff MODEL.",
+    "/export /nowhere/at/all.md": "/nowhere/at/all.md: No such file or directory.",
+    "/export x.foo": "x.foo does not say its form; write one of jsonl, markdown,",
+}
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 def test_what_fails_is_a_sentence_and_the_chat_goes_on(
-    chat: Terminal, asked: str, told: str
+    start: Start, tmp_path: Path, term: str
 ) -> None:
-    chat.send(asked)
-    chat.wait_for(told)
-    chat.send("/model gpt-5")
-    chat.wait_for("answers from now on")
-    answered(chat, "say still here", "still here")
+    chat = start(variables={"TERM": term}, rows=60)
+    (tmp_path / "work" / "x.bin").write_bytes(b"\0\1")
+    chat.wait_for("›")  # noqa: RUF001 - the mark of the prompt
+    for number, (asked, told) in enumerate(FAILS.items(), 1):
+        chat.send(asked)
+        chat.wait_for(lambda text, told=told: told in text.replace("\n", " "))
+        chat.send("/new")
+        chat.wait_for(lambda _, n=number: chat.scrollback.count("A new conversation.") == n)
+    chat.send("say still here")
+    chat.wait_for("\nstill here")
     assert "Traceback" not in chat.scrollback
