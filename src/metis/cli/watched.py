@@ -6,7 +6,6 @@ import sys
 
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.stage import Stage
-from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
 from metis.cli.start import Opened
 from metis.session.notices import TurnEnded
@@ -27,17 +26,18 @@ class Watched:
     async def run(self, said: Said) -> TurnEnded | None:
         """Show the answer; gives how it ended."""
         view = TurnView(self._screen, shows_thinking=False, is_alone=True)
+        called = {signal.SIGINT: self._stage.stop, signal.SIGWINCH: self._stage.resized}
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGWINCH, self._stage.resized)
+        for number, call in called.items():
+            loop.add_signal_handler(number, call)
         try:
             await self._stage.play(view, self._session.send(said))
         except asyncio.CancelledError:
             view.end("stopped · what came is kept")
-            if is_ending():
-                raise
-            raise KeyboardInterrupt from None  # pressed where a tool was asked about
+            raise KeyboardInterrupt from None
         finally:
-            loop.remove_signal_handler(signal.SIGWINCH)
+            for number in called:
+                loop.remove_signal_handler(number)
             view.end()
         return view.ended
 
