@@ -103,8 +103,9 @@ class Turns:
             return write_json(_encode_prompt(encode_options(options, tools), self._first))
         return self._turns.body(tools, options, _around)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._known.update(ids)
         if len(self._first) <= _MOST_OF_A_PROMPT:
             self._first += messages[: _MOST_OF_A_PROMPT + 1]
         self._turns.add(self._encode(messages))

@@ -3,7 +3,7 @@
 Each message is one turn; turns are kept as bytes, so that the next request writes what is new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -78,8 +78,9 @@ class Turns:
         """The request body with these turns."""
         return self._turns.body(tools, options, encode_options)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._ids.update(ids)
         turns: list[Any] = []
         for message in messages:
             raw = message.metadata.provider_raw

@@ -86,8 +86,9 @@ class Turns:
         other._counts = dict(self._counts)
         return other
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._calls.learn({"ids": ids})
         if messages and not self._messages and self._instructions is None:
             first = messages[0]
             if _instructs(first):
