@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from build import assistant, call, numbered, system, tool, tool_id, user
 from metis import adapters
@@ -100,3 +101,12 @@ def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
     assert [block.tool_use_id for block in blocks if type(block) is ToolResultBlock] == asked
     # Asking again changes nothing, whether or not the conversation was remembered.
     assert adapter.to_wire(said) == first == Adapter(adapter.profile).to_wire(said)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("raw", ["words", 7, None, ["a"]])
+def test_what_nobody_spelled_so_is_no_trouble(name: str, raw: object) -> None:
+    adapter = adapters.get(name)
+    plain = talk_with(tool_id())
+    odd = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))
+    assert adapter.to_wire([plain[0], odd, *plain[2:]]).body == adapter.to_wire(plain).body

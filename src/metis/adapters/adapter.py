@@ -157,12 +157,11 @@ class Adapter:
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
-        spelled = [message for message in new if message.metadata.provider_raw is not None]
-        ids = dialect.ids_of(more.calls)
-        if ids is None or not all(map(dialect.is_own, spelled)):
+        ids, is_usual, loud = dialect.ids_of(more.calls), *self._spellings(new)
+        if ids is None or not is_usual:
             own, unspelled = dialect.spell(own)
             losses += unspelled
-        losses += self._unsaid(spelled)
+        losses += self._unsaid(loud)
         turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
@@ -189,12 +188,28 @@ class Adapter:
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
 
+    def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
+        """Whether no other host of the protocol spelled a message; those that others spelled."""
+        name, own = self.name, self.profile.protocol
+        is_usual, others = True, list[Message]()
+        for message in messages:
+            metadata = message.metadata
+            raw = metadata.provider_raw
+            if raw is None:
+                continue
+            for protocol, spelling in raw.items():
+                if protocol == own:
+                    is_usual = is_usual and (metadata.provider or metadata.origin) == name
+                elif type(spelling) is not dict or not spelling.keys() <= QUIET_KEYS:
+                    others.append(message)
+        return is_usual, others
+
     def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
         """What messages say in the words of another protocol only."""
         own = self.profile.protocol
         for message in messages:
-            for protocol, spelling in (message.metadata.provider_raw or NOTHING).items():
-                if protocol == own or protocol not in CODECS or spelling.keys() <= QUIET_KEYS:
+            for protocol in message.metadata.provider_raw or ():
+                if protocol == own or protocol not in CODECS:
                     continue
                 for path in CODECS[protocol].unsaid(message):
                     reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"

@@ -24,7 +24,7 @@ from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
 from metis.projection.turns import is_begun
 from metis.wire.shape import Wire
-from metis.wire.spelling import NOTHING, extra_keys, has_foreign_spelling, spelled
+from metis.wire.spelling import NOTHING, extra_keys, spelled
 from metis.wire.tool_ids import OURS, IdRule
 
 _OUR_LENGTH = 29
@@ -70,10 +70,6 @@ class Dialect:
         self._given.update(zip(new, new, strict=True))
         self._taken |= new
         return {call: self._given[call] for call in odd}
-
-    def is_own(self, message: Message) -> bool:
-        """Whether a message has no spelling of this protocol, or one of this very host."""
-        return not has_foreign_spelling(message, self._profile.protocol, self._profile.name)
 
     def spell(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
         """The messages, each in its own spelling for this host or in one that the host takes."""
