@@ -33,7 +33,7 @@ from metis.streaming import (
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
-from metis.wire.anthropic.types import ContentBlockDelta
+from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
 from metis.wire.anthropic.types import TextDelta as SomeText
 from metis.wire.anthropic.types import ThinkingDelta as SomeThought
 from metis.wire.call import RequestContext
@@ -132,7 +132,7 @@ class StreamDecoder:
                 text = delta.thinking
                 block.thoughts.append(text)
                 events.append(ThinkingDelta(self._id, index, text))
-            else:
+            elif type(delta) is InputJsonDelta:
                 self._take_arguments(index, block, delta.partial_json, events)
         return events
 
