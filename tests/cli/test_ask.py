@@ -222,7 +222,8 @@ def test_a_session_whose_model_cannot_be_asked_now_says_so(
     assert done.exit_code == 3
     assert done.stderr == (
         "metis: this conversation was held with anthropic:claude-sonnet-4-6, and there is no key "
-        "for it now: set ANTHROPIC_API_KEY, or let another go on with -m MODEL\n"
+        "for it now: set ANTHROPIC_API_KEY, run `metis keys set anthropic`, "
+        "or let another go on with -m MODEL\n"
     )
     assert run("-c", "-m", "sim", "say on").stdout == "on\n"
 

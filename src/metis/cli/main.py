@@ -212,6 +212,7 @@ for _command in (
     store_commands.export,
     store_commands.import_session,
     store_commands.upkeep,
+    setup_commands.keys,
     setup_commands.config,
     setup_commands.doctor,
     setup_commands.completion,
