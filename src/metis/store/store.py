@@ -4,6 +4,7 @@ What is awaited here is durable when the answer comes. Reading sees one point in
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from metis.store.work import Plain, Work
 from metis.store.writer import Writer
 
 T = TypeVar("T")
+log = logging.getLogger("metis.store")
 _READERS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -102,6 +104,9 @@ class Store:
             if self._has_written and not self._has_open_work():
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(Plain(lambda tables: tables.change(sql, (self._id,))))
+        except StoreError as error:
+            # Everything acknowledged is there; whoever opens the store next looks after the rest.
+            log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
 
