@@ -25,6 +25,7 @@ CODEC = Codec(
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
     unsaid=unsaid_keys,
+    cites_in_streams="last",
     seals=True,
 )
 """Anthropic Messages, both directions."""
