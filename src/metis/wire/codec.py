@@ -12,6 +12,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.output import OutputKeys
 from metis.wire.reasoning import ReasoningKeys
 
 
@@ -97,6 +98,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Other keys of a request that mean the same at every host of the protocol."""
     reasoning: ReasoningKeys = ReasoningKeys()
     """How a request says how much the model shall think."""
+    output: OutputKeys = OutputKeys()
+    """How a request says what the answer shall be."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
     """The provider's own tools in a request, where they have a shape of their own."""
     unsaid_of_tools: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
