@@ -231,7 +231,8 @@ class Calling:
         return 0 if asked is None else round((time.monotonic() - asked.started_s) * 1000)
 
     def _request(self, served: Served) -> WireRequest:
-        options = replace(self._setup.options, model=served.id, stream=True)
+        options = self._conversation.options(self._setup.options)
+        options = replace(options, model=served.id, stream=True)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
         request = served.adapter.to_wire(messages, self._setup.tools, options)

@@ -14,6 +14,7 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.output import OutputKeys
 from metis.wire.reasoning import ReasoningKeys
+from metis.wire.spelling import NOTHING
 
 
 class StreamReader(Protocol):
@@ -48,8 +49,8 @@ class StreamWriter(Protocol):
 class TurnWriter(Protocol):
     """Writes the turns of a conversation, each once, and request bodies with them."""
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for the protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for the protocol; `ids` are those of odd calls."""
         ...
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
