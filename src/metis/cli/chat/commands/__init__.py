@@ -10,6 +10,21 @@ from metis.cli.chat.talk import Talk
 __all__ = ["COMMANDS", "Command", "run_command"]
 
 LEAVING = ("quit", "exit", "q")
+ELSEWHERE = {
+    "clear": "new",
+    "reset": "new",
+    "undo": "rewind",
+    "tokens": "context",
+    "usage": "cost",
+    "save": "export",
+    "load": "resume",
+    "history": "sessions",
+    "reasoning": "thinking",
+    "think": "thinking",
+    "compress": "compact",
+    "redo": "retry",
+}
+"""What other programs call the same."""
 
 _ALL = (
     *model.COMMANDS,
@@ -41,5 +56,7 @@ async def run_command(talk: Talk, text: str) -> bool:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    if name in ELSEWHERE:
+        near = [ELSEWHERE[name]]
     hint = f"did you mean /{near[0]}?" if near else "/help lists all."
     return f"There is no command /{name}; {hint}"
