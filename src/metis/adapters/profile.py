@@ -85,6 +85,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What of JSON Schema it takes in the definition of a tool."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
+    needs_definitions: bool = False
+    """Whether a history with calls is refused if no tool is defined (T36)."""
     asks_for_usage: bool = False
     """Whether a stream tells its usage only if asked with `stream_options`."""
 

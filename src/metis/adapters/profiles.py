@@ -111,6 +111,7 @@ PROFILES: Mapping[str, Profile] = {
             system_in_list=False,
         ),
         default_length=DEFAULT_MAX_TOKENS,
+        needs_definitions=True,
         schemas=_PLAIN_ROOT,
         ids=IdRule(prefix="toolu_"),
         documents=True,

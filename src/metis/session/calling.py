@@ -27,6 +27,7 @@ from metis.session.answer import (
 )
 from metis.session.conversation import Conversation
 from metis.session.facts import estimate
+from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
 from metis.session.purse import Purse
@@ -234,7 +235,8 @@ class Calling:
         options = replace(self._setup.options, model=served.id, stream=True)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
-        request = served.adapter.to_wire(messages, self._setup.tools, options)
+        tools, options = with_former(self._setup.tools, options, self._conversation.seen, served)
+        request = served.adapter.to_wire(messages, tools, options)
         losses = self._told.new_losses(served.id, request.losses)
         if losses:
             self._tell(Lost(turn_id=self._turn_id, model=served.id, losses=losses))
