@@ -1,24 +1,33 @@
 """How the store takes it to grow: the same work with more and more stored.
 
-Sessions have 100 messages each. `append` is one at a time into a new session, `load` a whole
-session from the middle of what is stored, `search` looks for two words that most messages hold,
-everywhere and in one session.
+Sessions have ten messages each, so that ten million messages are a million sessions. `append` is
+one at a time into new sessions, `load` are whole sessions from all over the store, `search` looks
+for two words that most messages hold, everywhere and in one session, `open` is a second store on
+the same database. Each is the median of a number of tries.
 """
 
 import asyncio
+import random
+import statistics
 from collections.abc import Sequence
 
+from store_bulk import SESSION_SIZE, fill_store, session_id
 from store_floors import Clock, Time
 
 from canonical import make_messages
 from metis import store
-from metis.canonical import Message, new_session_id, new_tool_use_id, new_ulid
+from metis.canonical import (
+    Message,
+    new_session_id,
+    new_tool_use_id,
+    new_ulid,
+    validate_session,
+)
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
 from metis.store import Store
 
-_SESSION_SIZE = 100
-_AT_ONCE = 20
+_TRIES = 25
 _make_message = made(Message)
 _make_use = made(ToolUseBlock)
 _make_result = made(ToolResultBlock)
@@ -62,13 +71,19 @@ async def append_one_by_one(keep: Store, messages: Sequence[Message]) -> Time:
     return clock.read(len(messages))
 
 
-async def load(keep: Store, session_id: str, newest: int | None = None) -> Time:
+async def load(keep: Store, name: str, newest: int | None = None) -> Time:
     """A session into typed objects, all or its newest messages."""
-    await keep.sessions(1)
+    await keep.session(name)
     clock = Clock()
-    found = await keep.messages(session_id, newest=newest)
+    found = await keep.messages(name, newest=newest)
     whole = clock.read(1)
     return Time(whole.elapsed / len(found), whole.cpu / len(found))
+
+
+def _middle(times: Sequence[Time]) -> Time:
+    """The medians of elapsed time and of CPU time."""
+    elapsed, cpu = zip(*times, strict=True)
+    return Time(statistics.median(elapsed), statistics.median(cpu))
 
 
 class Growth:
@@ -76,9 +91,9 @@ class Growth:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._template = make_messages(_SESSION_SIZE)
-        self._stored = 0
-        self._middle = ""
+        turns = make_messages(SESSION_SIZE + 2)
+        self._template = [*turns[: SESSION_SIZE - 1], turns[-1]]
+        self._sessions = 0
 
     async def run(self, sizes: Sequence[int]) -> None:
         """Measure at each size."""
@@ -92,32 +107,35 @@ class Growth:
                 print(f"{size:>10}" + "".join(cells), flush=True)
 
     async def _fill(self, keep: Store, size: int) -> None:
-        while self._stored < size:
-            parts = copies(
-                self._template, min(_AT_ONCE, (size - self._stored) // _SESSION_SIZE + 1)
-            )
-            for part in parts:
-                await keep.create_session(part[0].session_id)
-            await asyncio.gather(*(keep.append_all(part) for part in parts))
-            self._stored += sum(map(len, parts))
-            if self._stored >= size // 2 and not self._middle.startswith(f"{size} "):
-                self._middle = f"{size} {parts[0][0].session_id}"
+        """Store sessions up to a size, and have them all in the search index."""
+        await keep.search("warm")
+        count = size // SESSION_SIZE - self._sessions
+        await asyncio.to_thread(fill_store, self._url, self._sessions + 1, count)
+        self._sessions += count
         await keep.search("warm")
 
     async def _measure(self, keep: Store) -> list[Time]:
-        appended = await append_one_by_one(keep, copies(self._template, 1)[0])
-        self._stored += _SESSION_SIZE
-        middle = self._middle.split()[1]
-        loaded = await load(keep, middle)
-        await keep.search("rates")
+        news = copies(self._template, _TRIES)
+        chance = random.Random(self._sessions)  # noqa: S311 - the same draw in every run
+        some = [session_id(chance.randint(1, self._sessions)) for _ in range(_TRIES)]
+        assert validate_session(await keep.messages(some[0])) == []  # noqa: S101 - what is no session measures nothing
+        return [
+            _middle([await append_one_by_one(keep, part) for part in news]),
+            _middle([await load(keep, each) for each in some]),
+            _middle([await self._search(keep, None) for _ in some]),
+            _middle([await self._search(keep, each) for each in some]),
+            _middle([await self._open() for _ in some]),
+        ]
+
+    async def _search(self, keep: Store, name: str | None) -> Time:
         clock = Clock()
-        await keep.search("traced table", limit=5)
-        everywhere = clock.read(1000)
-        clock = Clock()
-        await keep.search("traced table", limit=5, session_id=middle)
-        inside = clock.read(1000)
+        found = await keep.search("traced table", limit=5, session_id=name)
+        assert found  # noqa: S101 - as above
+        return clock.read(1000)
+
+    async def _open(self) -> Time:
         clock = Clock()
         another = store.open(self._url, recover=False)
         opened = clock.read(1000)
         await another.close()
-        return [appended, loaded, everywhere, inside, opened]
+        return opened

@@ -474,7 +474,7 @@ def test_a_shared_option_goes_where_it_is_known(name: str) -> None:
 
 SPELLED = {
     "model": "gpt-4o",
-    "messages": [{"role": "user", "content": "hi"}],
+    "messages": [{"role": "user", "content": "say hi in JSON"}],
     "seed": 7,
     "logit_bias": {"1": 2},
     "presence_penalty": 0.5,

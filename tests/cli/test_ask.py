@@ -200,6 +200,33 @@ def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatc
     assert "held with the simulator" in done.stderr
 
 
+def test_a_model_that_the_simulator_stood_in_for_goes_on_there() -> None:
+    run("-m", "sim:gpt-5", "my name is Ada")
+    done = run("-c", "--json", "what is my name?")
+    told = json.loads(done.stdout)
+    assert "Ada" in told["text"]
+    assert (told["model"], told["is_simulated"]) == ("openai:gpt-5", True)
+
+
+def test_a_session_whose_model_cannot_be_asked_now_says_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def keep() -> None:
+        async with store.open(Places.of().store_url) as kept:
+            await kept.create_session(
+                workspace_path=Path.cwd(), active_model="anthropic:claude-sonnet-4-6"
+            )
+
+    asyncio.run(keep())
+    done = run("-c", "go on")
+    assert done.exit_code == 3
+    assert done.stderr == (
+        "metis: this conversation was held with anthropic:claude-sonnet-4-6, and there is no key "
+        "for it now: set ANTHROPIC_API_KEY, or let another go on with -m MODEL\n"
+    )
+    assert run("-c", "-m", "sim", "say on").stdout == "on\n"
+
+
 def test_happenings_are_traced_without_words(home: Path) -> None:
     run("say hush hush")
     data = b"".join(path.read_bytes() for path in home.glob("trace.db*"))

@@ -163,10 +163,9 @@ def test_options_of_gemini_that_have_no_place_elsewhere_are_told() -> None:
     assert sorted(loss.path for loss in wire.losses) == [
         "$.cachedContent",
         "$.generationConfig.candidateCount",
-        "$.generationConfig.responseJsonSchema",
-        "$.generationConfig.responseMimeType",
         "$.generationConfig.thinkingConfig.includeThoughts",
         "$.labels",
+        "$.output.strict",
         "$.reasoning",
         "$.safetySettings",
         "$.top_k",

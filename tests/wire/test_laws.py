@@ -118,6 +118,41 @@ def test_no_silent_loss(source: str, target: str) -> None:
                 )
 
 
+@pytest.mark.row("T115", "T117", "T210")
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_no_silent_loss_of_the_form_of_the_answer(source: str, target: str) -> None:
+    """What an answer shall be is asked of the target, too, or told as lost; so is each part."""
+    for key, body in recorded(source):
+        request = adapters.get(source).from_wire_request(body, CONTEXT)
+        wanted = request.options.output
+        if wanted is None:
+            continue
+        options = replace(request.options, model=None)
+        wire = adapters.get(target).to_wire(request.messages, request.tools, options)
+        found = adapters.get(target).from_wire_request(wire.body, CONTEXT).options.output
+        told = {loss.path for loss in wire.losses}
+        assert found is not None or "$.output" in told, key
+        said = set(strings(json.loads(wire.body)))
+        for place in ("name", "description"):
+            part = getattr(wanted, place)
+            assert not part or any(part in text for text in said) or f"$.output.{place}" in told
+        if "$.output" in told or found is None:
+            continue
+        assert found.strict is wanted.strict or "$.output.strict" in told, key
+        schema = dict(found.schema or {})
+        for place, part in (("title", wanted.name), ("description", wanted.description)):
+            if schema.get(place) == part and place not in (wanted.schema or {}):
+                schema.pop(place, None)
+        assert schema == (wanted.schema or {}) or "$.output.schema" in told, key
+
+
+@pytest.mark.row("T115")
+@pytest.mark.parametrize("source", ADAPTERS)
+def test_there_are_requests_that_ask_for_a_form_of_the_answer(source: str) -> None:
+    asked = [adapters.get(source).from_wire_request(body, CONTEXT) for _, body in recorded(source)]
+    assert any(request.options.output is not None for request in asked)
+
+
 def strings(value: Any) -> Iterator[str]:
     """Every string in a JSON value, and in the JSON inside of strings."""
     match value:

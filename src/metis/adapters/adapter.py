@@ -33,7 +33,12 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.shape import maybe_list, maybe_object
-from metis.wire.spelling import has_foreign_spelling, without_spelling
+from metis.wire.spelling import (
+    NOTHING,
+    QUIET_KEYS,
+    has_foreign_spelling,
+    without_spelling,
+)
 
 log = logging.getLogger("metis.adapters")
 
@@ -152,10 +157,12 @@ class Adapter:
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
-        if _are_spelled(new) or not dialect.takes(more.calls):
+        ids, is_usual, loud = dialect.ids_of(more.calls), *self._spellings(new)
+        if ids is None or not is_usual:
             own, unspelled = dialect.spell(own)
-            losses += (*unspelled, *self._unsaid(new))
-        turns.add(own)
+            losses += unspelled
+        losses += self._unsaid(loud)
+        turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
         if calls is not None and sent.calls:
@@ -183,17 +190,27 @@ class Adapter:
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
 
+    def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
+        """Whether no other host of the protocol spelled a message; those that others spelled."""
+        name, own = self.name, self.profile.protocol
+        is_usual, others = True, list[Message]()
+        for message in messages:
+            metadata = message.metadata
+            raw = metadata.provider_raw
+            if raw is None:
+                continue
+            for protocol, spelling in raw.items():
+                if protocol == own:
+                    is_usual = is_usual and (metadata.provider or metadata.origin) == name
+                elif type(spelling) is not dict or not spelling.keys() <= QUIET_KEYS:
+                    others.append(message)
+        return is_usual, others
+
     def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
         """What messages say in the words of another protocol only."""
         own = self.profile.protocol
-        spelled = [
-            (message, raw)
-            for message in messages
-            if (raw := message.metadata.provider_raw) is not None
-            and (own not in raw or len(raw) > 1)
-        ]
-        for message, raw in spelled:
-            for protocol in raw:
+        for message in messages:
+            for protocol in message.metadata.provider_raw or ():
                 if protocol == own or protocol not in CODECS:
                     continue
                 for path in CODECS[protocol].unsaid(message):
@@ -362,14 +379,6 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
-
-
-def _are_spelled(messages: Sequence[Message]) -> bool:
-    """Whether some message remembers how a protocol spelled it."""
-    for message in messages:  # noqa: SIM110 - a loop is faster, and every request comes by
-        if message.metadata.provider_raw is not None:
-            return True
-    return False
 
 
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

@@ -1,21 +1,26 @@
 """Calls in an answer, read as what was meant: our names, and one block a call.
 
 A name that was changed for the provider is ours again (T111); calls that a model glued into one
-string (T35) or wrapped in one call (T140) are taken apart, each with an id of its own.
+string (T35) or wrapped in one call (T140) are taken apart, each with an id of its own. A call of
+the tool that stands for the answer is the answer; nobody else sees the tool (T116).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message
+from metis.canonical.metadata import StopReason
 from metis.projection.calls import wire_name
 from metis.streaming import (
     MessageComplete,
     StreamError,
     StreamEvent,
+    TextDelta,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
@@ -23,6 +28,9 @@ from metis.streaming import (
 from metis.streaming.arguments import split_arguments
 from metis.wire.codec import StreamReader
 from metis.wire.shape import maybe_list, maybe_object, maybe_text
+
+ANSWER_TOOL = "metis_answer"
+"""The tool that stands for the answer, where a model is made to call one."""
 
 _WRAPPERS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
 
@@ -37,11 +45,20 @@ class CallReading:
 
     def read(self, message: Message) -> Message:
         """The message with its calls as they were meant."""
-        if not self._ours and not _has_invalid_calls(message.content):
+        if not self._ours and not _has_odd_calls(message.content):
             return message
         content: list[ContentBlock] = []
+        has_answer = False
         for block in message.content:
-            content += self.parts(block) if isinstance(block, ToolUseBlock) else (block,)
+            if not isinstance(block, ToolUseBlock):
+                content.append(block)
+            elif self.is_answer(block.name):
+                has_answer = True
+                content.append(TextBlock(answer_text(block)))
+            else:
+                content += self.parts(block)
+        if has_answer:
+            return _answered(message, tuple(content))
         same = len(content) == len(message.content) and all(
             one is other for one, other in zip(content, message.content, strict=True)
         )
@@ -67,6 +84,10 @@ class CallReading:
         """Our name of a tool that the provider calls so."""
         return self._ours.get(theirs, theirs)
 
+    def is_answer(self, name: str) -> bool:
+        """Whether a call of that name is the answer: nobody declared such a tool."""
+        return name == ANSWER_TOOL and ANSWER_TOOL not in self._ours
+
     def is_wrapper(self, name: str) -> bool:
         """Whether a call of that name may hold others: nobody declared such a tool."""
         return bool(self._ours) and name in _WRAPPERS and name not in self._ours
@@ -82,11 +103,36 @@ class CallReading:
         ]
 
 
-def _has_invalid_calls(content: Sequence[ContentBlock]) -> bool:
-    for block in content:  # noqa: SIM110 - a loop is faster, and every answer comes by
-        if type(block) is ToolUseBlock and block.invalid is not None:
+def _has_odd_calls(content: Sequence[ContentBlock]) -> bool:
+    for block in content:
+        if type(block) is ToolUseBlock and (block.invalid is not None or block.name == ANSWER_TOOL):
             return True
     return False
+
+
+def answer_text(call: ToolUseBlock) -> str:
+    """The answer that a call of the answer's own tool gives."""
+    return call.invalid.raw if call.invalid else msgspec.json.encode(call.input).decode()
+
+
+def _answered(message: Message, content: tuple[ContentBlock, ...]) -> Message:
+    """The message with the answer in the place of the call; of its spelling the ids are left."""
+    metadata = message.metadata
+    raw = metadata.provider_raw
+    if raw is not None:
+        metadata = replace(metadata, provider_raw=_ids_of(raw))
+    calls = any(isinstance(block, ToolUseBlock) for block in content)
+    if metadata.stop_reason is StopReason.TOOL_USE and not calls:
+        metadata = replace(metadata, stop_reason=StopReason.END_TURN)
+    return replace(message, content=content, metadata=metadata)
+
+
+def _ids_of(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return {
+        protocol: {"ids": ids}
+        for protocol, spelling in raw.items()
+        if (ids := maybe_object(spelling).get("ids"))
+    } or None
 
 
 class CallReader:
@@ -114,10 +160,12 @@ class CallReader:
         return self._read_all(self._reader.finish())
 
     def _read_all(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        if not (self._shift or self._held) and not any(
-            type(event) in _ABOUT_CALLS for event in events
-        ):
-            return events
+        if not (self._shift or self._held):
+            for event in events:
+                if type(event) in _ABOUT_CALLS:
+                    break
+            else:
+                return events
         return [read for event in events for read in self._read(event)]
 
     def _read(self, event: StreamEvent) -> list[StreamEvent]:
@@ -133,24 +181,33 @@ class CallReader:
             case ToolUseEnd():
                 return self._end(event)
             case MessageComplete():
-                return [replace(event, message=self._reading.read(event.message))]
+                message = self._reading.read(event.message)
+                reason = message.metadata.stop_reason or event.stop_reason
+                return [replace(event, message=message, stop_reason=reason)]
             case StreamError() if event.message is not None:
                 held, self._held = self._held, []
+                if held and self._is_answer(held[0]):
+                    held = []
                 return [*held, replace(event, message=self._reading.read(event.message))]
             case _:
                 return [event]
 
     def _start(self, event: ToolUseStart) -> list[StreamEvent]:
         self._names[event.tool_use_id] = event.tool_name
-        if self._reading.is_wrapper(event.tool_name):
+        if self._reading.is_wrapper(event.tool_name) or self._is_answer(event):
             self._held = [event]
             return []
         return [replace(event, tool_name=self._reading.name(event.tool_name))]
+
+    def _is_answer(self, event: StreamEvent) -> bool:
+        return type(event) is ToolUseStart and self._reading.is_answer(event.tool_name)
 
     def _end(self, event: ToolUseEnd) -> list[StreamEvent]:
         held, self._held = self._held, []
         name = self._names.get(event.tool_use_id, "")
         call = ToolUseBlock(event.tool_use_id, name, event.final_input, event.invalid)
+        if self._reading.is_answer(name):
+            return [TextDelta(event.message_id, event.content_block_index, answer_text(call))]
         first, *others = self._reading.parts(call)
         if not others and first.name == self._reading.name(name):
             return [*held, event]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
 from metis.adapters.container import runs_code, with_container
+from metis.adapters.forming import Forming, words_message
 from metis.adapters.model import Model
 from metis.adapters.profile import Profile
 from metis.adapters.thinking import Thinking
@@ -48,6 +49,7 @@ class Asked:
         self.lost: list[LostOption] = []
         self._thinking = Thinking(model, profile.protocol, self.lost)
         self._is_cached = False
+        self._forming: Forming | None = None
 
     def project(
         self,
@@ -65,6 +67,9 @@ class Asked:
         rule = self._model.thinking
         if self._wish is None or self._wish[0].native:
             return False
+        output = self._wish[0].output
+        if output is not None and output.schema is None:
+            return False  # whether it has to be told in words depends on the conversation
         return rule is None or not rule.begins_loops
 
     def is_again(
@@ -86,6 +91,8 @@ class Asked:
         own = options.native.get(protocol)
         if own is not None and options.origin is None:
             check_search(profile, self._model.name, own, tools, self._codec)
+        if options.output is not None and not self._is_spelled(options):
+            options, tools = self._formed(options, tools, messages)
         asked = self._options(options, tools, messages)
         if not is_own(options, profile):
             tools, asked = named(profile, tools, asked, self.lost)
@@ -107,14 +114,41 @@ class Asked:
 
     def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages beside these options: a kept prefix has its own instructions (T178)."""
-        if not self._is_cached:
+        words = None if self._forming is None else self._forming.words
+        if not self._is_cached and words is None:
             return messages
         leading = (Role.SYSTEM, Role.DEVELOPER)
         first = next((n for n, one in enumerate(messages) if one.role not in leading), 0)
+        session = messages[0].session_id if messages else ""
+        if not self._is_cached and words is not None:
+            said = words_message(words, session, Role.SYSTEM)
+            return [*messages[:first], said, *messages[first:]]
         if first:
             reason = "the kept prefix that is named has instructions of its own"
             self.lost.append(LostOption("systemInstruction", reason))
-        return messages[first:]
+        asked = () if words is None else (words_message(words, session, Role.USER),)
+        return [*messages[first:], *asked]
+
+    def _is_spelled(self, options: AdapterOptions) -> bool:
+        """Whether a client of the provider asked for this very form, of this very model."""
+        if not is_own(options, self._profile):
+            return False
+        spelled = options.native[self._profile.protocol]
+        is_same = spelled.get("model", self._model.name) == self._model.name
+        return is_same and self._codec.output.decode(spelled).output == options.output
+
+    def _formed(
+        self,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
+    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
+        """With the form of the answer told in the way that the model takes (T115-T117)."""
+        wanted = options.output
+        if wanted is None:
+            return options, tools
+        self._forming = Forming(self._profile, self._model, self._codec, self.lost)
+        return self._forming.fit(options, wanted, tools, messages)
 
     def _names_cache(self, options: AdapterOptions) -> bool:
         """Whether a prefix is named that was kept before, by somebody else than a client."""
@@ -148,6 +182,8 @@ class Asked:
         asked = self._told(self._allowed(asked, tools), native)
         if wish.reasoning is not None or options.reasoning is not None:
             asked = self._spelled(asked, native)
+        if self._forming is not None:
+            asked = self._spelled_form(asked, native)
         return replace(asked, native={own: native} if native else {})
 
     def _own_options(
@@ -163,23 +199,30 @@ class Asked:
         # Where the path names the model, the body does not tell which one the client asked for.
         is_same = model == spelled.get("model", model)
         said = self._codec.reasoning.decode(spelled).reasoning
-        if is_same and said == options.reasoning:
+        if is_same and said == options.reasoning and self._forming is None:
             return asked
         # Another model than the client asked for may take less (T48, T183).
         wish = self._thinking.fit(asked, has_tools=bool(tools), messages=messages)
         taken = wish if is_same else self._taken(wish)
-        if wish.reasoning is None and options.reasoning is None:
-            return taken
         native = dict(spelled)
-        return replace(
-            self._spelled(taken, native), native={**options.native, self._profile.protocol: native}
-        )
+        if wish.reasoning is not None or options.reasoning is not None:
+            taken = self._spelled(taken, native)
+        if self._forming is not None:
+            taken = self._spelled_form(taken, native)
+        return replace(taken, native={**options.native, self._profile.protocol: native})
 
     def _spelled(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
         """The wish for thoughts, said in the form that the model takes (T206)."""
         rule, keys = self._model.thinking, self._codec.reasoning
         keys.spell(native, options.reasoning, None if rule is None else rule.form)
         return replace(options, reasoning=keys.decode(native).reasoning)
+
+    def _spelled_form(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
+        """The form of the answer, said in the dialect that the model reads."""
+        keys = self._codec.output
+        if keys.decode(native).output != options.output:
+            keys.spell(native, options.output, self._model.output.dialect)
+        return replace(options, output=keys.decode(native).output)
 
     def _taken(self, options: AdapterOptions) -> AdapterOptions:
         """Without what the provider or the model refuses."""
@@ -268,6 +311,7 @@ class Asked:
         refused = self._model.refused | self._thinking.refused.keys()
         known = codec.common_keys - profile.unknown_keys - refused
         shared = codec.shared_keys | codec.reasoning.decode(spelled).keys
+        shared |= codec.output.decode(spelled).keys
         for key in _own_keys(spelled, shared | known):
             reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
             self.lost.append(LostOption(key, reason))
@@ -313,6 +357,7 @@ def _foreign(
         shared = frozenset[str]()
         if codec is not None:
             shared = codec.shared_keys | codec.reasoning.decode(keys).keys
+            shared |= codec.output.decode(keys).keys
         for key in _own_keys(keys, shared):
             yield LostOption(key, f"the option {key!r} of {protocol} has no place here")
         yield from lost_tools(protocol, keys, tools, codec)

@@ -7,8 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
-from metis.catalog.load import catalog, reasoning, refusals, token_table
+from metis.catalog.load import catalog, output, reasoning, refusals, token_table
 from metis.catalog.models import AdapterCapabilities, ModelInfo
+from metis.catalog.output import ALL, OBJECTS, OutputRule
 from metis.catalog.reasoning import ThinkingRule
 from metis.catalog.tokens import TokenRates
 from metis.projection.target import Target
@@ -29,6 +30,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Options of which it takes one only."""
     thinking: ThinkingRule | None
     """How it can be told how much to think; None for a model that does not."""
+    output: OutputRule
+    """What it can be told of its answer."""
     rates: TokenRates
     """What costs how many tokens."""
 
@@ -41,19 +44,22 @@ class _Facts(NamedTuple):
     conflicts: tuple[tuple[str, ...], ...]
     least_cached_tokens: int
     thinking: ThinkingRule | None
+    output: OutputRule
     rates: TokenRates
 
 
 @lru_cache(maxsize=1000)
 def _facts(model: str) -> _Facts:
     """The catalogue, asked once for each model: it goes through its rules by name."""
-    known = refusals()
+    known, entry = refusals(), catalog().entries.get(model)
+    takes_schemas = entry is None or entry.capabilities.supports_structured_output
     return _Facts(
-        catalog().entries.get(model),
+        entry,
         known.of(model),
         known.conflicts_of(model),
         known.least_cached_of(model),
         reasoning().of(model),
+        output().of(model) or (ALL if takes_schemas else OBJECTS),
         token_table().rates(model),
     )
 
@@ -75,5 +81,6 @@ def model_of(profile: Profile, name: str) -> Model:
         refused=refused,
         conflicts=facts.conflicts,
         thinking=None if is_known_not_to else facts.thinking,
+        output=facts.output,
         rates=facts.rates,
     )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
 from metis.catalog.models import AdapterCapabilities
+from metis.projection.answer_schemas import ANY_ANSWER, AnswerRule
 from metis.projection.schemas import SchemaRule
 from metis.projection.target import Target
 from metis.wire.tool_ids import IdRule
@@ -83,6 +84,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
     schemas: SchemaRule = SchemaRule()
     """What of JSON Schema it takes in the definition of a tool."""
+    answers: AnswerRule = ANY_ANSWER
+    """What of JSON Schema it takes for an answer."""
+    strict_answers: AnswerRule | None = None
+    """The same for an answer that must keep to its schema, where that is said with a flag."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
     needs_definitions: bool = False

@@ -5,6 +5,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed
+from metis.projection.answer_schemas import (
+    ANTHROPIC_ANSWER,
+    GEMINI_ANSWER,
+    OPENAI_ANSWER,
+    OPENAI_STRICT,
+)
 from metis.projection.schemas import SchemaRule
 from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
 from metis.wire.tool_ids import IdRule
@@ -28,6 +34,7 @@ _GEMINI = Profile(
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
     named_cache="cachedContent",
+    answers=GEMINI_ANSWER,
     documents=True,
     audio_media_types=frozenset(
         {
@@ -74,6 +81,8 @@ _RESPONSES = Profile(
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
     schemas=_PLAIN_ROOT,
+    answers=OPENAI_ANSWER,
+    strict_answers=OPENAI_STRICT,
     ids=IdRule(prefix="call_"),
     documents=True,
     url_blocks=frozenset({"image", "document"}),
@@ -113,6 +122,7 @@ PROFILES: Mapping[str, Profile] = {
         default_length=DEFAULT_MAX_TOKENS,
         needs_definitions=True,
         schemas=_PLAIN_ROOT,
+        answers=ANTHROPIC_ANSWER,
         ids=IdRule(prefix="toolu_"),
         documents=True,
         document_media_types=frozenset({"application/pdf"}),
@@ -152,6 +162,8 @@ PROFILES: Mapping[str, Profile] = {
         refused_options=frozenset({"top_k"}),
         length_key="max_completion_tokens",
         schemas=_PLAIN_ROOT,
+        answers=OPENAI_ANSWER,
+        strict_answers=OPENAI_STRICT,
         own_tools=frozenset({"function", "custom"}),
         strict_tools=True,
         asks_for_usage=True,
@@ -212,6 +224,7 @@ COMPATIBLE = Profile(
     refused_options=frozenset({"top_k"}),
     length_key="max_tokens",
     schemas=SchemaRule(plain_root=True, references=False, booleans=False),
+    strict_answers=OPENAI_STRICT,
     wants_descriptions=True,
     asks_for_usage=True,
     ids=IdRule(prefix="call_", longest=40),

@@ -11,6 +11,7 @@ from typing import Any
 from metis.canonical.errors import CatalogDataError, UnknownPricingError
 from metis.canonical.problem import Problem
 from metis.catalog.models import Catalog, read_catalog
+from metis.catalog.output import OutputTable, read_output
 from metis.catalog.prices import PriceTable, read_price_table
 from metis.catalog.reasoning import ReasoningTable, read_reasoning
 from metis.catalog.refusals import Refusals, read_refusals
@@ -50,6 +51,13 @@ def reasoning() -> ReasoningTable:
     """How models can be told how much to think."""
     name = "reasoning.toml"
     return read_reasoning(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+
+
+@cache
+def output() -> OutputTable:
+    """Which models can be told what their answer shall be."""
+    name = "output.toml"
+    return read_output(_parse((_DATA / name).read_text(encoding="utf-8"), name))
 
 
 @cache

@@ -79,6 +79,11 @@ def cli() -> None:
     type=click.Path(path_type=Path),
     help="Show a text, a picture or a PDF; several times for several.",
 )
+@click.option(
+    "--thinking",
+    metavar="LEVEL",
+    help="How much to think: off, on, minimal to max, a number of tokens, auto.",
+)
 @click.option("--system", metavar="TEXT", help="What the model is told first; new sessions only.")
 @click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
 @click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
@@ -91,6 +96,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     model: str | None,
     session_id: str | None,
     files: tuple[Path, ...],
+    thinking: str | None,
     system: str | None,
     store: str | None,
     is_continued: bool,
@@ -115,6 +121,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         model=model,
         store=store,
         tools=tools,
+        thinking=thinking,
         system=system,
         session_id=session_id,
         is_continued=is_continued,

@@ -27,11 +27,16 @@ def show(source: str, store: str | None) -> None:
 @click.command()
 @STORE
 @click.option("--limit", default=100, show_default=True, help="How many at most.")
-def sessions(store: str | None, limit: int) -> None:
-    """List the stored sessions, the one that changed last first."""
-    from metis.cli.stored import print_sessions
+@click.option("--here", "is_here", is_flag=True, help="Only those of this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> None:
+    """List conversations, the one that changed last first: what was asked, who answered, the cost.
 
-    sys.exit(print_sessions(store, limit))
+    In a pipe each is a line that begins with its whole id.
+    """
+    from metis.cli.sessions import print_sessions
+
+    sys.exit(print_sessions(store, limit, is_here=is_here, as_json=as_json))
 
 
 @click.command()

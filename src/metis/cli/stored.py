@@ -30,19 +30,6 @@ def with_store(url: str | None, work: Work, *, recover: bool = True) -> int:
     return guarded(lambda: asyncio.run(run()))
 
 
-def print_sessions(url: str | None, limit: int) -> int:
-    """Print the sessions that changed last, one a line."""
-
-    async def work(keep: Store) -> int:
-        for session in await keep.sessions(limit):
-            when = session.updated_at.strftime("%Y-%m-%d %H:%M")
-            model = session.active_model or "-"
-            click.echo(f"{session.id}  {when}  {model}  {session.workspace_path}".rstrip())
-        return 0
-
-    return with_store(url, work, recover=False)
-
-
 def print_session(url: str | None, session_id: str) -> int:
     """Print a session as a conversation for people."""
 

@@ -19,9 +19,10 @@ _DEEPEST = 60
 _DEFINITIONS = ("$defs", "definitions")
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _FOLDED = frozenset({"$ref", *_UNIONS})
-_SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
-_LISTS = frozenset({*_UNIONS, "prefixItems", "items"})
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
+SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
+LISTS = frozenset({*_UNIONS, "prefixItems", "items"})
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
+"""The keywords that hold one schema, a list of them, and schemas by name."""
 _LIMITS = frozenset(
     {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 )
@@ -119,12 +120,12 @@ class _Shaping:
             yield key, self._value(key, value, inside, depth + 1)
 
     def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
-        if key in _NAMED and isinstance(value, dict):
+        if key in NAMED and isinstance(value, dict):
             named = cast("_Schema", value).items()
             return {name: self._part(part, inside, depth) for name, part in named}
-        if key in _LISTS and isinstance(value, list):
+        if key in LISTS and isinstance(value, list):
             return [self._part(part, inside, depth) for part in cast("list[Any]", value)]
-        if key in _SINGLE or (key == "additionalProperties" and isinstance(value, dict)):
+        if key in SINGLE or (key == "additionalProperties" and isinstance(value, dict)):
             return self._part(value, inside, depth)
         return value
 
@@ -148,18 +149,7 @@ class _Shaping:
         return {**_object(found), **self._part(beside, inside, depth + 1)}
 
     def _definition(self, name: str) -> Any:
-        """What a local reference points to; None if it points to nothing here."""
-        if not name.startswith("#"):
-            return None
-        found: Any = self._schema
-        for step in unquote(name[1:]).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = dict(enumerate(cast("list[Any]", found)))
-                found = found.get(int(key)) if key.isdecimal() else None
-            else:
-                found = _object(found).get(key)
-        return cast("Any", found) if isinstance(found, dict | bool) else None
+        return definition(self._schema, name)
 
     def _scalars(self, schema: _Schema) -> _Schema:
         """Types, enums and limits as the target writes them."""
@@ -244,6 +234,21 @@ class _Shaping:
                 ]
                 plain = _merged(plain, objects, needs_all=union == "allOf")
         return plain
+
+
+def definition(schema: Mapping[str, Any], name: str) -> Any:
+    """What a local reference of a schema points to; None if it points to nothing there."""
+    if not name.startswith("#"):
+        return None
+    found: Any = schema
+    for step in unquote(name[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = dict(enumerate(cast("list[Any]", found)))
+            found = found.get(int(key)) if key.isdecimal() else None
+        else:
+            found = _object(found).get(key)
+    return cast("Any", found) if isinstance(found, dict | bool) else None
 
 
 def _merged(schema: _Schema, objects: list[_Schema], *, needs_all: bool) -> _Schema:

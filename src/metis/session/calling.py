@@ -247,7 +247,8 @@ class Calling:
 
     def _request(self, served: Served) -> WireRequest:
         can_stream = served.adapter.capabilities(served.id).supports_streaming
-        options = replace(self._setup.options, model=served.id, stream=can_stream or None)
+        options = self._conversation.options(self._setup.options)
+        options = replace(options, model=served.id, stream=can_stream or None)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
         tools, options = with_former(self._setup.tools, options, self._conversation.seen, served)

@@ -1,7 +1,7 @@
 """Models: the names that people use, who serves them, and under which name they are priced."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from urllib.parse import urlsplit
@@ -95,7 +95,13 @@ class Models:
 
     def configured(self) -> frozenset[str]:
         """The providers that can be called: there is a key, or none is needed."""
-        return frozenset(self._configured())
+        return frozenset(filter(self.is_configured, adapters.names()))
+
+    def is_configured(self, provider: str) -> bool:
+        """Whether one of them can be called now."""
+        profile = adapters.profile_of(provider)
+        is_open = provider in self._urls or profile.auth.variable is None
+        return is_open or bool(self._keys.of(profile)[0])
 
     def price(self, usage: Usage, served: Served, at: datetime) -> Usage:
         """The usage with its cost; without a price it says so, and the log does once."""
@@ -118,12 +124,6 @@ class Models:
             moved = profile.moved(self._urls.get(provider), self._accounts.get(provider))
             found = self._adapters[provider] = Adapter(moved)
         return found
-
-    def _configured(self) -> Iterator[str]:
-        for name in adapters.names():
-            profile = adapters.profile_of(name)
-            if name in self._urls or profile.auth.variable is None or self._keys.of(profile)[0]:
-                yield name
 
 
 def _is_local(profile: Profile) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from metis.store import schema
+from metis.store.copying import new_file
 from metis.store.database import SESSION_TABLES, Rows, Transaction
 from metis.store.sqlite_file import (
     APPLICATION_ID,
@@ -298,9 +299,8 @@ class SqliteDatabase:
 
     def backup(self, target: Path) -> None:
         """Copy everything to a file, while others go on."""
-        if target.exists():
-            raise StoreUnavailableError(f"{target}: it is there already", hint="name a new file")
         with (
+            new_file(target),
             told(self.name),
             closing(sqlite3.connect(target)) as copy,
             closing(self._connect()) as source,

@@ -4,6 +4,7 @@ What is awaited here is durable when the answer comes. Reading sees one point in
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from metis.store.appending import Append, prepare
 from metis.store.checking import problems_of
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.overview import Overview, read_overviews
 from metis.store.recording import Record
 from metis.store.records import (
     EVENT_COLUMNS,
@@ -34,9 +36,11 @@ from metis.store.rows import to_micros
 from metis.store.saving import Save
 from metis.store.tables import Tables
 from metis.store.words import words_of_row
-from metis.store.writer import Plain, Work, Writer
+from metis.store.work import Plain, Work
+from metis.store.writer import Writer
 
 T = TypeVar("T")
+log = logging.getLogger("metis.store")
 _READERS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -100,6 +104,9 @@ class Store:
             if self._has_written and not self._has_open_work():
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(Plain(lambda tables: tables.change(sql, (self._id,))))
+        except StoreError as error:
+            # Everything acknowledged is there; whoever opens the store next looks after the rest.
+            log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
 
@@ -159,6 +166,12 @@ class Store:
         """The sessions that changed last, newest first."""
         return await self._read(lambda t: reading.read_sessions(t, limit))
 
+    async def overviews(
+        self, limit: int = 100, *, workspace_path: str | None = None
+    ) -> list[Overview]:
+        """The same with what was asked first, who answered, how much and for how much."""
+        return await self._read(lambda t: read_overviews(t, limit, workspace_path))
+
     # Messages and entries
 
     async def append(self, message: Message, *, renew_ids: bool = False) -> MessageEntry:
@@ -175,8 +188,7 @@ class Store:
         if not self._has_written:
             await self._sign()
         self._touched.add(message.session_id)
-        entries = await self._writer.submit(work, work.session_ids, work.size)
-        return entries[0]
+        return (await self._writer.submit(work))[0]
 
     async def append_all(
         self, messages: Iterable[Message], *, renew_ids: bool = False
@@ -368,16 +380,15 @@ class Store:
     async def _write(self, work: Work) -> Any:
         if not self._has_written:
             await self._sign()
-        session_ids: Sequence[str] = getattr(work, "session_ids", ())
-        self._touched.update(session_ids)
-        return await self._writer.submit(work, session_ids, getattr(work, "size", 0))
+        self._touched.update(work.session_ids)
+        return await self._writer.submit(work)
 
     async def _sign(self) -> None:
         """Leave our name, so that the next one knows if we die."""
         sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
         values = (self._id, to_micros(self._now()))
         work = Plain(lambda tables: tables.change(sql, values))
-        await self._writer.submit(work, (), 0)
+        await self._writer.submit(work)
         self._has_written = True
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:

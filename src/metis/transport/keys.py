@@ -82,7 +82,8 @@ class Keys:
             read = tomllib.loads(self._file.read_text())
         except (OSError, ValueError) as error:
             # The text of a TOML error may hold a piece of the file, and so of a key.
-            reason = f"{self._file} cannot be read as TOML ({type(error).__name__})"
+            wanted = 'a line [keys], and under it lines such as openai = "…"'
+            reason = f"{self._file} cannot be read ({type(error).__name__}); it has to be {wanted}"
             raise KeyFileError(reason) from None
         keys = read.get("keys", {})
         if not isinstance(keys, dict):

@@ -13,6 +13,7 @@ from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
+from metis.wire.output import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 UNPRICED = "unpriced"
@@ -80,6 +81,7 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
+    output: OutputFormat | None = None
     tells_thoughts: bool = False
     """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
     native: Mapping[str, Mapping[str, Any]] = {}

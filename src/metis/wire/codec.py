@@ -12,7 +12,9 @@ from metis.canonical.tools import ToolDefinition
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.output import OutputKeys
 from metis.wire.reasoning import ReasoningKeys
+from metis.wire.spelling import NOTHING
 
 
 class StreamReader(Protocol):
@@ -47,8 +49,8 @@ class StreamWriter(Protocol):
 class TurnWriter(Protocol):
     """Writes the turns of a conversation, each once, and request bodies with them."""
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for the protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for the protocol; `ids` are those of odd calls."""
         ...
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
@@ -97,6 +99,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Other keys of a request that mean the same at every host of the protocol."""
     reasoning: ReasoningKeys = ReasoningKeys()
     """How a request says how much the model shall think."""
+    output: OutputKeys = OutputKeys()
+    """How a request says what the answer shall be."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
     """The provider's own tools in a request, where they have a shape of their own."""
     unsaid_of_tools: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None

@@ -3,6 +3,7 @@
 from metis.wire.anthropic.blocks import PROTOCOL
 from metis.wire.anthropic.errors import decode_error, encode_error
 from metis.wire.anthropic.options import SHARED_KEYS
+from metis.wire.anthropic.output import OUTPUT
 from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream import StreamDecoder
@@ -24,6 +25,7 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
+    output=OUTPUT,
     unsaid=unsaid_keys,
     cites_in_streams="last",
     seals=True,

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.anthropic.blocks import PROTOCOL
+from metis.wire.anthropic.output import OUTPUT
 from metis.wire.anthropic.thinking import REASONING
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
@@ -55,8 +56,8 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken = REASONING.decode(wire).reasoning
-    return AdapterOptions(**_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -69,6 +70,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     stated = {key: value for key, value in _stated(options).items() if value is not None}
     wire |= {key: value for key, value in stated.items() if key in changed}
     REASONING.write(wire, options.reasoning, is_free=options.origin is None)
+    OUTPUT.write(wire, options.output, is_free=options.origin is None)
     if tuple(tools) != decode_tools(wire.get("tools")):
         server = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
         wire["tools"] = [*encode_tools(tools), *server]

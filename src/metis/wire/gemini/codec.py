@@ -4,6 +4,7 @@ from metis.wire.codec import Codec
 from metis.wire.gemini.errors import decode_error, encode_error
 from metis.wire.gemini.names import PROTOCOL
 from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS
+from metis.wire.gemini.output import OUTPUT
 from metis.wire.gemini.request import decode_request
 from metis.wire.gemini.response import decode_response, encode_response
 from metis.wire.gemini.stream import StreamDecoder
@@ -25,6 +26,7 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
+    output=OUTPUT,
     common_keys=COMMON_KEYS,
     server_tools=server_tools,
     unsaid_of_tools=unsaid_of_tools,

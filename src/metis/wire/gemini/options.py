@@ -6,6 +6,7 @@ from typing import Any, cast
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.gemini.names import PROTOCOL, field, snake, spelled_key
+from metis.wire.gemini.output import OUTPUT
 from metis.wire.gemini.thinking import REASONING
 from metis.wire.gemini.tools import decode_tools, encode_tools
 from metis.wire.shape import Wire, maybe_list, maybe_object
@@ -49,8 +50,10 @@ _WORDS: Mapping[ToolMode, str] = {
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken = REASONING.decode(wire).reasoning
-    return AdapterOptions(model=model, **_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    return AdapterOptions(
+        model=model, **_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire}
+    )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -67,6 +70,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if options.tool_choice != remembered.get("tool_choice"):
         _set_choice(wire, options.tool_choice)
     REASONING.write(wire, options.reasoning, is_free=options.origin is None)
+    OUTPUT.write(wire, options.output, is_free=options.origin is None)
     own = field(wire, "tools")
     if tuple(tools) != decode_tools(own):
         wire[spelled_key(wire, "tools")] = encode_tools(tools, own)

@@ -98,3 +98,35 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "prefixItems": _schemas,
     **dict.fromkeys(_LIMITS, _limit),
 }
+
+
+def dialect_schema(schema: Mapping[str, Any]) -> Wire:
+    """The same in the dialect of a schema that was brought there but for its types."""
+    return {key: _WRITERS.get(key, _same)(value) for key, value in schema.items()}
+
+
+def _capital(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _written(value: Any) -> Any:
+    return dialect_schema(cast("Wire", value)) if isinstance(value, dict) else value
+
+
+def _all_written(value: Any) -> Any:
+    return [_written(item) for item in cast("list[Any]", value)] if _is_list(value) else value
+
+
+def _named_written(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _written(item) for name, item in cast("Wire", value).items()}
+
+
+_WRITERS: Mapping[str, Callable[[Any], Any]] = {
+    "type": _capital,
+    "items": _written,
+    "properties": _named_written,
+    "anyOf": _all_written,
+    "prefixItems": _all_written,
+}

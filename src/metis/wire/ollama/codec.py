@@ -3,6 +3,7 @@
 from metis.wire.codec import Codec
 from metis.wire.ollama.errors import decode_error, encode_error
 from metis.wire.ollama.options import SHARED_KEYS
+from metis.wire.ollama.output import OUTPUT
 from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
 from metis.wire.ollama.stream import StreamDecoder
@@ -24,6 +25,7 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
+    output=OUTPUT,
     route=route,
     unsaid=unsaid_keys,
     pictures=True,

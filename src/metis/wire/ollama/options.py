@@ -11,6 +11,7 @@ from typing import Any
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions
 from metis.wire.functions import spell_functions
+from metis.wire.ollama.output import OUTPUT
 from metis.wire.ollama.thinking import REASONING
 from metis.wire.ollama.types import PROTOCOL
 from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
@@ -49,9 +50,14 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
     # A server streams unless it is told not to.
     stream = wire.get("stream") is not False
     model = maybe_text(wire.get("model"))
-    spoken = REASONING.decode(wire).reasoning
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
     return AdapterOptions(
-        model=model, stream=stream, reasoning=spoken, native={PROTOCOL: native}, **shared
+        model=model,
+        stream=stream,
+        reasoning=spoken,
+        output=output,
+        native={PROTOCOL: native},
+        **shared,
     )
 
 
@@ -71,6 +77,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if native is None or wants_stream != (body.get("stream") is not False):
         body["stream"] = wants_stream
     REASONING.write(body, options.reasoning, is_free=options.origin is None)
+    OUTPUT.write(body, options.output, is_free=options.origin is None)
     spell_functions(body, tools)
     return body
 

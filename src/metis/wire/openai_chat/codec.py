@@ -2,6 +2,7 @@
 
 from metis.wire.codec import Codec
 from metis.wire.openai_chat.assistant import cite
+from metis.wire.openai_chat.output import OUTPUT
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.openai_chat.request import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
@@ -57,6 +58,7 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
+    output=OUTPUT,
     common_keys=COMMON_KEYS,
     unsaid=unsaid_keys,
     cite=cite,

@@ -6,6 +6,7 @@ from typing import Any, cast
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.functions import spell_functions
+from metis.wire.openai_chat.output import OUTPUT
 from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.openai_chat.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object
@@ -22,8 +23,8 @@ _LENGTHS = ("max_completion_tokens", "max_tokens")
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken = REASONING.decode(wire).reasoning
-    return AdapterOptions(**_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -38,6 +39,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         key = next((key for key in _LENGTHS if key in native), _LENGTHS[0])
         _set(native, key, options.max_output_tokens)
     REASONING.write(native, options.reasoning, is_free=options.origin is None)
+    OUTPUT.write(native, options.output, is_free=options.origin is None)
     spell_functions(native, tools)
     if not native.get("tools"):
         # Without tools the flag is an error (T114); a spelled request had its reasons.

@@ -3,6 +3,7 @@
 from metis.wire.codec import Codec
 from metis.wire.openai_errors import decode_error, encode_error
 from metis.wire.openai_responses.options import COMMON_KEYS, SHARED_KEYS, fit_target
+from metis.wire.openai_responses.output_format import OUTPUT
 from metis.wire.openai_responses.parts import PROTOCOL
 from metis.wire.openai_responses.request import decode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
@@ -24,6 +25,7 @@ CODEC = Codec(
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
+    output=OUTPUT,
     common_keys=COMMON_KEYS,
     fit=fit_target,
     cite=cite,

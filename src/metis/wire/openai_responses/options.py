@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.projection.target import Target
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
+from metis.wire.openai_responses.output_format import OUTPUT
 from metis.wire.openai_responses.parts import PROTOCOL
 from metis.wire.openai_responses.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object
@@ -90,8 +91,8 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken = REASONING.decode(wire).reasoning
-    return AdapterOptions(**_shared(wire), reasoning=spoken, native={PROTOCOL: wire})
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
@@ -104,6 +105,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         if ours != remembered.get(name):
             _set(native, key, _render(ours))
     REASONING.write(native, options.reasoning, is_free=options.origin is None)
+    OUTPUT.write(native, options.output, is_free=options.origin is None)
     spelled = maybe_list(native.get("tools"))
     if decode_tools(spelled) != tuple(tools):
         foreign = [tool for tool in spelled if _decode_tool(maybe_object(tool)) is None]

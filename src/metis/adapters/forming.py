@@ -1,0 +1,229 @@
+"""Forming: what an answer shall be, told a model in the way that it takes; the rest is reported.
+
+The ways, in their order (T115-T117):
+
+- The provider itself makes the model write JSON, by a schema or not.
+- The model is made to call a tool whose arguments are the answer. Nobody else sees the tool: in
+  the answer the call is text again.
+- The model is asked in words. That is the way where it thinks and so cannot be made to call.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import msgspec
+from msgspec.structs import replace
+
+from metis.adapters.answer_calls import ANSWER_TOOL
+from metis.adapters.model import Model
+from metis.adapters.profile import Profile
+from metis.adapters.toolbox import LostOption
+from metis.canonical.blocks import TextBlock
+from metis.canonical.ids import hashed_tool_id
+from metis.canonical.message import Message, Role
+from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.catalog.output import OutputKind
+from metis.projection.answer_schemas import fit_answer
+from metis.projection.calls import wire_name
+from metis.projection.loss import Change
+from metis.wire.call import AdapterOptions, ToolChoice
+from metis.wire.codec import Codec
+from metis.wire.output import OutputFormat
+
+_KEY = "output"
+_TOLD = "Gives the answer. Call it once, when the whole answer is known."
+_ANY: OutputKind = "object"
+_ALONE = "Answer with JSON only, with nothing before or after it and no fence around it"
+_OBJECT = {"type": "object"}
+
+
+class Forming:
+    """Brings the wish for a form of the answer to what one model takes."""
+
+    def __init__(
+        self, profile: Profile, model: Model, codec: Codec, lost: list[LostOption]
+    ) -> None:
+        self._profile = profile
+        self._model = model
+        self._codec = codec
+        self._lost = lost
+        self.words: str | None = None
+        """What the model is asked in words, beside the conversation."""
+
+    def fit(
+        self,
+        options: AdapterOptions,
+        output: OutputFormat,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message],
+    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
+        """The options and tools with which the answer gets its form."""
+        native, reason = self._native(output, has_tools=bool(tools))
+        if native is not None:
+            if native.schema is None:
+                self._say_json(messages)
+            return replace(options, output=native), tools
+        plain = replace(options, output=None)
+        forced = self._forced(output, options, has_tools=bool(tools))
+        if forced is not None:
+            self._alter(f"{reason}: the answer is asked for as a call of a tool")
+            self._loosen(output)
+            return replace(plain, tool_choice=forced), (*tools, _answer_tool(output))
+        self._alter(f"{reason}: the answer is asked for in words")
+        self._loosen(output)
+        self.words = _words(output)
+        if output.schema is not None and _takes(self._model, _ANY, has_tools=bool(tools)):
+            return replace(options, output=OutputFormat()), tools
+        return plain, tools
+
+    def _native(self, output: OutputFormat, *, has_tools: bool) -> tuple[OutputFormat | None, str]:
+        """What the provider is told itself; None with the reason if it cannot be."""
+        name, rule = self._model.name, self._model.output
+        kind: OutputKind = _ANY if output.schema is None else "schema"
+        if kind not in rule.takes:
+            what = "schema" if kind == "schema" else "wish for just any JSON"
+            return None, f"{name} takes no {what}"
+        if has_tools and not rule.beside_tools:
+            return None, f"{name} takes no form of its answer beside tools"
+        if output.schema is None:
+            return output, ""
+        return self._shaped(output)
+
+    def _shaped(self, output: OutputFormat) -> tuple[OutputFormat | None, str]:
+        """With a schema that the provider takes, under a name that it takes."""
+        profile, schema = self._profile, output.schema or {}
+        fitted = fit_answer(schema, profile.answers)
+        if fitted.refusal is not None:
+            return None, f"{profile.name} takes no such schema, for {fitted.refusal}"
+        if output.strict and profile.strict_answers is not None:
+            strict = fit_answer(schema, profile.strict_answers)
+            refusal = strict.refusal
+            if not self._model.output.keeps_to_schemas:
+                refusal = f"{self._model.name} can only try"
+            if refusal is None:
+                fitted = strict
+            else:
+                output = replace(output, strict=False)
+                reason = f"{profile.name} cannot promise to keep to it, for {refusal}"
+                self._lost.append(LostOption(f"{_KEY}.strict", reason, Change.ALTERED))
+        self._lost += (
+            LostOption(f"{_KEY}.schema", f"at {profile.name}: {change}", Change.ALTERED)
+            for change in fitted.changes
+        )
+        if not self._codec.output.names:
+            return self._nameless(replace(output, schema=fitted.schema)), ""
+        name = output.name or _text(schema.get("title"))
+        called = None if name is None else wire_name(name)
+        if output.name is not None and called != output.name:
+            reason = f"the schema {output.name!r} is sent as {called}"
+            self._lost.append(LostOption(f"{_KEY}.name", reason, Change.ALTERED))
+        return replace(output, schema=fitted.schema, name=called), ""
+
+    def _nameless(self, output: OutputFormat) -> OutputFormat:
+        """With name and description in the schema, where the protocol has no other place."""
+        schema = dict(output.schema or {})
+        for key, said in (("title", output.name), ("description", output.description)):
+            if said and schema.setdefault(key, said) != said:
+                place = "name" if key == "title" else key
+                reason = f"{self._profile.name} has no place for it beside that of the schema"
+                self._lost.append(LostOption(f"{_KEY}.{place}", reason))
+        if not output.strict:
+            reason = f"{self._profile.name} always keeps to a schema"
+            self._lost.append(LostOption(f"{_KEY}.strict", reason, Change.ALTERED))
+        return OutputFormat(schema)
+
+    def _forced(
+        self, output: OutputFormat, options: AdapterOptions, *, has_tools: bool
+    ) -> ToolChoice | None:
+        """The choice that makes the model answer with a call; None if it cannot be made to."""
+        profile, model, choice = self._profile, self._model, options.tool_choice
+        schema = output.schema or _OBJECT
+        if not model.capabilities.supports_tools or "tool_choice" in profile.refused_options:
+            return None
+        if "forced_tools" in model.refused or schema.get("type") != "object":
+            return None
+        if self._thinks(options) and not self._calls_while_thinking():
+            return None
+        if choice is not None and choice.mode == "tool":
+            # Somebody wants another tool called now; the answer comes after it.
+            return None
+        if has_tools and (choice is None or choice.mode != "none"):
+            return ToolChoice("required")
+        return ToolChoice("tool", ANSWER_TOOL)
+
+    def _thinks(self, options: AdapterOptions) -> bool:
+        rule, asked = self._model.thinking, options.reasoning
+        if rule is None:
+            return False
+        return rule.starts if asked is None else not asked.is_off
+
+    def _calls_while_thinking(self) -> bool:
+        rule = self._model.thinking
+        if rule is None:
+            return True
+        return rule.takes_force and self._profile.protocol not in rule.lone_in
+
+    def _say_json(self, messages: Sequence[Message]) -> None:
+        """Speak of JSON, where a provider wants that to be done and nobody did."""
+        if not self._model.output.wants_word or _speaks_of_json(messages):
+            return
+        self.words = f"{_ALONE}."
+        reason = f"{self._profile.name} wants to be told of JSON in words, too"
+        self._lost.append(LostOption(_KEY, reason, Change.SYNTHESISED))
+
+    def _loosen(self, output: OutputFormat) -> None:
+        if output.schema is None or not output.strict:
+            return
+        reason = "nothing makes the model keep to the schema"
+        self._lost.append(LostOption(f"{_KEY}.strict", reason, Change.ALTERED))
+
+    def _alter(self, reason: str) -> None:
+        self._lost.append(LostOption(_KEY, reason, Change.ALTERED))
+
+
+def _takes(model: Model, kind: OutputKind, *, has_tools: bool) -> bool:
+    return kind in model.output.takes and (model.output.beside_tools or not has_tools)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _speaks_of_json(messages: Sequence[Message]) -> bool:
+    return any(
+        "json" in block.text.lower()
+        for message in messages
+        for block in message.content
+        if type(block) is TextBlock
+    )
+
+
+def _words(output: OutputFormat) -> str:
+    if output.schema is None:
+        return f"{_ALONE}: one object."
+    about = "".join(f"\n{said}" for said in (output.name, output.description) if said)
+    schema = msgspec.json.encode(output.schema).decode()
+    return f"{_ALONE}, which keeps to this JSON Schema:{about}\n{schema}"
+
+
+def _answer_tool(output: OutputFormat) -> ToolDefinition:
+    about = " ".join(said for said in (output.name, output.description) if said)
+    return ToolDefinition(
+        name=ANSWER_TOOL,
+        description=f"{_TOLD} {about}".rstrip(),
+        input_schema=output.schema or _OBJECT,
+        side_effects=SideEffects.NONE,
+    )
+
+
+@lru_cache(maxsize=64)
+def words_message(words: str, session_id: str, role: Role) -> Message:
+    """The message that asks in words; the same words are the same message."""
+    return Message(
+        id=hashed_tool_id(session_id, words).removeprefix("tu_"),
+        session_id=session_id,
+        role=role,
+        content=(TextBlock(words),),
+        created_at=datetime(1970, 1, 1, tzinfo=UTC),
+    )
