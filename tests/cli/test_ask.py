@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 import metis
 from metis import store
-from metis.cli.ask import first_code
 from metis.cli.choice import SIMULATED, Chooser
+from metis.cli.code import first_code
 from metis.cli.main import cli
 from metis.cli.start import Wish, opened
 from metis.settings import Places, load

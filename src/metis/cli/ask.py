@@ -1,7 +1,6 @@
 """`metis QUESTION`: one question, one answer; or a conversation if nothing is asked."""
 
 import asyncio
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
+from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
 from metis.cli.start import Opened, Wish, has_tools, opened
@@ -22,7 +22,6 @@ from metis.session.session import Said
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _WHOLE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
 
 
@@ -210,12 +209,6 @@ class _Paper:
         if not self._at_line_start:
             click.echo()
             self._at_line_start = True
-
-
-def first_code(text: str) -> str:
-    """The first block of code in a text; all of it if there is none."""
-    found = _FENCE.search(text)
-    return found[2] if found else text
 
 
 def _verdict(ended: TurnEnded | None, text: str) -> int:

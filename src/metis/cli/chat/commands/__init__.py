@@ -2,7 +2,7 @@
 
 import difflib
 
-from metis.cli.chat.commands import about, conversation, export, model, money, sessions, tools
+from metis.cli.chat.commands import about, conversation, copy, export, model, money, sessions, tools
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.commands.help import help_command
 from metis.cli.chat.talk import Talk
@@ -30,6 +30,7 @@ _ALL = (
     *model.COMMANDS,
     *conversation.COMMANDS,
     *sessions.COMMANDS,
+    *copy.COMMANDS,
     *export.COMMANDS,
     *money.COMMANDS,
     *about.COMMANDS,
