@@ -16,8 +16,8 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
-from metis.adapters.serving import served
-from metis.adapters.tags import TagReader, join, joined, split
+from metis.adapters.serving import ServedStream, served, tell
+from metis.adapters.tags import TagReader, TagWriter, join, joined, split
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -84,8 +84,7 @@ class Adapter:
         """
         request = self.preview(messages, tools, options)
         if request.losses and log.isEnabledFor(logging.WARNING):
-            for loss in request.losses:
-                log.warning("%s", loss, extra=_fields(loss))
+            tell(request.losses)
         return request
 
     def preview(
@@ -292,13 +291,16 @@ class Adapter:
         elif self.profile.tags_thoughts:
             message = join(message)
         message, losses = served(message, self.profile)
-        for loss in losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        tell(losses)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
         """An encoder that writes events as this provider streams them."""
-        return self._codec.stream_writer(self._context(context))
+        context = self._context(context)
+        writer = self._codec.stream_writer(context)
+        if self.profile.tags_thoughts:
+            writer = TagWriter(writer, self.name)
+        return ServedStream(writer, self.profile, context.session_id)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
@@ -382,13 +384,3 @@ def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
 def _is_begun(messages: Sequence[Message]) -> bool:
     """Whether the last answer shall be gone on with; it is written otherwise when others follow."""
     return not messages or messages[-1].role is Role.ASSISTANT
-
-
-def _fields(loss: Loss) -> dict[str, str]:
-    return {
-        "session_id": loss.session_id,
-        "message_id": loss.message_id,
-        "block_type": loss.block_type,
-        "adapter": loss.adapter,
-        "reason": loss.reason,
-    }
