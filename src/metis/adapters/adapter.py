@@ -16,8 +16,9 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
-from metis.adapters.serving import served
-from metis.adapters.tags import TagReader, join, joined, split
+from metis.adapters.scope import ScopeReader, known, stamped
+from metis.adapters.serving import ServedStream, served, tell
+from metis.adapters.tags import TagReader, TagWriter, join, joined, split
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -84,8 +85,7 @@ class Adapter:
         """
         request = self.preview(messages, tools, options)
         if request.losses and log.isEnabledFor(logging.WARNING):
-            for loss in request.losses:
-                log.warning("%s", loss, extra=_fields(loss))
+            tell(request.losses)
         return request
 
     def preview(
@@ -171,6 +171,8 @@ class Adapter:
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
+        if self.profile.scope:
+            messages = known(messages, self.profile)
         return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
@@ -244,7 +246,8 @@ class Adapter:
         """About how many tokens a request will take, told at once and without a network."""
         asked = self._model(self.wire_model(model))
         sent = tools if asked.capabilities.supports_tools else ()
-        return Estimate(asked.rates, asked.target).of(messages, sent)
+        told = known(messages, self.profile) if self.profile.scope else messages
+        return Estimate(asked.rates, asked.target).of(told, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -254,6 +257,8 @@ class Adapter:
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thoughts:
             message = split(message, self.name)
+        if self.profile.scope:
+            message = stamped(message, self.profile)
         return self._reading(context).read(message)
 
     async def stream_response(
@@ -273,6 +278,8 @@ class Adapter:
         reader = self._codec.stream_reader(context)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
+        if self.profile.scope:
+            reader = ScopeReader(reader, self.profile)
         return CallReader(reader, self._reading(context))
 
     def from_wire_request(
@@ -292,13 +299,16 @@ class Adapter:
         elif self.profile.tags_thoughts:
             message = join(message)
         message, losses = served(message, self.profile)
-        for loss in losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        tell(losses)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
         """An encoder that writes events as this provider streams them."""
-        return self._codec.stream_writer(self._context(context))
+        context = self._context(context)
+        writer = self._codec.stream_writer(context)
+        if self.profile.tags_thoughts:
+            writer = TagWriter(writer, self.name)
+        return ServedStream(writer, self.profile, context.session_id)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
@@ -382,13 +392,3 @@ def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
 def _is_begun(messages: Sequence[Message]) -> bool:
     """Whether the last answer shall be gone on with; it is written otherwise when others follow."""
     return not messages or messages[-1].role is Role.ASSISTANT
-
-
-def _fields(loss: Loss) -> dict[str, str]:
-    return {
-        "session_id": loss.session_id,
-        "message_id": loss.message_id,
-        "block_type": loss.block_type,
-        "adapter": loss.adapter,
-        "reason": loss.reason,
-    }

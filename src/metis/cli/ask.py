@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
+from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
 from metis.cli.start import Opened, Wish, has_tools, opened
@@ -31,6 +32,8 @@ class Question(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     piped: bytes = b""
     as_json: bool = False
+    is_extracted: bool = False
+    """Whether only the first block of code is wanted."""
 
     @property
     def is_empty(self) -> bool:
@@ -65,9 +68,22 @@ class Printed(Struct, frozen=True, kw_only=True):
     is_simulated: bool
 
 
-def run_ask(words: Sequence[str], files: Sequence[Path], wish: Wish, *, as_json: bool) -> int:
+def run_ask(
+    words: Sequence[str],
+    files: Sequence[Path],
+    wish: Wish,
+    *,
+    as_json: bool,
+    is_extracted: bool = False,
+) -> int:
     """Answer one question, or start a conversation at the terminal."""
-    question = Question(words=" ".join(words), files=tuple(files), piped=_piped(), as_json=as_json)
+    question = Question(
+        words=" ".join(words),
+        files=tuple(files),
+        piped=_piped(),
+        as_json=as_json,
+        is_extracted=is_extracted,
+    )
     if not question.is_empty:
         return guarded(lambda: asyncio.run(_answer(question, wish)))
     if not _has_terminal():
@@ -88,7 +104,7 @@ def _piped() -> bytes:
 
 
 async def _talk(wish: Wish) -> int:
-    from metis.cli.chat import run  # noqa: PLC0415 - loaded only for a conversation
+    from metis.cli.chat.chat import run  # noqa: PLC0415 - loaded only for a conversation
 
     async with opened(wish) as ready:
         return await run(ready)
@@ -99,21 +115,34 @@ async def _answer(question: Question, wish: Wish) -> int:
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
+        if sys.stdout.isatty() and not question.as_json and not question.is_extracted:
+            return await _show(said, ready)
         paper = _Paper(ready, question)
         async for event in ready.session.send(said):
             paper.take(event)
         return paper.finish()
 
 
+async def _show(said: Said, ready: Opened) -> int:
+    from metis.cli.watched import Watched  # noqa: PLC0415 - loaded only where somebody watches
+
+    ended = await Watched(ready).run(said)
+    message = None if ended is None else ended.message
+    text = "" if message is None else words_of(message.content)
+    return _verdict(ended, text)
+
+
 class _Paper:
-    """Where the answer goes: to a terminal as it comes, to a pipe when it is whole."""
+    """Where the answer goes that no terminal shows: when it is whole, or as it comes."""
 
     def __init__(self, ready: Opened, question: Question) -> None:
         self._ready = ready
         self._as_json = question.as_json
+        self._is_extracted = question.is_extracted
         is_given_tools = has_tools(ready.loaded, ready.choice)
         # In a pipe the words before a call are no answer, and only the end tells which they are.
-        self._streams = not question.as_json and (sys.stdout.isatty() or not is_given_tools)
+        is_plain = not question.as_json and not question.is_extracted
+        self._streams = is_plain and not is_given_tools
         self._is_watched = sys.stderr.isatty()
         self._losses: list[Loss] = []
         self._ended: TurnEnded | None = None
@@ -134,7 +163,7 @@ class _Paper:
                 self._tell(f"→ {event.call.name}")
             case CallFailed() if event.next_in_s is not None:
                 self._tell(f"{event.model}: {event.error_class}, again in {event.next_in_s:.1f} s")
-            case Warned():
+            case Warned() if event.code != "outage":  # the error says the same
                 self._tell(event.text)
             case _:
                 pass
@@ -147,14 +176,11 @@ class _Paper:
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))
         elif not self._streams:
-            click.echo(text, nl=not text.endswith("\n"))
+            shown = first_code(text) if self._is_extracted else text
+            click.echo(shown, nl=not shown.endswith("\n"))
         else:
             self._end_line()
-        reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
-        if reason in _WHOLE and text:
-            return 0
-        click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
-        return NOT_WHOLE
+        return _verdict(ended, text)
 
     def _printed(self, text: str, message: Message | None) -> Printed:
         ended = self._ended
@@ -183,6 +209,15 @@ class _Paper:
         if not self._at_line_start:
             click.echo()
             self._at_line_start = True
+
+
+def _verdict(ended: TurnEnded | None, text: str) -> int:
+    """The exit code, and why it is not zero."""
+    reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
+    if reason in _WHOLE and text:
+        return 0
+    click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
+    return NOT_WHOLE
 
 
 def _why_not_whole(reason: StopReason, text: str) -> str:

@@ -21,6 +21,7 @@ from metis.store.appending import Append, prepare
 from metis.store.checking import problems_of
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.overview import Overview, read_overviews
 from metis.store.recording import Record
 from metis.store.records import (
     EVENT_COLUMNS,
@@ -164,6 +165,12 @@ class Store:
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """The sessions that changed last, newest first."""
         return await self._read(lambda t: reading.read_sessions(t, limit))
+
+    async def overviews(
+        self, limit: int = 100, *, workspace_path: str | None = None
+    ) -> list[Overview]:
+        """The same with what was asked first, who answered, how much and for how much."""
+        return await self._read(lambda t: read_overviews(t, limit, workspace_path))
 
     # Messages and entries
 

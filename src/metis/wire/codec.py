@@ -1,7 +1,7 @@
 """Codec: what each protocol package offers, as one value."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -113,6 +113,10 @@ class Codec(Struct, frozen=True, kw_only=True):
     """What the options of a request change about its target."""
     cite: Cite = _no_citation
     """How an answer cites what another provider cited."""
+    cites_in_streams: Literal["all", "last", "none"] = "none"
+    """Which texts of a streamed answer may have citations: they are known when it has come."""
+    private_parts: bool = False
+    """Whether a host of the protocol has parts of its own that clients of others cannot read."""
     seals: bool = False
     """Whether an answer may hold thoughts that the client cannot read."""
     pictures: bool = False

@@ -207,15 +207,20 @@ def _encode_asides(content: Sequence[ContentBlock]) -> Wire:
     asides: Wire = {}
     if text := clear_text(content):
         asides["reasoning_content"] = text
+    if notes := encode_notes(content):
+        asides["annotations"] = notes
+    return asides
+
+
+def encode_notes(content: Sequence[ContentBlock]) -> list[Wire]:
+    """What texts cite, with places in the one string that they become."""
     notes: list[Wire] = []
     begun = 0
     for block in content:
         if isinstance(block, TextBlock):
             notes += (_shifted(note.raw, begun) for note in block.citations if note.raw)
             begun += len(block.text)
-    if notes:
-        asides["annotations"] = notes
-    return asides
+    return notes
 
 
 def _shifted(note: Mapping[str, Any], begun: int) -> Wire:
