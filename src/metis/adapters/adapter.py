@@ -16,6 +16,7 @@ from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
+from metis.adapters.scope import ScopeReader, known, stamped
 from metis.adapters.serving import ServedStream, served, tell
 from metis.adapters.tags import TagReader, TagWriter, join, joined, split
 from metis.adapters.toolbox import LostOption
@@ -170,6 +171,8 @@ class Adapter:
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
+        if self.profile.scope:
+            messages = known(messages, self.profile)
         return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
@@ -243,7 +246,8 @@ class Adapter:
         """About how many tokens a request will take, told at once and without a network."""
         asked = self._model(self.wire_model(model))
         sent = tools if asked.capabilities.supports_tools else ()
-        return Estimate(asked.rates, asked.target).of(messages, sent)
+        told = known(messages, self.profile) if self.profile.scope else messages
+        return Estimate(asked.rates, asked.target).of(told, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -253,6 +257,8 @@ class Adapter:
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thoughts:
             message = split(message, self.name)
+        if self.profile.scope:
+            message = stamped(message, self.profile)
         return self._reading(context).read(message)
 
     async def stream_response(
@@ -272,6 +278,8 @@ class Adapter:
         reader = self._codec.stream_reader(context)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
+        if self.profile.scope:
+            reader = ScopeReader(reader, self.profile)
         return CallReader(reader, self._reading(context))
 
     def from_wire_request(

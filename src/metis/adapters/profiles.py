@@ -120,6 +120,7 @@ PROFILES: Mapping[str, Profile] = {
             system_in_list=False,
         ),
         default_length=DEFAULT_MAX_TOKENS,
+        needs_definitions=True,
         schemas=_PLAIN_ROOT,
         answers=ANTHROPIC_ANSWER,
         ids=IdRule(prefix="toolu_"),

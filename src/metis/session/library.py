@@ -61,6 +61,7 @@ class Metis:
         keys = Keys(options.keys, file=options.key_file)
         models = Models(
             base_urls={**self._simulated(), **options.base_urls},
+            accounts=options.accounts,
             keys=keys,
             is_free=options.is_free,
         )

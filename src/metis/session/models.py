@@ -47,12 +47,14 @@ class Models:
         self,
         *,
         base_urls: Mapping[str, str] | None = None,
+        accounts: Mapping[str, str] | None = None,
         keys: Keys | None = None,
         catalog: Catalog | None = None,
         is_free: bool = False,
     ) -> None:
         known = catalog or shipped_catalog()
         self._urls = dict(base_urls or {})
+        self._accounts = dict(accounts or {})
         self._keys = keys or Keys()
         self._is_free = is_free
         self._adapters: dict[str, Adapter] = {}
@@ -65,7 +67,12 @@ class Models:
 
     def apart(self) -> "Models":
         """The same models behind adapters of their own, which remember one conversation."""
-        other = Models(base_urls=self._urls, keys=self._keys, is_free=self._is_free)
+        other = Models(
+            base_urls=self._urls,
+            accounts=self._accounts,
+            keys=self._keys,
+            is_free=self._is_free,
+        )
         other.catalog, other._entries, other._told = self.catalog, self._entries, self._told
         return other
 
@@ -114,8 +121,8 @@ class Models:
         found = self._adapters.get(provider)
         if found is None:
             profile = adapters.profile_of(provider)
-            url = self._urls.get(provider, profile.base_url)
-            found = self._adapters[provider] = Adapter(replace(profile, base_url=url))
+            moved = profile.moved(self._urls.get(provider), self._accounts.get(provider))
+            found = self._adapters[provider] = Adapter(moved)
         return found
 
 
