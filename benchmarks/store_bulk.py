@@ -216,3 +216,4 @@ def fill_store(url: str, first: int, count: int) -> None:
     """Add sessions to the store at an address."""
     with closing(Sqlite(url) if url.startswith("sqlite") else Postgres(url)) as database:
         fill(database, first, count)
+        database.run("ANALYZE")

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import metis
 from metis import store
 from metis.cli.choice import SIMULATED, Chooser
+from metis.cli.code import first_code
 from metis.cli.main import cli
 from metis.cli.start import Wish, opened
 from metis.settings import Places, load
@@ -222,9 +223,40 @@ def test_a_session_whose_model_cannot_be_asked_now_says_so(
     assert done.exit_code == 3
     assert done.stderr == (
         "metis: this conversation was held with anthropic:claude-sonnet-4-6, and there is no key "
-        "for it now: set ANTHROPIC_API_KEY, or let another go on with -m MODEL\n"
+        "for it now: set ANTHROPIC_API_KEY, run `metis keys set anthropic`, "
+        "or let another go on with -m MODEL\n"
     )
     assert run("-c", "-m", "sim", "say on").stdout == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("Here:\n```python\nx = 1\ny = 2\n```\nand\n```\nz\n```", "x = 1\ny = 2\n"),
+        ("````\n```\n````", "```\n"),
+        ("~~~sh\nls\n~~~", "ls\n"),
+        ("```\ncut off", "cut off"),
+        ("no code `here`", "no code `here`"),
+    ],
+)
+def test_the_first_block_of_code_is_found(answer: str, code: str) -> None:
+    assert first_code(answer) == code
+
+
+def test_only_code_is_printed_where_only_code_is_wanted() -> None:
+    asked = "say exactly: see\n```python\nx = 1\n```\nthat is all"
+    assert run("-m", "sim", "--no-tools", "-x", asked).stdout == "x = 1\n"
+    assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
+    assert "leave one out" in run("-x", "--json", "hi").stderr
+
+
+def test_the_last_conversation_has_a_name() -> None:
+    run("-m", "sim", "say hello")
+    run("-m", "sim", "say goodbye")
+    assert "goodbye" in run("show").stdout
+    assert "goodbye" in run("show", "last").stdout
+    assert run("-s", "last", "say again").exit_code == 0
+    assert "goodbye" in run("show").stdout
 
 
 def test_happenings_are_traced_without_words(home: Path) -> None:

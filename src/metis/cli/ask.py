@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
+from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
 from metis.cli.start import Opened, Wish, has_tools, opened
@@ -31,6 +32,8 @@ class Question(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     piped: bytes = b""
     as_json: bool = False
+    is_extracted: bool = False
+    """Whether only the first block of code is wanted."""
 
     @property
     def is_empty(self) -> bool:
@@ -65,9 +68,22 @@ class Printed(Struct, frozen=True, kw_only=True):
     is_simulated: bool
 
 
-def run_ask(words: Sequence[str], files: Sequence[Path], wish: Wish, *, as_json: bool) -> int:
+def run_ask(
+    words: Sequence[str],
+    files: Sequence[Path],
+    wish: Wish,
+    *,
+    as_json: bool,
+    is_extracted: bool = False,
+) -> int:
     """Answer one question, or start a conversation at the terminal."""
-    question = Question(words=" ".join(words), files=tuple(files), piped=_piped(), as_json=as_json)
+    question = Question(
+        words=" ".join(words),
+        files=tuple(files),
+        piped=_piped(),
+        as_json=as_json,
+        is_extracted=is_extracted,
+    )
     if not question.is_empty:
         return guarded(lambda: asyncio.run(_answer(question, wish)))
     if not _has_terminal():
@@ -99,7 +115,7 @@ async def _answer(question: Question, wish: Wish) -> int:
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
-        if sys.stdout.isatty() and not question.as_json:
+        if sys.stdout.isatty() and not question.as_json and not question.is_extracted:
             return await _show(said, ready)
         paper = _Paper(ready, question)
         async for event in ready.session.send(said):
@@ -122,9 +138,11 @@ class _Paper:
     def __init__(self, ready: Opened, question: Question) -> None:
         self._ready = ready
         self._as_json = question.as_json
+        self._is_extracted = question.is_extracted
         is_given_tools = has_tools(ready.loaded, ready.choice)
         # In a pipe the words before a call are no answer, and only the end tells which they are.
-        self._streams = not question.as_json and not is_given_tools
+        is_plain = not question.as_json and not question.is_extracted
+        self._streams = is_plain and not is_given_tools
         self._is_watched = sys.stderr.isatty()
         self._losses: list[Loss] = []
         self._ended: TurnEnded | None = None
@@ -158,7 +176,8 @@ class _Paper:
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))
         elif not self._streams:
-            click.echo(text, nl=not text.endswith("\n"))
+            shown = first_code(text) if self._is_extracted else text
+            click.echo(shown, nl=not shown.endswith("\n"))
         else:
             self._end_line()
         return _verdict(ended, text)

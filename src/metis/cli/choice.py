@@ -27,7 +27,7 @@ PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
 """Whose key counts first if there are several."""
 NO_KEY = (
     "No key and no local server was found: the built-in simulator answers, by fixed rules. "
-    "Set ANTHROPIC_API_KEY or another key, start Ollama, or run `metis local setup` for a real one."
+    "For a real model: `metis keys set anthropic` or another, start Ollama, or `metis local setup`."
 )
 
 GOES_ON = (
@@ -101,8 +101,9 @@ class Chooser:
             raise UnknownModelError(model, "the conversation was held with it; -m names another")
         if not self._has_key(profile):
             raise AuthenticationError(
-                f"this conversation was held with {model}, and there is no key for it now: "
-                f"set {profile.auth.variable}, or let another go on with -m MODEL",
+                f"this conversation was held with {model}, and there is no key for it now: set "
+                f"{profile.auth.variable}, run `metis keys set {profile.name}`, "
+                "or let another go on with -m MODEL",
                 provider=profile.name,
             )
         return Choice(model=model, why=why)
@@ -172,8 +173,9 @@ class Chooser:
         profile = adapters.profile_of(provider)
         if not self._has_key(profile):
             raise AuthenticationError(
-                f"there is no key for {model}: set {profile.auth.variable}, "
-                f"or try it on the simulator with -m sim:{ModelId.parse(model).name}",
+                f"there is no key for {model}: set {profile.auth.variable}, run "
+                f"`metis keys set {provider}`, or try it on the simulator with "
+                f"-m sim:{ModelId.parse(model).name}",
                 provider=provider,
             )
 

@@ -3,13 +3,19 @@
 from metis.canonical.errors import StoreError
 from metis.store import SessionRecord, Store
 
+LAST = "last"
 _ALL = 100_000
 _RECENT = 1000
 
 
 async def find_session(keep: Store, wanted: str) -> SessionRecord:
-    """A session by a part of its id that fits one only, else by words of its title."""
-    records = await keep.sessions(_ALL)
+    """A session by a part of its id that fits one only, else by words of its title.
+
+    The word `last` is the one that changed last.
+    """
+    records = await keep.sessions(1 if wanted == LAST else _ALL)
+    if wanted == LAST and records:
+        return records[0]
     fitting = [each for each in records if wanted in each.id] or await _titled(keep, wanted)
     if len(fitting) > 1 and all(each.id != wanted for each in fitting):
         hint = "write more of the id; `metis sessions` lists all"

@@ -88,6 +88,7 @@ def cli() -> None:
 @click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
 @click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@click.option("-x", "--extract", is_flag=True, help="Print only the first block of code, if any.")
 @click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
 @STORE
 def ask(  # noqa: PLR0913 - one parameter an option
@@ -103,6 +104,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     tools: bool | None,
     is_trusting: bool,
     as_json: bool,
+    extract: bool,
     verbose: bool,
 ) -> None:
     """Ask a question; without one, start a conversation at the terminal.
@@ -115,6 +117,8 @@ def ask(  # noqa: PLR0913 - one parameter an option
 
     if system is not None and (is_continued or session_id is not None):
         raise click.UsageError("--system is for a new conversation; leave out -c and -s")
+    if extract and as_json:
+        raise click.UsageError("--extract and --json are two ways to print; leave one out")
     if verbose:
         show_log()
     wish = Wish(
@@ -127,7 +131,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         is_continued=is_continued,
         is_trusting=is_trusting,
     )
-    sys.exit(run_ask(words, files, wish, as_json=as_json))
+    sys.exit(run_ask(words, files, wish, as_json=as_json, is_extracted=extract))
 
 
 @cli.command()
@@ -212,6 +216,7 @@ for _command in (
     store_commands.export,
     store_commands.import_session,
     store_commands.upkeep,
+    setup_commands.keys,
     setup_commands.config,
     setup_commands.doctor,
     setup_commands.completion,

@@ -10,10 +10,13 @@ from metis.cli.options import INPUT, SESSION, STORE
 
 
 @click.command()
-@click.argument("source", metavar="SESSION|FILE|-")
+@click.argument("source", metavar="[SESSION|FILE|-]", default="last")
 @STORE
 def show(source: str, store: str | None) -> None:
-    """Print a stored session, or a JSON or JSONL file of messages, as a conversation for people."""
+    """Print a stored session, or a JSON or JSONL file of messages, as a conversation for people.
+
+    Without a name it is the one that changed last.
+    """
     if source != "-" and not Path(source).exists():
         from metis.cli.stored import print_session
 

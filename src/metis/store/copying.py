@@ -1,7 +1,8 @@
 """Copying: everything of one database into another one, table by table."""
 
+import os
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -36,13 +37,19 @@ def copy_tables(source: Transaction, target: Transaction) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Generator[None]:
-    """A file that is not there yet, and is not there after a failure either."""
-    if path.exists():
-        raise StoreUnavailableError(f"{path}: it is there already", hint="name a new file")
+    """A file for nobody else's eyes that is not there yet, and after a failure neither."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        raise StoreUnavailableError(
+            f"{path}: it is there already", hint="name a new file"
+        ) from None
+    except OSError as error:
+        text = f"{path}: it cannot be made ({error.strerror})"
+        raise StoreUnavailableError(text, hint="name a folder that may be written") from None
     try:
         yield
     except BaseException:
         for name in ("", "-wal", "-shm", "-lock", "-journal"):
-            with suppress(OSError):
-                Path(f"{path}{name}").unlink()
+            Path(f"{path}{name}").unlink(missing_ok=True)
         raise

@@ -1,9 +1,10 @@
 """The search index of a SQLite store: a file of its own, which can be deleted and made anew."""
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from metis.store.database import Rows, Transaction, WordsOf
@@ -46,6 +47,9 @@ class SqliteSearch:
         self._read = read
         self._lock = threading.Lock()
         with told(self._name):
+            # It holds the words of messages, so it is for the same eyes only.
+            with suppress(OSError):
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=30
             )

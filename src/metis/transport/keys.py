@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
@@ -48,7 +49,7 @@ class Keys:
             return self._given[name], "the program"
         if variable and self._environment.get(variable):
             return _several(self._environment[variable]), f"${variable}"
-        filed = self._filed().get(name)
+        filed = self._shared(profile)
         if filed is not None:
             return _several(filed), str(self._file)
         kept = _from_keyring(name)
@@ -72,6 +73,16 @@ class Keys:
 
     def _rests(self, key: str) -> float:
         return self._rests_until.get(key, 0)
+
+    def _shared(self, profile: Profile) -> Any:
+        """What the file has for a provider, or for another that reads the same variable."""
+        filed = self._filed()
+        if profile.name in filed or profile.auth.variable is None:
+            return filed.get(profile.name)
+        for name in filed.keys() & set(adapters.names()):
+            if adapters.profile_of(name).auth.variable == profile.auth.variable:
+                return filed[name]
+        return None
 
     def _filed(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
