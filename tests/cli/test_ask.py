@@ -250,6 +250,33 @@ def test_only_code_is_printed_where_only_code_is_wanted() -> None:
     assert "leave one out" in run("-x", "--json", "hi").stderr
 
 
+def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    file = tmp_path / "place.json"
+    file.write_text(json.dumps(schema))
+    for given in (str(file), json.dumps(schema)):
+        done = run("-m", "sim:gpt-5", "--no-tools", "--schema", given, "where is it?")
+        assert set(json.loads(done.stdout)) == {"city"}
+    done = run("-m", "sim:gpt-5", "--no-tools", "--schema", "{}", "where is it?")
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("nowhere.json", "nowhere.json cannot be read as a schema: No such file or directory"),
+        ('{"type": ', "--schema is no JSON"),
+        (__file__, "is no JSON"),
+    ],
+)
+def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:
+    done = run("-m", "sim", "--schema", schema, "hi")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("metis: ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_last_conversation_has_a_name() -> None:
     run("-m", "sim", "say hello")
     run("-m", "sim", "say goodbye")

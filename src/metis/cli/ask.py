@@ -115,7 +115,8 @@ async def _answer(question: Question, wish: Wish) -> int:
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
-        if sys.stdout.isatty() and not question.as_json and not question.is_extracted:
+        is_for_people = not (question.as_json or question.is_extracted or wish.schema)
+        if sys.stdout.isatty() and is_for_people:
             return await _show(said, ready)
         paper = _Paper(ready, question)
         async for event in ready.session.send(said):

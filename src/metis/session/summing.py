@@ -152,7 +152,7 @@ class Summing:
     ) -> Written:
         setup = self._setup
         now = setup.now()
-        options = replace(setup.options, model=writer.id, stream=None)
+        options = replace(setup.options, model=writer.id, stream=None, output=None)
         options = replace(options, tool_choice=ToolChoice("none") if tools else None)
         tools, options = with_former(tools, options, Seen(messages), writer)
         request = writer.adapter.to_wire(messages, tools, options)
