@@ -12,6 +12,7 @@ from metis.adapters.asked import Asked, is_own
 from metis.adapters.codecs import CODECS
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
+from metis.adapters.hiding import hidden
 from metis.adapters.memory import Memory, Sent
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
@@ -173,6 +174,8 @@ class Adapter:
         """The messages as this provider knows them."""
         if self.profile.scope:
             messages = known(messages, self.profile)
+        if self.profile.hides_ids:
+            messages = hidden(messages)
         return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
