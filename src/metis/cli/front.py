@@ -34,8 +34,11 @@ class Front(click.Group):
             return super().main(*args, standalone_mode=False, **extra)
         try:
             code = super().main(*args, standalone_mode=False, **extra)
-        except click.ClickException as error:
+        except click.UsageError as error:
             click.echo(f"metis: {_sentence(error)}", err=True)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()  # it names a file and a line
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
@@ -77,12 +80,10 @@ class Front(click.Group):
                     formatter.write_dl(rows)
 
 
-def _sentence(error: click.ClickException) -> str:
+def _sentence(error: click.UsageError) -> str:
     """What is wrong with the arguments, and where it stands what they may be."""
     text = " ".join(error.format_message().split()).rstrip(".")
     told = text[:1].lower() + text[1:]
-    is_of_parser = isinstance(error, click.UsageError) and type(error) is not click.UsageError
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if not is_of_parser or context is None:
-        return told
-    return f"{told}; `{context.command_path} --help` lists what there is"
+    if type(error) is click.UsageError or error.ctx is None:
+        return told  # our own words say what to do
+    return f"{told}; `{error.ctx.command_path} --help` lists what there is"
