@@ -65,7 +65,7 @@ class Models:
         self.catalog = Catalog(entries=self._entries, aliases=known.aliases)
         """The models of the tables, and those that were asked for beside them."""
         for name in self._urls:
-            adapters.get(name)
+            adapters.profile_of(name)  # or the error that there is no such provider
 
     def apart(self) -> "Models":
         """The same models behind adapters of their own, which remember one conversation."""
