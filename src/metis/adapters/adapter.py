@@ -13,6 +13,7 @@ from metis.adapters.codecs import CODECS
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
 from metis.adapters.memory import Memory, Sent
+from metis.adapters.misplaced import Misplaced, MisplacedReader
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
@@ -31,6 +32,7 @@ from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
+from metis.wire.output import OutputFormat
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import has_foreign_spelling, without_spelling
 
@@ -237,7 +239,10 @@ class Adapter:
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thoughts:
             message = split(message, self.name)
-        return self._reading(context).read(message)
+        message = self._reading(context).read(message)
+        if context.output is None:
+            return message
+        return self._misplaced(context.output, context).settled(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -256,7 +261,10 @@ class Adapter:
         reader = self._codec.stream_reader(context)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
-        return CallReader(reader, self._reading(context))
+        reader = CallReader(reader, self._reading(context))
+        if context.output is None:
+            return reader
+        return MisplacedReader(reader, self._misplaced(context.output, context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -304,6 +312,14 @@ class Adapter:
         if not context.tools:
             return self._plain_reading
         return CallReading(context.tools, self.profile.tool_name_length)
+
+    def _misplaced(self, output: OutputFormat, context: RequestContext) -> Misplaced:
+        def tell(loss: Loss) -> None:
+            log.warning("%s", loss, extra=_fields(loss))
+            if context.tell is not None:
+                context.tell(loss)
+
+        return Misplaced(output, self.name, tell)
 
     def _asked_model(self, options: AdapterOptions) -> Model:
         """The model of a request; a name that a client of this provider spelled stays."""

@@ -13,13 +13,16 @@ from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
+from metis.cli.schema_file import read_schema
 from metis.cli.start import Opened, Wish, has_tools, opened
 from metis.projection.loss import Loss
 from metis.session.facts import words_of
 from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
 from metis.session.session import Said
+from metis.session.value import value_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
+from metis.wire.output import OutputFormat
 
 _WHOLE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
 
@@ -31,11 +34,16 @@ class Question(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     piped: bytes = b""
     as_json: bool = False
+    schema: Path | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is asked."""
         return not (self.words or self.files or self.piped.strip())
+
+    def form(self) -> OutputFormat | None:
+        """What the answer shall be."""
+        return None if self.schema is None else read_schema(self.schema)
 
     def said(self) -> Said:
         """What the model is told: the words, then what came through the pipe, then the files."""
@@ -65,9 +73,22 @@ class Printed(Struct, frozen=True, kw_only=True):
     is_simulated: bool
 
 
-def run_ask(words: Sequence[str], files: Sequence[Path], wish: Wish, *, as_json: bool) -> int:
+def run_ask(
+    words: Sequence[str],
+    files: Sequence[Path],
+    wish: Wish,
+    *,
+    as_json: bool,
+    schema: Path | None = None,
+) -> int:
     """Answer one question, or start a conversation at the terminal."""
-    question = Question(words=" ".join(words), files=tuple(files), piped=_piped(), as_json=as_json)
+    question = Question(
+        words=" ".join(words),
+        files=tuple(files),
+        piped=_piped(),
+        as_json=as_json,
+        schema=schema,
+    )
     if not question.is_empty:
         return guarded(lambda: asyncio.run(_answer(question, wish)))
     if not _has_terminal():
@@ -95,14 +116,17 @@ async def _talk(wish: Wish) -> int:
 
 
 async def _answer(question: Question, wish: Wish) -> int:
-    said = question.said()
+    said, form = question.said(), question.form()
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
         paper = _Paper(ready, question)
-        async for event in ready.session.send(said):
+        async for event in ready.session.send(said, output=form):
             paper.take(event)
-        return paper.finish()
+        code = paper.finish()
+        if form is not None and code == 0:
+            value_of(paper.message, form)
+        return code
 
 
 class _Paper:
@@ -139,10 +163,14 @@ class _Paper:
             case _:
                 pass
 
+    @property
+    def message(self) -> Message | None:
+        """The answer."""
+        return None if self._ended is None else self._ended.message
+
     def finish(self) -> int:
         """Print what is left, and say how it went."""
-        ended = self._ended
-        message = None if ended is None else ended.message
+        ended, message = self._ended, self.message
         text = "" if message is None else words_of(message.content)
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))

@@ -83,6 +83,12 @@ def cli() -> None:
 @click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
 @click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@click.option(
+    "--schema",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A JSON Schema that the answer shall keep to.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
 @STORE
 def ask(  # noqa: PLR0913 - one parameter an option
@@ -97,6 +103,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     tools: bool | None,
     is_trusting: bool,
     as_json: bool,
+    schema: Path | None,
     verbose: bool,
 ) -> None:
     """Ask a question; without one, start a conversation at the terminal.
@@ -120,7 +127,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         is_continued=is_continued,
         is_trusting=is_trusting,
     )
-    sys.exit(run_ask(words, files, wish, as_json=as_json))
+    sys.exit(run_ask(words, files, wish, as_json=as_json, schema=schema))
 
 
 @cli.command()

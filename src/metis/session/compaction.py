@@ -152,7 +152,7 @@ class Compaction:
             content=(TextBlock(ASK),),
             created_at=now,
         )
-        options = replace(setup.options, model=writer.id, stream=None)
+        options = replace(setup.options, model=writer.id, stream=None, output=None)
         if setup.tools:
             options = replace(options, tool_choice=ToolChoice("none"))
         request = writer.adapter.to_wire([*messages, question], setup.tools, options)

@@ -79,6 +79,7 @@ class Hiring:
                 options=replace(
                     setup.options,
                     max_output_tokens=task.max_tokens or setup.options.max_output_tokens,
+                    output=None,
                 ),
                 skills=(),
                 parent=own,

@@ -6,7 +6,9 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
@@ -28,8 +30,10 @@ from metis.session.swap import Preview
 from metis.session.told import Told
 from metis.session.trace import Trace
 from metis.session.turn import Turn
+from metis.session.value import Wanted, value_of, wanted
 from metis.session.window import Why, WindowUse, use_of, why
 from metis.store.entries import SidecarEntry
+from metis.wire.output import OutputFormat
 
 log = logging.getLogger("metis.session")
 
@@ -106,21 +110,33 @@ class Session:
 
     # Turns
 
-    def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+    def send(
+        self, said: Said, *, model: str | None = None, output: Wanted | None = None
+    ) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
-        `model`, or `@alias` at the start of words, lets another model answer this once. Nothing is
-        done before somebody listens, and whoever stops listening cancels the turn.
+        `model`, or `@alias` at the start of words, lets another model answer this once; `output` is
+        what the answers of the turn shall be. Nothing is done before somebody listens, and whoever
+        stops listening cancels the turn.
         """
-        return self._listen(self._turn(said, model))
+        return self._listen(self._turn(said, model, wanted(output)))
 
-    async def ask(self, said: Said) -> Message | None:
+    async def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
         answer: Message | None = None
-        async for event in self.send(said):
+        async for event in self.send(said, output=output):
             if isinstance(event, TurnEnded):
                 answer = event.message
         return answer
+
+    async def ask_json(self, said: Said, output: Wanted) -> Any:
+        """Say something and wait for the value that the answer gives.
+
+        Raises:
+            InvalidAnswerError: the answer gives none, or one that does not keep to the schema.
+        """
+        form = wanted(output) or OutputFormat()
+        return value_of(await self.ask(said, output=form), form)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named.
@@ -143,7 +159,9 @@ class Session:
         for task in tuple(self._tasks):
             await self._stop(task)
 
-    def _turn(self, said: Said, model: str | None = None) -> Turn:
+    def _turn(
+        self, said: Said, model: str | None = None, output: OutputFormat | None = None
+    ) -> Turn:
         self._refuse_ended()
         content: Sequence[ContentBlock]
         if isinstance(said, str):
@@ -151,10 +169,18 @@ class Session:
             model, content = model or asked.override, (TextBlock(asked.text),)
         else:
             content = said
-        return self._made(content, model and self._setup.models.resolve(model))
+        return self._made(content, model and self._setup.models.resolve(model), output)
 
-    def _made(self, content: Sequence[ContentBlock], override: str | None) -> Turn:
-        return Turn(self._setup, self._conversation, content, override=override, told=self._told)
+    def _made(
+        self,
+        content: Sequence[ContentBlock],
+        override: str | None,
+        output: OutputFormat | None = None,
+    ) -> Turn:
+        setup = self._setup
+        if output is not None:
+            setup = replace(setup, options=replace(setup.options, output=output))
+        return Turn(setup, self._conversation, content, override=override, told=self._told)
 
     def _refuse_ended(self) -> None:
         if self._is_ended:
