@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from metis.adapters.answer_calls import CallReader, CallReading
 from metis.adapters.asked import Asked, is_own
 from metis.adapters.codecs import CODECS
+from metis.adapters.definitions import used_tools
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
 from metis.adapters.memory import Memory, Sent
@@ -26,11 +27,17 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
-from metis.projection.loss import Loss
+from metis.projection.loss import Change, Loss
 from metis.projection.project import project, project_more
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.call import (
+    AdapterOptions,
+    CanonicalRequest,
+    RequestContext,
+    ToolChoice,
+    WireRequest,
+)
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.output import OutputFormat
 from metis.wire.shape import maybe_list, maybe_object
@@ -101,11 +108,17 @@ class Adapter:
         taken, sent = asked.taken, asked.sent
         said = asked.conversation(messages)
         told = self._told(said, model, self._target(model, taken))
+        undefined: Sequence[ToolDefinition] = ()
+        if not sent and self.profile.wants_definitions and not is_own(options, self.profile):
+            undefined = self._undefined(told, model, taken)
+        if undefined:
+            sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
         body = told.turns.body(sent, taken)
         if told.calls is not None and not _is_begun(said):
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
+        unplaced += (_stand_in(tool) for tool in undefined)
         lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
         return WireRequest(
             path=path,
@@ -113,6 +126,16 @@ class Adapter:
             body=body,
             losses=[*told.losses, *lost],
         )
+
+    def _undefined(
+        self, told: Sent, model: Model, taken: AdapterOptions
+    ) -> Sequence[ToolDefinition]:
+        """The tools of the history, where a request defines none (T36)."""
+        own = taken.native.get(self.profile.protocol)
+        has_none = told.calls is not None and not told.calls
+        if has_none or not model.capabilities.supports_tools or (own and own.get("tools")):
+            return ()
+        return used_tools(told.messages, self.profile.tool_name_length)
 
     def _route(
         self,
@@ -368,6 +391,11 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _stand_in(tool: ToolDefinition) -> LostOption:
+    reason = f"the history uses the tool {tool.name!r}, so that it is defined, and not to be called"
+    return LostOption("tools", reason, Change.SYNTHESISED)
 
 
 def _are_spelled(messages: Sequence[Message]) -> bool:

@@ -84,6 +84,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What of JSON Schema it takes for an answer."""
     strict_answers: AnswerRule | None = None
     """The same for an answer that must keep to its schema, where that is said with a flag."""
+    wants_definitions: bool = False
+    """Whether every tool in the history has to be defined, be it called again or not (T36)."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
     asks_for_usage: bool = False

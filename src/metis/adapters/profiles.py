@@ -122,6 +122,7 @@ PROFILES: Mapping[str, Profile] = {
         default_length=DEFAULT_MAX_TOKENS,
         schemas=_PLAIN_ROOT,
         answers=ANTHROPIC_ANSWER,
+        wants_definitions=True,
         ids=IdRule(prefix="toolu_"),
         documents=True,
         document_media_types=frozenset({"application/pdf"}),
