@@ -13,6 +13,7 @@ from metis.adapters.codecs import CODECS
 from metis.adapters.definitions import used_tools
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
+from metis.adapters.framed import FramedReader, FramedWriter
 from metis.adapters.memory import Memory, Sent
 from metis.adapters.misplaced import Misplaced, MisplacedReader
 from metis.adapters.model import Model, model_of
@@ -113,7 +114,7 @@ class Adapter:
             undefined = self._undefined(told, model, taken)
         if undefined:
             sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
-        body = told.turns.body(sent, taken)
+        body = told.turns.body(sent, taken if not self.profile.body_keys else self._said(taken))
         if told.calls is not None and not _is_begun(said):
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)
@@ -126,6 +127,13 @@ class Adapter:
             body=body,
             losses=[*told.losses, *lost],
         )
+
+    def _said(self, taken: AdapterOptions) -> AdapterOptions:
+        """The options as a body says them that does not say what the path does."""
+        protocol = self.profile.protocol
+        own = {**self.profile.body_keys, **taken.native.get(protocol, {})}
+        unsaid = dict.fromkeys(self.profile.told_by_path)
+        return replace(taken, native={protocol: own}, **unsaid)
 
     def _undefined(
         self, told: Sent, model: Model, taken: AdapterOptions
@@ -282,6 +290,8 @@ class Adapter:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
         reader = self._codec.stream_reader(context)
+        if self.profile.framed:
+            reader = FramedReader(reader, self._codec)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
         reader = CallReader(reader, self._reading(context))
@@ -293,11 +303,21 @@ class Adapter:
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        request = self._codec.decode_request(_bytes_of(body), self._context(context))
+        context = self._context(context)
+        request = self._codec.decode_request(_bytes_of(body), context)
+        if self.profile.body_keys:
+            request = self._with_path(request, context)
         if self.profile.tags_thoughts:
             messages = tuple(split(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
+
+    def _with_path(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
+        """With what the path says of a request, or the context if there is no path."""
+        named, is_stream = self.profile.read_path(context.path or "") or (context.model, None)
+        told: dict[str, Any] = {"model": named, "stream": is_stream}
+        changes = {name: told[name] for name in self.profile.told_by_path}
+        return replace(request, options=replace(request.options, **changes))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
@@ -312,7 +332,8 @@ class Adapter:
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
         """An encoder that writes events as this provider streams them."""
-        return self._codec.stream_writer(self._context(context))
+        writer = self._codec.stream_writer(self._context(context))
+        return FramedWriter(writer, self._codec) if self.profile.framed else writer
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
