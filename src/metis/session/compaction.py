@@ -1,179 +1,186 @@
 """Compaction: the older part of a history becomes a summary; nothing is taken out of the store."""
 
-import logging
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import Struct
 
-from metis.canonical.blocks import TextBlock
-from metis.canonical.errors import ProviderError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Usage
 from metis.events.work import SessionCompacted
 from metis.session.conversation import Conversation
-from metis.session.facts import estimate, words_of
+from metis.session.facts import ORIGIN, estimate, text_tokens, words_of
 from metis.session.models import Served
 from metis.session.setup import Setup
+from metis.session.summing import SPARE, Summing, Written
+from metis.session.told import Told
 from metis.session.trace import Trace
+from metis.session.transcript import pieces
 from metis.store.entries import CompactionEntry
-from metis.wire.call import UNPRICED, RequestContext, ToolChoice
-
-log = logging.getLogger("metis.session")
 
 KEEP = 0.3
 """The part of the window that the newest messages may keep."""
 
-SPARE = 0.1
-"""The part of a window that a summary may take, and the error of an estimate."""
-
-ASK = (
-    "Sum up our conversation up to here for somebody who goes on with it and has seen nothing of "
-    "it. Keep: what is wanted, what was decided and why, names, paths, numbers and exact words "
-    "that are still needed, what was tried and failed, and what comes next. Write plain text, and "
-    "call no tool."
-)
 Trigger = Literal["limit", "user", "overflow"]
 """Why a history is summed up."""
 
 LEAD = "What was said before, summed up:\n\n"
+ASKED = "\n\nThe last question, which is still to be answered:\n\n"
+
+
+class _Occasion(Struct, frozen=True):
+    """Why a history is summed up, for whom, and how long it was."""
+
+    trigger: Trigger
+    served: Served
+    tokens_before: int
 
 
 class Compaction:
     """Sums up the history of one session."""
 
-    def __init__(self, setup: Setup, conversation: Conversation, trace: Trace) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        conversation: Conversation,
+        told: Told,
+        trace: Trace,
+        check: Callable[[], Awaitable[object]],
+    ) -> None:
         self._setup = setup
         self._conversation = conversation
+        self._told = told
         self._trace = trace
+        self._check = check
+        """Asks whether there is money for another call."""
 
-    def is_due(self, tokens: int, served: Served) -> bool:
+    def is_due(self, served: Served) -> bool:
         """Whether the next question would come too near to the limit of the model."""
         at = self._setup.compact_at
         if at is None:
             return False
-        return tokens > at * served.adapter.capabilities(served.id).max_context_tokens
+        return self._tokens(served) > at * self._told.window(served) or not self.fits(served)
 
-    async def run(self, served: Served, trigger: Trigger) -> int:
-        """Sum up what is old; gives the number of messages that are in the summary now."""
+    def fits(self, served: Served) -> bool:
+        """Whether the next question and its answer have room in the window of the model."""
+        window = self._told.window(served)
+        answer = min(self._setup.options.max_output_tokens or 0, window // 2)
+        return self._tokens(served) + answer <= window
+
+    async def run(self, served: Served, trigger: Trigger, *, tightly: bool = False) -> int:
+        """Sum up what is old; gives the number of messages that are in the summary now.
+
+        Done tightly, only what has to be answered now stays as it is.
+        """
         messages = self._conversation.messages
-        before = estimate(messages, self._setup.tools, served)
-        start = self._first_kept(messages, served)
+        occasion = _Occasion(trigger, served, self._tokens(served))
+        start = self._first_kept(messages, served, tightly=tightly)
         old = [each for each in messages[:start] if each.role is not Role.SYSTEM]
         if not old:
             return 0
-        writer, answer, usage = await self._written(messages[:start], served)
-        text = words_of(answer.content)
-        if not text.strip():
-            await self._conversation.note_usage(writer.id, usage)
-            return 0
+        summing = Summing(self._setup, self._conversation, self._told, self._check)
+        try:
+            written = await summing.write(messages[:start], served)
+        except Exception:
+            self._tell(occasion, 0, served, summing.noted)
+            raise
+        count = len(old) if written.text else 0
+        if count:
+            await self._keep(written, messages, start, occasion)
+        else:
+            await self._conversation.note_usage(written.writer.id, written.usage)
+        self._tell(occasion, count, written.writer, [*summing.noted, written.usage])
+        return count
+
+    def _tokens(self, served: Served) -> int:
+        return estimate(self._conversation.messages, self._setup.tools, served)
+
+    def _first_kept(self, messages: list[Message], served: Served, *, tightly: bool) -> int:
+        """Where the part begins that stays: never between a call and its results.
+
+        The words of the user that are to be answered now stay, too, as long as what was done
+        about them leaves room for it.
+        """
+        last = max((n for n, each in enumerate(messages) if each.role is Role.USER), default=0)
+        window = self._told.window(served)
+        left = 0.0 if tightly else KEEP * window
+        start = len(messages)
+        while start > 0:
+            left -= self._size([messages[start - 1]], served)
+            if left < 0:
+                break
+            start -= 1
+        is_long = last < len(messages) - 1 and (
+            tightly or self._size(messages[last:], served) > (1 - KEEP) * window
+        )
+        if not is_long:
+            # If all of it seems to fit, the provider counts otherwise: then the last turn stays.
+            start = min(start, last) or last
+        while 0 < start < len(messages) and messages[start].role is Role.TOOL:
+            start -= 1
+        return start
+
+    def _size(self, messages: Sequence[Message], served: Served) -> int:
+        return served.adapter.estimate_input_tokens(messages, model=served.id)
+
+    async def _keep(
+        self, written: Written, messages: list[Message], start: int, occasion: _Occasion
+    ) -> None:
+        summary = LEAD + written.text
+        if not any(each.role is Role.USER for each in messages[start:]):
+            summary += self._asked(messages, occasion.served)
+        details = {"model": written.writer.id, "usage": msgspec.to_builtins(written.usage)}
         await self._conversation.note(
             CompactionEntry(
                 id=new_ulid(),
                 session_id=self._conversation.id,
                 created_at=self._setup.now(),
-                summary=LEAD + text,
+                summary=summary,
                 first_kept_id=messages[start].id if start < len(messages) else None,
-                tokens_before=before,
-                details={"model": writer.id, "usage": msgspec.to_builtins(usage)},
+                tokens_before=occasion.tokens_before,
+                details=details,
             )
         )
+
+    def _asked(self, messages: Sequence[Message], served: Served) -> str:
+        """The question of a turn that goes on behind the summary, or as much as has room."""
+        questions = (each for each in reversed(messages) if each.role is Role.USER)
+        question = next(questions, None)
+        words = "" if question is None else words_of(question.content)
+        if question is not None and question.metadata.origin == ORIGIN:
+            words = words.rpartition(ASKED)[2] if ASKED in words else ""
+        most = round(SPARE * self._told.window(served))
+        first = next(pieces([words], most, lambda text: text_tokens(text, served)), "")
+        return f"{ASKED}{first}" if first.strip() else ""
+
+    def _tell(
+        self, occasion: _Occasion, count: int, writer: Served, usages: Sequence[Usage]
+    ) -> None:
+        """Tell what was summed up and what it took; it may have cost something and not worked."""
+        if not usages:
+            return
         self._trace.emit(
             SessionCompacted(
-                trigger=trigger,
+                trigger=occasion.trigger,
                 model=writer.id,
-                message_count=len(old),
-                tokens_before=before,
-                tokens_after=estimate(self._conversation.messages, self._setup.tools, served),
+                message_count=count,
+                tokens_before=occasion.tokens_before,
+                tokens_after=self._tokens(occasion.served),
                 provider=writer.adapter.name,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cached_input_tokens=usage.cached_input_tokens,
-                cache_creation_input_tokens=usage.cache_creation_input_tokens,
-                cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
-                cost_usd=usage.cost_usd,
-                pricing_version=usage.pricing_version,
-                latency_ms=usage.latency_ms,
+                input_tokens=sum(each.input_tokens for each in usages),
+                output_tokens=sum(each.output_tokens for each in usages),
+                cached_input_tokens=sum(each.cached_input_tokens for each in usages),
+                cache_creation_input_tokens=sum(
+                    each.cache_creation_input_tokens for each in usages
+                ),
+                cache_creation_1h_input_tokens=sum(
+                    each.cache_creation_1h_input_tokens for each in usages
+                ),
+                cost_usd=sum((each.cost_usd for each in usages), Decimal(0)),
+                pricing_version=usages[-1].pricing_version,
+                latency_ms=sum(each.latency_ms for each in usages),
             )
         )
-        return len(old)
-
-    def _first_kept(self, messages: list[Message], served: Served) -> int:
-        """Where the part begins that stays: never between a call and its results.
-
-        The words of the user that are to be answered now always stay.
-        """
-        adapter = served.adapter
-        left = KEEP * adapter.capabilities(served.id).max_context_tokens
-        start = len(messages)
-        while start > 0:
-            left -= adapter.estimate_input_tokens([messages[start - 1]], model=served.id)
-            if left < 0:
-                break
-            start -= 1
-        last = max((n for n, each in enumerate(messages) if each.role is Role.USER), default=0)
-        # If all of it seems to fit, the provider counts otherwise: then only the last turn stays.
-        start = min(start, last) or last
-        while 0 < start < len(messages) and messages[start].role is Role.TOOL:
-            start -= 1
-        return start
-
-    async def _written(
-        self, messages: list[Message], served: Served
-    ) -> tuple[Served, Message, Usage]:
-        """Who wrote a summary, and what: the model that is set for it, or the one of the turn.
-
-        A model that has no room for the history, or that is down, does not end the turn.
-        """
-        named = self._setup.compact_with
-        models = self._setup.models
-        other = served if named is None else models.served(models.resolve(named))
-        if other.id != served.id and self._has_room(messages, other):
-            try:
-                return other, *await self._summary(messages, other)
-            except ProviderError as error:
-                log.warning("%s wrote no summary: %s", other.id, type(error).__name__)
-        return served, *await self._summary(messages, served)
-
-    def _has_room(self, messages: list[Message], writer: Served) -> bool:
-        adapter = writer.adapter
-        tokens = adapter.estimate_input_tokens(messages, self._setup.tools, model=writer.id)
-        return tokens < (1 - SPARE) * adapter.capabilities(writer.id).max_context_tokens
-
-    async def _summary(self, messages: list[Message], writer: Served) -> tuple[Message, Usage]:
-        setup = self._setup
-        now = setup.now()
-        question = Message(
-            id=new_ulid(),
-            session_id=self._conversation.id,
-            role=Role.USER,
-            content=(TextBlock(ASK),),
-            created_at=now,
-        )
-        options = replace(setup.options, model=writer.id, stream=None, output=None)
-        if setup.tools:
-            options = replace(options, tool_choice=ToolChoice("none"))
-        request = writer.adapter.to_wire([*messages, question], setup.tools, options)
-        context = RequestContext(
-            session_id=self._conversation.id,
-            model=writer.id,
-            provider=writer.adapter.name,
-            created_at=now,
-        )
-        answer = await setup.transport.complete(writer.adapter, request, context)
-        usage = answer.metadata.usage or _unknown(messages, answer, writer)
-        return answer, setup.models.price(usage, writer, now)
-
-
-def _unknown(messages: list[Message], answer: Message, writer: Served) -> Usage:
-    adapter = writer.adapter
-    return Usage(
-        input_tokens=adapter.estimate_input_tokens(messages, model=writer.id),
-        output_tokens=adapter.estimate_input_tokens([answer], model=writer.id),
-        cost_usd=Decimal(0),
-        pricing_version=UNPRICED,
-        latency_ms=0,
-        estimated=True,
-    )

@@ -1,16 +1,23 @@
 """Facts: what routing has to know of a turn, taken from the conversation."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice, takewhile
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import ToolDefinition
+from metis.canonical.value import made
 from metis.routing import TurnFacts
 from metis.session.models import Served
 from metis.session.seen import Seen
+
+ORIGIN = "compaction"
+"""The origin of the message that shows a summary."""
+
+_make_message = made(Message)
+_NEVER = datetime.fromtimestamp(0, UTC)
 
 
 def facts_of(seen: Seen, tools: Sequence[ToolDefinition], now: datetime) -> TurnFacts:
@@ -53,6 +60,14 @@ def needed(messages: Sequence[Message], tools: Sequence[ToolDefinition], served:
     return served.adapter.estimate_input_tokens(least, tools, model=served.id)
 
 
+def text_tokens(text: str, served: Served) -> int:
+    """About how many tokens a question takes that is nothing but a text."""
+    message = _make_message(
+        id="", session_id="", role=Role.USER, content=(TextBlock(text),), created_at=_NEVER
+    )
+    return served.adapter.estimate_input_tokens((message,), model=served.id)
+
+
 def words_of(content: Iterable[ContentBlock]) -> str:
     """The plain words of some blocks."""
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
@@ -61,4 +76,4 @@ def words_of(content: Iterable[ContentBlock]) -> str:
 def _is_before_summary(messages: Sequence[Message], place: int) -> bool:
     """Whether an answer was given to more than is shown now."""
     first = next((each for each in messages if each.role is not Role.SYSTEM), messages[place])
-    return first.metadata.origin == "compaction" and first.id > messages[place].id
+    return first.metadata.origin == ORIGIN and first.id > messages[place].id

@@ -102,7 +102,7 @@ class Session:
 
         None if no model can take the next turn.
         """
-        return use_of(self._setup, self._conversation, model)
+        return use_of(self._setup, self._conversation, self._told, model)
 
     def why(self) -> Why | None:
         """Why the last turn was answered by its model, with every slot that was asked."""
@@ -266,12 +266,15 @@ class Session:
     async def compact(self, model: str | None = None) -> int:
         """Sum up what is old with a model; gives the number of messages that were summed up."""
         async with self._lock:
-            used = use_of(self._setup, self._conversation, model)
+            used = use_of(self._setup, self._conversation, self._told, model)
             if used is None:
                 return 0
-            await Purse(self._setup, self._conversation, self._told, self._trace).check()
+            purse = Purse(self._setup, self._conversation, self._told, self._trace)
+            await purse.check()
             served = self._setup.models.served(used.model)
-            compaction = Compaction(self._setup, self._conversation, self._trace)
+            compaction = Compaction(
+                self._setup, self._conversation, self._told, self._trace, purse.check
+            )
             return await compaction.run(served, "user")
 
     async def rewind(self, place: Place | None) -> None:

@@ -5,10 +5,12 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from metis.canonical.errors import ContextOverflowError
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.events.house import BudgetScope
 from metis.projection.loss import Loss
 from metis.routing import ChainEntry
+from metis.session.models import Served
 from metis.session.repair import Repairs
 
 
@@ -24,6 +26,7 @@ class Told:
         self.swapped_from: str | None = None
         """The model before the last swap, until a turn has told of it."""
         self._losses: set[tuple[str, str, str, str]] = set()
+        self._windows: dict[str, int] = {}
         self.warned: dict[BudgetScope, Decimal] = {}
         """The part of each budget that was warned of last."""
 
@@ -36,6 +39,16 @@ class Told:
                 self._losses.add(key)
                 new.append(loss)
         return tuple(new)
+
+    def window(self, served: Served) -> int:
+        """How many tokens a model takes: as tables have it, or less if it has refused so many."""
+        known = served.adapter.capabilities(served.id).max_context_tokens
+        return min(known, self._windows.get(served.id, known))
+
+    def overflowed(self, served: Served, error: ContextOverflowError, tokens: int) -> None:
+        """Learn from a refusal how much a model takes; a server of one's own may take less."""
+        stated = error.limit_tokens or tokens
+        self._windows[served.id] = max(1, min(self.window(served), stated))
 
     def with_swap(self, record: RoutingDecisionRecord) -> RoutingDecisionRecord:
         """The record of a turn; the first after a swap names it."""

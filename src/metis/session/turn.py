@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal
 
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import (
@@ -29,11 +28,11 @@ from metis.events import work as events
 from metis.routing import TurnFacts
 from metis.session.answer import calls_of, may_run
 from metis.session.calling import Calling
-from metis.session.compaction import Compaction
 from metis.session.conversation import Conversation
 from metis.session.finishing import finished
 from metis.session.models import Served
 from metis.session.notices import TurnEnded, TurnEvent, TurnStarted
+from metis.session.room import Room
 from metis.session.route import Chosen, Route
 from metis.session.seen import has_image
 from metis.session.setup import Setup
@@ -72,7 +71,7 @@ class Turn:
         self._tooling = Tooling(setup.toolbox, self._calling, conversation.id, self._telling)
         self._started: Event | None = None
         self._started_s = time.monotonic()
-        self._compaction = Compaction(setup, conversation, self._trace)
+        self._room = Room(setup, conversation, told, self._telling, self._calling)
         self._answer: Message | None = None
         self._spent_before = Decimal(0)
 
@@ -139,18 +138,16 @@ class Turn:
     async def _ask(self, chosen: Chosen) -> tuple[Message | None, Chosen]:
         """One answer: from a shorter or repaired history, or by another model, if need be."""
         tried = {chosen[0].id}
-        is_compacted = is_repaired = False
+        is_repaired, overflows = False, 0
         await self._calling.check_budget()
-        if self._compaction.is_due(self._calling.tokens(chosen[0]), chosen[0]):
-            is_compacted = await self._compact(chosen[0], "limit")
+        await self._room.make(chosen[0])
         while True:
             self._check_count()
             try:
                 return await self._calling.ask(*chosen), chosen
-            except ContextOverflowError:
-                if is_compacted or not await self._compact(chosen[0], "overflow"):
-                    raise
-                is_compacted = True
+            except ContextOverflowError as error:
+                overflows += 1
+                await self._room.make_after(error, chosen[0], overflows)
             except InvalidRequestError as error:
                 if is_repaired or not self._repair(chosen[0], error):
                     raise
@@ -166,14 +163,6 @@ class Turn:
         return True
 
     # When something is in the way
-
-    async def _compact(self, served: Served, trigger: Literal["limit", "overflow"]) -> bool:
-        count = await self._compaction.run(served, trigger)
-        if count:
-            full = "full" if trigger == "overflow" else "nearly full"
-            text = f"the window is {full}: {count} messages were summed up"
-            self._telling.warn("compacted", text)
-        return count > 0
 
     def _repair(self, served: Served, error: ProviderError) -> bool:
         repair = self._told.repairs.add(served, error)

@@ -33,14 +33,15 @@ class Why(Struct, frozen=True, kw_only=True):
     """Every slot that was asked, the winner last; empty for a turn of an earlier run."""
 
 
-def use_of(setup: Setup, conversation: Conversation, model: str | None) -> WindowUse | None:
+def use_of(
+    setup: Setup, conversation: Conversation, told: Told, model: str | None
+) -> WindowUse | None:
     """How full the window of a model is, or of the one that would answer next."""
     served = _served(setup, conversation, model)
     if served is None:
         return None
     tokens = estimate(conversation.messages, setup.tools, served)
-    limit = served.adapter.capabilities(served.id).max_context_tokens
-    return WindowUse(model=served.id, tokens=tokens, window_tokens=limit)
+    return WindowUse(model=served.id, tokens=tokens, window_tokens=told.window(served))
 
 
 def why(told: Told, conversation: Conversation) -> Why | None:

@@ -35,6 +35,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The size of the chunks of a stream; None sends each event by itself."""
     pause_s: float = 0.0
     """The pause between two chunks."""
+    window_tokens: int | None = None
+    """How many tokens a request may have; None is no limit."""
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -69,7 +71,7 @@ def read_call(asked: Asked, found: Knock, seed: Seed, settings: Settings, seal: 
     if settings.models is not None and model not in settings.models:
         raise InvalidRequestError(f"model: {model}", status=404, code="model_not_found")
     context = _context(door.adapter, model, seed)
-    return Call(
+    call = Call(
         door=door,
         seed=seed,
         request=door.adapter.from_wire_request(_body(asked, wire), replace(context, model=model)),
@@ -77,6 +79,11 @@ def read_call(asked: Asked, found: Knock, seed: Seed, settings: Settings, seal: 
         context=context,
         is_stream=found.action == "stream" or wire.get("stream", door.streams) is True,
     )
+    window = settings.window_tokens
+    if window is not None and found.action != "count" and call.input_tokens() > window:
+        text = door.too_long.format(tokens=call.input_tokens(), window=window)
+        raise ContextOverflowError(text, status=400)
+    return call
 
 
 def _body(asked: Asked, wire: Wire) -> bytes | Wire:

@@ -43,6 +43,11 @@ class Door(Struct, frozen=True, kw_only=True):
     """Puts into an answer what its codec does not write for a message from elsewhere."""
     most_bytes: int = 50_000_000
     """How large a body may be."""
+    too_long: str = (
+        "This model's maximum context length is {window} tokens. However, your messages resulted "
+        "in {tokens} tokens. Please reduce the length of the messages."
+    )
+    """What is said of a request that does not fit into the window."""
 
     @property
     def adapter(self) -> Adapter:
@@ -123,6 +128,7 @@ _DOORS = (
         request_id="request-id",
         kinds=_ANTHROPIC_KINDS,
         most_bytes=32_000_000,
+        too_long="prompt is too long: {tokens} tokens > {window} maximum",
     ),
     Door(
         adapter_name="openai",
@@ -146,12 +152,17 @@ _DOORS = (
         },
         call_seal="signature_on_next",
         kinds=_GEMINI_KINDS,
+        too_long=(
+            "The input token count ({tokens}) exceeds the maximum number of tokens allowed "
+            "({window})."
+        ),
     ),
     Door(
         adapter_name="ollama",
         paths={r"/api/chat": "answer"},
         stream_type="application/x-ndjson",
         streams=True,
+        too_long="the input length exceeds the context length",
     ),
 )
 

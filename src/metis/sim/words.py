@@ -109,6 +109,12 @@ def _first_words(_found: re.Match[str], turn: Turn) -> str:
     return f'You began with: "{_quote(turn.earlier_words()[0].strip())}"'
 
 
+def _gist(_found: re.Match[str], turn: Turn) -> str:
+    words = turn.earlier_words()[:-1]
+    began = f' It began with: "{_quote(words[0].strip())}"' if words else ""
+    return f"In short, {len(words)} things were asked.{began} (metis simulator)"
+
+
 def _greeting(_found: re.Match[str], _turn: Turn) -> str:
     return "Hello! This is the metis simulator. What shall I do?"
 
@@ -120,6 +126,7 @@ def _rule(
 
 
 _RULES = (
+    _rule(r"^\s*sum up (?:our|this) conversation\b", _gist),
     _rule(r"\bwho are you|what are you|which model|are you (?:a |real|an? ai|sim)", _who),
     _rule(r"^\s*(?:say|repeat|reply with|answer with)(?: exactly)?:?\s+(.+)$", _repeat),
     _rule(r"\b(\d{1,6}) words\b", _long),

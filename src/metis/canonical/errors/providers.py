@@ -1,8 +1,19 @@
 """Errors on the way to a provider and back."""
 
+import re
 from collections.abc import Sequence
 
 from metis.canonical.errors.base import MetisError
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{1,12}(?![\w.]\d)")
+_ABOVE = re.compile(r"> *(\d[\d,_]{1,12})")
+_LIMIT = re.compile(
+    r"(?:(?:max(?:imum)?|available|model.?s?) (?:model )?(?:context|prompt|input|number of tokens)"
+    r"|context (?:size|length|window|limit)|token limit)\D{0,40}?(\d[\d,_]{1,12})"
+    r"|(\d[\d,_]{1,12})(?: tokens?)? max",
+    re.IGNORECASE,
+)
+"""The number behind the words for a limit, or before them."""
 
 
 class CriticalLossError(MetisError):
@@ -77,7 +88,24 @@ class NetworkError(ProviderError):
 
 
 class ContextOverflowError(ProviderError):
-    """More input than the model takes."""
+    """More input than the model takes; where the provider names numbers, they are here (T185)."""
+
+    @property
+    def limit_tokens(self) -> int | None:
+        """How much the model takes, if the provider says it."""
+        found = _ABOVE.search(self.text) or _LIMIT.search(self.text)
+        return None if found is None else _number(next(filter(None, found.groups())))
+
+    @property
+    def input_tokens(self) -> int | None:
+        """How much it was given, if the provider says it."""
+        limit = self.limit_tokens
+        named = [number for each in _NUMBER.findall(self.text) if (number := _number(each))]
+        return None if limit is None else max((n for n in named if n > limit), default=None)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", "").replace("_", ""))
 
 
 class InvalidRequestError(ProviderError):
