@@ -130,10 +130,11 @@ class Adapter:
 
     def _said(self, taken: AdapterOptions) -> AdapterOptions:
         """The options as a body says them that does not say what the path does."""
-        protocol = self.profile.protocol
-        own = {**self.profile.body_keys, **taken.native.get(protocol, {})}
-        unsaid = dict.fromkeys(self.profile.told_by_path)
-        return replace(taken, native={protocol: own}, **unsaid)
+        profile, own = self.profile, taken.native.get(self.profile.protocol, {})
+        unsaid = dict.fromkeys(profile.told_by_path - own.keys())
+        if is_own(taken, profile):
+            return replace(taken, **unsaid)
+        return replace(taken, native={profile.protocol: {**profile.body_keys, **own}}, **unsaid)
 
     def _undefined(
         self, told: Sent, model: Model, taken: AdapterOptions
@@ -314,10 +315,13 @@ class Adapter:
 
     def _with_path(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
         """With what the path says of a request, or the context if there is no path."""
-        named, is_stream = self.profile.read_path(context.path or "") or (context.model, None)
-        told: dict[str, Any] = {"model": named, "stream": is_stream}
-        changes = {name: told[name] for name in self.profile.told_by_path}
-        return replace(request, options=replace(request.options, **changes))
+        options, found = request.options, self.profile.read_path(context.path or "")
+        if found is None:
+            told: dict[str, Any] = {"model": options.model or context.model}
+        else:
+            told = {"model": found[0], "stream": found[1]}
+        changes = {name: told[name] for name in self.profile.told_by_path if name in told}
+        return replace(request, options=replace(options, **changes))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
