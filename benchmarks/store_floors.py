@@ -37,8 +37,8 @@ _TABLE = (
 _INSERT = "INSERT INTO messages VALUES (?, ?, ?)"
 _SESSION = "INSERT INTO sessions VALUES (?, '', NULL, NULL, 1, 0, 0)"
 _LOAD = (
-    "SELECT m.id, m.role, m.content_json, m.metadata_json, m.created_at FROM journal j "
-    "JOIN messages m ON m.id = j.message_id WHERE j.session_id = %s ORDER BY j.seq"
+    "SELECT id, role, content_json, metadata_json, created_at FROM messages "
+    "WHERE session_id = %s ORDER BY created_at"
 )
 _LOCK = "SELECT id FROM sessions WHERE id = %s FOR NO KEY UPDATE"
 
@@ -105,7 +105,7 @@ class Taker:
 
     def run(self, _: str, values: Sequence[Any] = ()) -> Rows:
         """Every session is new."""
-        return [(session_id, 0, None, None, False) for session_id in values]
+        return [(session_id, 0, None, 0, None, None, None, False) for session_id in values]
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
         """Take it down."""

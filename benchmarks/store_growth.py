@@ -1,11 +1,14 @@
 """How the store takes it to grow: the same work with more and more stored.
 
-Sessions have 100 messages each. `append` is one at a time into a new session, `load` a whole
-session from the middle of what is stored, `search` looks for two words that most messages hold,
-everywhere and in one session.
+Sessions have ten messages each, so that ten million messages are a million sessions. `append` is
+one at a time into new sessions, `load` are whole sessions from all over the store, `search` looks
+for two words that most messages hold, everywhere and in one session, `open` is a second store on
+the same database. Each is the median of a number of tries.
 """
 
 import asyncio
+import random
+import statistics
 from collections.abc import Sequence
 
 from store_floors import Clock, Time
@@ -17,8 +20,9 @@ from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
 from metis.store import Store
 
-_SESSION_SIZE = 100
-_AT_ONCE = 20
+_SESSION_SIZE = 10
+_AT_ONCE = 200
+_TRIES = 25
 _make_message = made(Message)
 _make_use = made(ToolUseBlock)
 _make_result = made(ToolResultBlock)
@@ -71,14 +75,21 @@ async def load(keep: Store, session_id: str, newest: int | None = None) -> Time:
     return Time(whole.elapsed / len(found), whole.cpu / len(found))
 
 
+def _middle(times: Sequence[Time]) -> Time:
+    """The medians of elapsed time and of CPU time."""
+    elapsed, cpu = zip(*times, strict=True)
+    return Time(statistics.median(elapsed), statistics.median(cpu))
+
+
 class Growth:
     """One store that grows, and what work takes in it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._template = make_messages(_SESSION_SIZE)
+        turns = make_messages(_SESSION_SIZE + 2)
+        self._template = [*turns[: _SESSION_SIZE - 1], turns[-1]]
         self._stored = 0
-        self._middle = ""
+        self._sessions: list[str] = []
 
     async def run(self, sizes: Sequence[int]) -> None:
         """Measure at each size."""
@@ -92,32 +103,38 @@ class Growth:
                 print(f"{size:>10}" + "".join(cells), flush=True)
 
     async def _fill(self, keep: Store, size: int) -> None:
+        """Store sessions up to a size, many at once, and have them all in the search index."""
         while self._stored < size:
-            parts = copies(
-                self._template, min(_AT_ONCE, (size - self._stored) // _SESSION_SIZE + 1)
-            )
-            for part in parts:
-                await keep.create_session(part[0].session_id)
-            await asyncio.gather(*(keep.append_all(part) for part in parts))
-            self._stored += sum(map(len, parts))
-            if self._stored >= size // 2 and not self._middle.startswith(f"{size} "):
-                self._middle = f"{size} {parts[0][0].session_id}"
+            count = min(_AT_ONCE, -(-(size - self._stored) // _SESSION_SIZE))
+            parts = copies(self._template, count)
+            await asyncio.gather(*(keep.create_session(part[0].session_id) for part in parts))
+            await keep.append_all([message for part in parts for message in part])
+            self._stored += count * _SESSION_SIZE
+            self._sessions.append(parts[0][0].session_id)
         await keep.search("warm")
 
     async def _measure(self, keep: Store) -> list[Time]:
-        appended = await append_one_by_one(keep, copies(self._template, 1)[0])
-        self._stored += _SESSION_SIZE
-        middle = self._middle.split()[1]
-        loaded = await load(keep, middle)
-        await keep.search("rates")
+        news = copies(self._template, _TRIES)
+        self._stored += _SESSION_SIZE * _TRIES
+        chance = random.Random(self._stored)  # noqa: S311 - the same draw in every run
+        some = chance.choices(self._sessions, k=_TRIES)
+        return [
+            _middle([await append_one_by_one(keep, part) for part in news]),
+            _middle([await load(keep, each) for each in some]),
+            _middle([await self._search(keep, None) for _ in some]),
+            _middle([await self._search(keep, each) for each in some]),
+            _middle([await self._open() for _ in some]),
+        ]
+
+    async def _search(self, keep: Store, session_id: str | None) -> Time:
         clock = Clock()
-        await keep.search("traced table", limit=5)
-        everywhere = clock.read(1000)
-        clock = Clock()
-        await keep.search("traced table", limit=5, session_id=middle)
-        inside = clock.read(1000)
+        found = await keep.search("traced table", limit=5, session_id=session_id)
+        assert found  # noqa: S101 - as above
+        return clock.read(1000)
+
+    async def _open(self) -> Time:
         clock = Clock()
         another = store.open(self._url, recover=False)
         opened = clock.read(1000)
         await another.close()
-        return [appended, loaded, everywhere, inside, opened]
+        return opened

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from build import assistant, call, numbered, provenance, tool, tool_id, user
 from metis import store
 from metis.cli.main import cli
+from metis.store import schema
 
 Run = Callable[..., Result]
 
@@ -89,7 +90,7 @@ def test_the_store_is_checked_copied_swept_and_migrated(home: Path, tmp_path: Pa
     assert "--apply" in planned.stderr
     assert run("store", "sweep", "--raw-bytes", "100", "--apply").stdout == planned.stdout
     assert run("store", "sweep", "--raw-bytes", "100").stdout == ""
-    assert "version 1" in run("store", "migrate").stdout
+    assert f"version {schema.newest('sqlite')}" in run("store", "migrate").stdout
     with sqlite3.connect(home / "metis.db") as database:
         database.execute("UPDATE tool_calls SET result_message_id = NULL")
     database.close()

@@ -163,13 +163,19 @@ def test_old_and_new_readers_share_a_database(
         insert = "INSERT INTO messages VALUES (?, 'sess_42', 'user', ?, ?, ?, ?)"
         newer.execute(insert, (ulid(4), block.decode(), '{"later":[1, 2]}', to_micros(NOW), 1))
         newer.execute(insert, (ulid(5), '[{"text":"v2","type":"text"}]', "{}", to_micros(NOW), 2))
-        newer.execute("INSERT INTO journal VALUES ('sess_42', 4, ?, NULL)", (ulid(4),))
-        newer.execute("INSERT INTO journal VALUES ('sess_42', 5, ?, NULL)", (ulid(5),))
+        newer.execute(
+            "INSERT INTO journal VALUES ('sess_42', 4, ?, NULL, ?)", (ulid(4), to_micros(NOW))
+        )
+        newer.execute(
+            "INSERT INTO journal VALUES ('sess_42', 5, ?, NULL, ?)", (ulid(5), to_micros(NOW))
+        )
         entry = (
             '{"created_at":"2026-05-08T12:00:00Z","id":"x","seq":6,"session_id":"sess_42",'
             '"type":"weather"}'
         )
-        newer.execute("INSERT INTO journal VALUES ('sess_42', 6, NULL, ?)", (entry,))
+        newer.execute(
+            "INSERT INTO journal VALUES ('sess_42', 6, NULL, ?, ?)", (entry, to_micros(NOW))
+        )
         newer.commit()
 
     async def read() -> None:

@@ -1,8 +1,8 @@
 """Appending: a message with everything that follows from it: its place, its calls, its answers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
@@ -17,17 +17,21 @@ from metis.canonical.value import made
 from metis.store.database import Transaction
 from metis.store.entries import MessageEntry
 from metis.store.rows import MessageRow, to_row, whole_of
-from metis.store.tables import Head, Tables
+from metis.store.tables import TOUCH_US, Head, Tables
+from metis.store.work import Work
 from metis.wire.spelling import provider_tool_ids
 
+_MARK_EVERY = 64
 _make_entry: Callable[..., MessageEntry] = made(MessageEntry)
 
 
-class Prepared(NamedTuple):
+class Prepared(Struct, frozen=True, gc=False):
     """A message that keeps the rules, ready to be written."""
 
     message: Message
     row: MessageRow
+    created_at: int
+    """When it was made, in microseconds."""
     whole: str | None
     """All of the message, where the columns cannot hold it."""
     calls: Sequence[ToolUseBlock]
@@ -54,44 +58,50 @@ def _prepared(message: Message, parts: Parts) -> Prepared:
         elif message.role is Role.TOOL:
             results = [block for block in message.content if type(block) is ToolResultBlock]
     size = len(parts.content) + len(parts.metadata)
-    return Prepared(message, to_row(message, parts), whole_of(message), calls, results, size)
+    row = to_row(message, parts)
+    return Prepared(message, row, row[5], whole_of(message), calls, results, size)
 
 
-class Append:
+class Append(Work):
     """Messages to be appended together, all or none."""
 
     def __init__(self, prepared: Sequence[Prepared], *, renew_ids: bool = False) -> None:
         self._prepared = prepared
         self._renew_ids = renew_ids
-        self.session_ids = [one.row.session_id for one in prepared]
-        self.size = sum([one.size for one in prepared])
+        if len(prepared) == 1:
+            self.session_ids = (prepared[0].message.session_id,)
+            self.size = prepared[0].size
+        else:
+            self.session_ids = [one.message.session_id for one in prepared]
+            self.size = sum([one.size for one in prepared])
 
     def write(self, tables: Tables) -> list[MessageEntry]:
         """Give each message its place and write what follows from it."""
         return [self._append(one, tables) for one in self._prepared]
 
     def _append(self, one: Prepared, tables: Tables) -> MessageEntry:
-        session_id = one.row.session_id
-        head = tables.head(session_id)
-        if one.row.id <= head.newest_id:
+        message = one.message
+        session_id = message.session_id
+        head = tables.heads.get(session_id) or tables.head(session_id)
+        if message.id <= head.newest_id:
             one = self._renewed(one, head)
-        message, row = one.message, one.row
-        previous_id, seq = head.newest_id, head.seq + 1
-        if message.metadata.parents:
+            message = one.message
+        metadata = message.metadata
+        if metadata.parents:
             add_parents(one, tables)
-        head.seq, head.newest_id = seq, row.id
-        tables.messages.append(row)
-        tables.journal.append((session_id, seq, row.id, one.whole))
-        if message.metadata.status is MessageStatus.PARTIAL:
-            tables.opened.append((row.id, session_id))
+        if head.bookmarks:
+            _move_bookmarks(message, head, tables)
+        tables.messages.append(one.row)
+        seq = _place(one, head, tables)
+        if metadata.status is MessageStatus.PARTIAL:
+            tables.opened.append((message.id, session_id))
         elif one.calls or one.results:
             add_calls(one, tables)
-        if head.bookmarks:
-            _move_bookmarks(message, previous_id, head, tables)
-        tables.touch(session_id, head)
+        if tables.now_us - head.touched_us >= TOUCH_US:
+            tables.touch(session_id, head)
         return _make_entry(
             created_at=message.created_at,
-            id=row.id,
+            id=message.id,
             message=message,
             seq=seq,
             session_id=session_id,
@@ -100,7 +110,7 @@ class Append:
     def _renewed(self, one: Prepared, head: Head) -> Prepared:
         if not (self._renew_ids and is_ulid(head.newest_id)):
             raise _invalid(one, "$.id", "M-165", f"it does not come after {head.newest_id!r}")
-        parts = Parts(one.row.content_json.encode(), one.row.metadata_json.encode())
+        parts = Parts(one.row[3].encode(), one.row[4].encode())
         return _prepared(replace(one.message, id=new_ulid_after(head.newest_id)), parts)
 
     def explain(self, transaction: Transaction, *, is_there: bool = False) -> MetisError | None:
@@ -110,24 +120,41 @@ class Append:
             problems = [] if is_there else list(_id_problems(one, transaction))
             problems += _problems(one, transaction, own)
             if problems:
-                return InvalidMessageError(f"message {one.row.id} does not fit", problems)
+                return InvalidMessageError(f"message {one.message.id} does not fit", problems)
         return None
 
     def _own_calls(self) -> set[str]:
         return {call.id for one in self._prepared for call in one.calls}
 
 
+def _place(one: Prepared, head: Head, tables: Tables) -> int:
+    """Give a message its number, and write it down where its row alone does not tell it."""
+    message = one.message
+    head.newest_id = message.id
+    head.seq = seq = head.seq + 1
+    is_told = seq - head.placed < _MARK_EVERY and one.whole is None
+    if one.created_at > head.latest_at:
+        head.latest_at = one.created_at
+    else:
+        is_told = False
+    if not is_told or message.metadata.status is MessageStatus.PARTIAL:
+        head.placed = seq
+        values = (message.session_id, seq, message.id, one.whole, head.latest_at)
+        tables.journal.append(values)
+    return seq
+
+
 def add_parents(one: Prepared, tables: Tables) -> None:
     """Write which messages a message follows; they must be there already, so no ring can close."""
-    row = one.row
+    message_id, session_id = one.message.id, one.message.session_id
     parents = one.message.metadata.parents
-    waiting = {values[0] for values in tables.messages if values[1] == row.session_id}
+    waiting = {values[0] for values in tables.messages if values[1] == session_id}
     for position, parent in enumerate(parents):
-        if parent not in waiting and not _has_message(tables, row.session_id, parent, row.id):
+        if parent not in waiting and not _has_message(tables, session_id, parent, message_id):
             path = f"$.metadata.parents[{position}]"
             raise _invalid(one, path, "G-026", f"no earlier message has the id {parent!r}")
     tables.parents += [
-        (row.id, position, parent, row.session_id) for position, parent in enumerate(parents)
+        (message_id, position, parent, session_id) for position, parent in enumerate(parents)
     ]
 
 
@@ -138,34 +165,23 @@ def _has_message(tables: Tables, session_id: str, message_id: str, own_id: str) 
 
 def add_calls(one: Prepared, tables: Tables) -> None:
     """Write the calls of a message, and that others are answered by it."""
-    row, metadata = one.row, one.message.metadata
-    if one.calls:
-        theirs = provider_tool_ids(one.message)
-        is_complete = metadata.status == MessageStatus.COMPLETE
-        status = "pending" if is_complete else "cancelled"
-        ended = None if is_complete else row.created_at
-        provider = metadata.provider
-        for call in one.calls:
-            their = theirs.get(call.id)
-            at = row.created_at
-            values = (
-                call.id,
-                row.session_id,
-                row.id,
-                call.name,
-                status,
-                their,
-                provider,
-                at,
-                ended,
-            )
-            tables.calls.append(values)
-            if their is not None:
-                tables.ids.append((row.session_id, call.id, provider or "", their))
+    message, at = one.message, one.created_at
+    message_id, session_id = message.id, message.session_id
     for result in one.results:
-        status = _status_of(result, one.message)
-        values = (row.id, status, row.created_at, result.tool_use_id, row.session_id)
+        values = (message_id, _status_of(result, message), at, result.tool_use_id, session_id)
         tables.results.append(values)
+    if not one.calls:
+        return
+    theirs = provider_tool_ids(message)
+    is_complete = message.metadata.status is MessageStatus.COMPLETE
+    status, ended = ("pending", None) if is_complete else ("cancelled", at)
+    provider = message.metadata.provider
+    for call in one.calls:
+        their = theirs.get(call.id)
+        row = (call.id, session_id, message_id, call.name, status, their, provider, at, ended)
+        tables.calls.append(row)
+        if their is not None:
+            tables.ids.append((session_id, call.id, provider or "", their))
 
 
 def _status_of(result: ToolResultBlock, message: Message) -> str:
@@ -177,10 +193,10 @@ def _status_of(result: ToolResultBlock, message: Message) -> str:
     return "cancelled" if message.metadata.status == MessageStatus.CANCELLED else "succeeded"
 
 
-def _move_bookmarks(message: Message, previous_id: str, head: Head, tables: Tables) -> None:
+def _move_bookmarks(message: Message, head: Head, tables: Tables) -> None:
     """A bookmark goes with its thread: to whatever follows the message that it names."""
     parents = message.metadata.parents
-    followed = parents[-1] if parents else previous_id
+    followed = parents[-1] if parents else head.newest_id
     for name, at in head.bookmarks.items():
         if at == followed:
             head.bookmarks[name] = message.id
@@ -189,31 +205,32 @@ def _move_bookmarks(message: Message, previous_id: str, head: Head, tables: Tabl
 
 def _invalid(one: Prepared, path: str, rule: str, text: str) -> InvalidMessageError:
     problem = Problem(path=path, rule=rule, text=text)
-    return InvalidMessageError(f"message {one.row.id} does not fit", [problem])
+    return InvalidMessageError(f"message {one.message.id} does not fit", [problem])
 
 
 def _id_problems(one: Prepared, transaction: Transaction) -> Iterator[Problem]:
     sql = "SELECT session_id FROM messages WHERE id = ?"
-    for (session_id,) in transaction.run(sql, (one.row.id,)):
+    for (session_id,) in transaction.run(sql, (one.message.id,)):
         text = f"a message of session {session_id!r} has this id already"
         yield Problem(path="$.id", rule="M-164", text=text)
 
 
 def _problems(one: Prepared, transaction: Transaction, own: set[str]) -> Iterator[Problem]:
     """What of a message is at odds with the calls that are there."""
+    session_id = one.message.session_id
     for place, block in enumerate(one.message.content):
         if isinstance(block, ToolUseBlock) and one.calls:
-            yield from _call_problems(block, one.row, f"$.content[{place}].id", transaction)
+            yield from _call_problems(block, session_id, f"$.content[{place}].id", transaction)
         elif isinstance(block, ToolResultBlock) and one.results and block.tool_use_id not in own:
             path = f"$.content[{place}].tool_use_id"
-            yield from _result_problems(block, one.row, path, transaction)
+            yield from _result_problems(block, session_id, path, transaction)
 
 
 def _call_problems(
-    call: ToolUseBlock, row: MessageRow, path: str, transaction: Transaction
+    call: ToolUseBlock, session_id: str, path: str, transaction: Transaction
 ) -> Iterator[Problem]:
     for (owner,) in transaction.run("SELECT session_id FROM tool_calls WHERE id = ?", (call.id,)):
-        if owner == row.session_id:
+        if owner == session_id:
             text = f"{call.id!r} was used before; a retry gets a new id"
             yield Problem(path=path, rule="M-141", text=text)
         else:
@@ -222,7 +239,7 @@ def _call_problems(
 
 
 def _result_problems(
-    result: ToolResultBlock, row: MessageRow, path: str, transaction: Transaction
+    result: ToolResultBlock, session_id: str, path: str, transaction: Transaction
 ) -> Iterator[Problem]:
     call = result.tool_use_id
     sql = "SELECT session_id, result_message_id FROM tool_calls WHERE id = ?"
@@ -230,7 +247,7 @@ def _result_problems(
     if not found:
         yield Problem(path=path, rule="M-138", text=f"no earlier call has the id {call!r}")
     for owner, answer in found:
-        if owner != row.session_id:
+        if owner != session_id:
             text = f"{call!r} belongs to session {owner!r}"
             yield Problem(path=path, rule="M-139", text=text)
         elif answer is not None:

@@ -1,6 +1,5 @@
 """Reading: the questions that the store answers, each one query."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from metis.canonical.errors import UnknownMessageError, UnknownSessionError
@@ -8,6 +7,7 @@ from metis.canonical.message import Message
 from metis.canonical.value import made
 from metis.store.database import Transaction
 from metis.store.entries import AnyEntry, MessageEntry, decode_entry
+from metis.store.places import START, mark_before, newest_part, read_part
 from metis.store.records import (
     CALL_COLUMNS,
     SESSION_COLUMNS,
@@ -17,15 +17,12 @@ from metis.store.records import (
     session_record,
 )
 from metis.store.rows import from_row
-from metis.store.saving import MESSAGE_COLUMNS
 
-_MESSAGES = (
-    f"SELECT {MESSAGE_COLUMNS} FROM journal j JOIN messages m ON m.id = j.message_id "  # noqa: S608 - no input
-    "WHERE j.session_id = ? AND j.seq > ? ORDER BY j.seq"
-)
-_HISTORY = (
-    f"SELECT {MESSAGE_COLUMNS}, j.seq FROM journal j LEFT JOIN messages m ON m.id = j.message_id "  # noqa: S608 - no input
-    "WHERE j.session_id = ? AND j.seq > ? ORDER BY j.seq"
+_MESSAGE = (
+    "SELECT m.id, m.session_id, m.role, m.content_json, m.metadata_json, m.created_at, "
+    "m.schema_version, j.entry_json FROM messages m LEFT JOIN journal j "
+    "ON j.session_id = m.session_id AND j.message_id = m.id AND j.entry_json IS NOT NULL "
+    "WHERE m.id = ? AND m.session_id = ?"
 )
 _make_entry: Any = made(MessageEntry)
 
@@ -49,60 +46,60 @@ def read_messages(
     transaction: Transaction, session_id: str, newest: int | None = None
 ) -> list[Message]:
     """The messages of a session in order; all, or only the newest."""
-    if newest is not None:
-        sql = f"{_MESSAGES} DESC LIMIT ?"
-        rows = transaction.run(sql, (session_id, 0, newest))
-        messages = [from_row(row) for row in reversed(rows)]
+    if newest is None:
+        messages = read_part(transaction, session_id).messages
     else:
-        messages = [from_row(row) for row in transaction.stream(_MESSAGES, (session_id, 0))]
+        messages = _newest_messages(transaction, session_id, newest)
     if not messages:
         read_session(transaction, session_id)
     return messages
 
 
+def _newest_messages(transaction: Transaction, session_id: str, count: int) -> list[Message]:
+    """So many messages; more is read while there are too few of them among the entries."""
+    wanted = count
+    while True:
+        part = newest_part(transaction, session_id, wanted)
+        if len(part.messages) >= count or not part.mark.seq:
+            return part.messages[max(0, len(part.messages) - count) :]
+        wanted *= 4
+
+
 def read_history(
     transaction: Transaction, session_id: str, newest: int | None = None, after: int = 0
 ) -> list[AnyEntry]:
-    """The entries of a session in order."""
+    """The entries of a session in order; all, the newest, or those behind a number."""
     if newest is not None:
-        rows = transaction.run(f"{_HISTORY} DESC LIMIT ?", (session_id, after, newest))
-        entries = [_entry(row) for row in reversed(rows)]
+        part = newest_part(transaction, session_id, newest, after)
     else:
-        entries = [_entry(row) for row in transaction.stream(_HISTORY, (session_id, after))]
-    if not entries:
+        mark = mark_before(transaction, session_id, after) if after else START
+        part = read_part(transaction, session_id, mark)
+    found = [each for each in part.numbered() if each[0] > after]
+    if newest is not None:
+        found = found[max(0, len(found) - newest) :]
+    if not found:
         read_session(transaction, session_id)
-    return entries
+    return [_entry(*each) for each in found]
 
 
-def stream_history(transaction: Transaction, session_id: str) -> Iterator[AnyEntry]:
-    """The same, one by one."""
-    return (_entry(row) for row in transaction.stream(_HISTORY, (session_id, 0)))
-
-
-def _entry(row: Any) -> AnyEntry:
-    if row[0] is None:
-        return decode_entry(row[7])
-    message = from_row(row[:8])
+def _entry(seq: int, found: Message | str) -> AnyEntry:
+    if isinstance(found, str):
+        return decode_entry(found)
     return _make_entry(
-        created_at=message.created_at,
-        id=message.id,
-        message=message,
-        seq=row[8],
-        session_id=message.session_id,
+        created_at=found.created_at,
+        id=found.id,
+        message=found,
+        seq=seq,
+        session_id=found.session_id,
     )
 
 
 def read_message(transaction: Transaction, session_id: str, message_id: str) -> Message:
     """One message of a session."""
-    sql = (
-        f"SELECT {MESSAGE_COLUMNS} FROM messages m LEFT JOIN journal j "  # noqa: S608 - no input
-        "ON j.session_id = m.session_id AND j.message_id = m.id AND j.entry_json IS NOT NULL "
-        "WHERE m.id = ? AND m.session_id = ?"
-    )
-    found = transaction.run(sql, (message_id, session_id))
+    found = transaction.run(_MESSAGE, (message_id, session_id))
     if not found:
         raise UnknownMessageError(session_id, message_id)
-    return from_row(found[0])
+    return from_row(found[0][:7], found[0][7])
 
 
 def read_calls(

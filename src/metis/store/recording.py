@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from metis.canonical.errors import InvalidValueError, MetisError, UnknownMessageError
+from metis.canonical.errors import InvalidValueError, UnknownMessageError
 from metis.canonical.ids import is_ulid
-from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,
     BookmarkEntry,
@@ -17,12 +16,13 @@ from metis.store.entries import (
     place_entry,
 )
 from metis.store.tables import Head, Tables
+from metis.store.work import Work
 
 _ID_LENGTHS = (25, 26)
 _LONGEST_NAME = 200
 
 
-class Record:
+class Record(Work):
     """An entry to be put at the end of its session."""
 
     def __init__(self, entry: AnyEntry) -> None:
@@ -45,14 +45,11 @@ class Record:
             tables.change(sql, (placed.to_model, placed.session_id))
         elif isinstance(placed, BookmarkEntry):
             _set_bookmark(placed, head, tables)
-        head.seq += 1
-        tables.journal.append((placed.session_id, head.seq, None, encode_entry(placed).decode()))
+        head.seq = head.placed = head.seq + 1
+        text = encode_entry(placed).decode()
+        tables.journal.append((placed.session_id, head.seq, None, text, head.latest_at))
         tables.touch(placed.session_id, head)
         return placed
-
-    def explain(self, transaction: Transaction) -> MetisError | None:  # noqa: ARG002 - nothing to say
-        """Nothing: an entry is checked before it is written."""
-        return None
 
 
 def named_messages(entry: AnyEntry) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -24,16 +24,8 @@ _make_message: Callable[..., Message] = made(Message)
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
-class MessageRow(NamedTuple):
-    """A row of `messages`."""
-
-    id: str
-    session_id: str
-    role: str
-    content_json: str
-    metadata_json: str
-    created_at: int
-    schema_version: int
+MessageRow = tuple[str, str, str, str, str, int, int]
+"""The values of a row of `messages`, in the order of its columns."""
 
 
 def to_micros(moment: datetime) -> int:
@@ -49,10 +41,10 @@ def from_micros(micros: int) -> datetime:
 
 def to_row(message: Message, parts: Parts) -> MessageRow:
     """The column values of a message whose parts were written already."""
-    return MessageRow(
+    return (
         message.id,
         message.session_id,
-        message.role.value,
+        message.role._value_,
         parts.content.decode(),
         parts.metadata.decode(),
         to_micros(message.created_at),
@@ -66,9 +58,9 @@ def whole_of(message: Message) -> str | None:
     return None if is_plain else encode(message).decode()
 
 
-def from_row(row: Sequence[Any]) -> Message:
+def from_row(row: Sequence[Any], whole: str | bytes | None = None) -> Message:
     """The message of a row; unknown parts and other versions take the careful road."""
-    (message_id, session_id, role, content, metadata, created_at, version, whole) = row
+    (message_id, session_id, role, content, metadata, created_at, version) = row
     if whole is not None:
         return decode_trusted(whole if isinstance(whole, bytes) else whole.encode())
     if version == SCHEMA_VERSION:
@@ -87,7 +79,7 @@ def from_row(row: Sequence[Any]) -> Message:
 
 
 def _whole_json(row: Sequence[Any]) -> bytes:
-    (message_id, session_id, role, content, metadata, created_at, version, _) = row
+    (message_id, session_id, role, content, metadata, created_at, version) = row
     return _write_json(
         {
             "content": Raw(content.encode()),

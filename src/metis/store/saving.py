@@ -1,60 +1,62 @@
 """Saving: a message that was being written gets its end; what is complete is not rewritten."""
 
-from metis.canonical.errors import MetisError, StoreError, UnknownMessageError
+from metis.canonical.errors import MetisError, StoreError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.store.appending import Append, Prepared, add_calls, add_parents
 from metis.store.database import Transaction
-from metis.store.rows import from_row
+from metis.store.places import write_places
+from metis.store.reading import read_message
 from metis.store.tables import Tables
+from metis.store.work import Work
 
-MESSAGE_COLUMNS = (
-    "m.id, m.session_id, m.role, m.content_json, m.metadata_json, m.created_at, m.schema_version, "
-    "j.entry_json"
-)
-_FIND = (
-    f"SELECT {MESSAGE_COLUMNS}, j.seq FROM journal j JOIN messages m ON m.id = j.message_id "  # noqa: S608 - no input
-    "WHERE j.session_id = ? AND j.message_id = ? ORDER BY j.seq DESC LIMIT 1"
-)
+_PLACED = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND message_id = ?"
 _UPDATE = (
     "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, "
     "schema_version = ? WHERE id = ?"
 )
 
 
-class Save:
+class Save(Work):
     """A message that is in the store already, in its new form."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self.session_ids = [prepared.row.session_id]
+        self.session_ids = [prepared.message.session_id]
         self.size = prepared.size
 
     def write(self, tables: Tables) -> Message:
         """Write the new form, if the old one was partial or says the same."""
-        one, row = self._prepared, self._prepared.row
-        tables.head(row.session_id)
-        found = tables.run(_FIND, (row.session_id, row.id))
-        if not found:
-            raise UnknownMessageError(row.session_id, row.id)
-        old, seq = from_row(found[0][:8]), found[0][8]
+        one = self._prepared
+        message_id, session_id = one.message.id, one.message.session_id
+        tables.head(session_id)
+        old = read_message(tables, session_id, message_id)
         was_open = old.metadata.status == MessageStatus.PARTIAL
         if not was_open and old != one.message:
-            raise _finished(row.id)
-        tables.change(_UPDATE, (*row[2:], row.id))
-        sql = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND seq = ?"
-        tables.change(sql, (one.whole, row.session_id, seq))
+            raise _finished(message_id)
+        tables.change(_UPDATE, (*one.row[2:], message_id))
+        self._place(old, tables)
         if was_open:
             self._finish(old, tables)
         return one.message
 
+    def _place(self, old: Message, tables: Tables) -> None:
+        """Keep what the columns cannot hold, and the place if the row no longer tells it."""
+        one = self._prepared
+        values = (one.whole, one.message.session_id, one.message.id)
+        if one.message.created_at != old.created_at:
+            write_places(tables, one.message.session_id)
+        if not tables.change(_PLACED, values) and one.whole is not None:
+            write_places(tables, one.message.session_id)
+            tables.change(_PLACED, values)
+
     def _finish(self, old: Message, tables: Tables) -> None:
         one = self._prepared
         if one.message.metadata.parents != old.metadata.parents:
-            tables.change("DELETE FROM message_parents WHERE message_id = ?", (one.row.id,))
+            tables.change("DELETE FROM message_parents WHERE message_id = ?", (one.message.id,))
             add_parents(one, tables)
         if one.message.metadata.status != MessageStatus.PARTIAL:
-            tables.change("DELETE FROM open_messages WHERE message_id = ?", (one.row.id,))
+            tables.change("DELETE FROM open_messages WHERE message_id = ?", (one.message.id,))
             add_calls(one, tables)
 
     def explain(self, transaction: Transaction) -> MetisError | None:

@@ -34,7 +34,8 @@ from metis.store.rows import to_micros
 from metis.store.saving import Save
 from metis.store.tables import Tables
 from metis.store.words import words_of_row
-from metis.store.writer import Plain, Work, Writer
+from metis.store.work import Plain, Work
+from metis.store.writer import Writer
 
 T = TypeVar("T")
 _READERS = 4
@@ -175,8 +176,7 @@ class Store:
         if not self._has_written:
             await self._sign()
         self._touched.add(message.session_id)
-        entries = await self._writer.submit(work, work.session_ids, work.size)
-        return entries[0]
+        return (await self._writer.submit(work))[0]
 
     async def append_all(
         self, messages: Iterable[Message], *, renew_ids: bool = False
@@ -368,16 +368,15 @@ class Store:
     async def _write(self, work: Work) -> Any:
         if not self._has_written:
             await self._sign()
-        session_ids: Sequence[str] = getattr(work, "session_ids", ())
-        self._touched.update(session_ids)
-        return await self._writer.submit(work, session_ids, getattr(work, "size", 0))
+        self._touched.update(work.session_ids)
+        return await self._writer.submit(work)
 
     async def _sign(self) -> None:
         """Leave our name, so that the next one knows if we die."""
         sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
         values = (self._id, to_micros(self._now()))
         work = Plain(lambda tables: tables.change(sql, values))
-        await self._writer.submit(work, (), 0)
+        await self._writer.submit(work)
         self._has_written = True
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:

@@ -10,14 +10,20 @@ from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
 
 _HEADS_KEPT = 10_000
-_TOUCH_US = 1_000_000
+TOUCH_US = 1_000_000
+"""How old the time of a session's last change gets before it is written again."""
+NEVER = -(1 << 62)
+"""The latest time of a session without messages."""
 
 # Columns are named, so that a newer version may have added others.
 _MESSAGES = (
     "INSERT INTO messages (id, session_id, role, content_json, metadata_json, created_at, "
     "schema_version) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_JOURNAL = "INSERT INTO journal (session_id, seq, message_id, entry_json) VALUES (?, ?, ?, ?)"
+JOURNAL = (
+    "INSERT INTO journal (session_id, seq, message_id, entry_json, latest_at) "
+    "VALUES (?, ?, ?, ?, ?)"
+)
 _OPEN = "INSERT INTO open_messages (message_id, session_id) VALUES (?, ?)"
 _CALLS = (
     "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, "
@@ -39,13 +45,18 @@ _BOOKMARKS = (
     "ON CONFLICT (session_id, name) DO UPDATE SET message_id = excluded.message_id"
 )
 _TOUCH = "UPDATE sessions SET updated_at = ? WHERE id = ? AND updated_at < ?"
-_HEADS = """
-SELECT s.id, s.updated_at,
-  (SELECT max(seq) FROM journal WHERE session_id = s.id),
+_HEADS = f"""
+SELECT s.id, s.updated_at, j.seq,
+  (SELECT count(*) FROM messages WHERE session_id = s.id
+   AND created_at > coalesce(j.latest_at, {NEVER})),
+  (SELECT max(created_at) FROM messages WHERE session_id = s.id),
+  (SELECT id FROM messages WHERE session_id = s.id ORDER BY created_at DESC LIMIT 1),
   (SELECT message_id FROM journal WHERE session_id = s.id AND message_id IS NOT NULL
    ORDER BY seq DESC LIMIT 1),
   EXISTS (SELECT 1 FROM bookmarks WHERE session_id = s.id)
-FROM sessions s WHERE s.id IN """
+FROM sessions s LEFT JOIN journal j ON j.session_id = s.id
+  AND j.seq = (SELECT max(seq) FROM journal WHERE session_id = s.id)
+WHERE s.id IN """  # noqa: S608 - no input
 
 
 class Head(Struct, gc=False):
@@ -53,6 +64,10 @@ class Head(Struct, gc=False):
 
     seq: int
     newest_id: str
+    latest_at: int
+    """The latest time of its messages."""
+    placed: int
+    """The last number that is written down; those behind it are counted."""
     touched_us: int
     bookmarks: dict[str, str]
     """The message of each bookmark."""
@@ -73,7 +88,9 @@ class Tables:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._heads: dict[str, Head] = {}
+        self.heads: dict[str, Head] = {}
+        """The ends of the sessions that were written to."""
+        self.now_us = 0
         self._transaction: Transaction
         self.messages: list[Sequence[Any]] = []
         self.journal: list[Sequence[Any]] = []
@@ -86,7 +103,7 @@ class Tables:
         self._touched: dict[str, int] = {}
         self._in_order = (
             (_MESSAGES, self.messages),
-            (_JOURNAL, self.journal),
+            (JOURNAL, self.journal),
             (_OPEN, self.opened),
             (_CALLS, self.calls),
             (_IDS, self.ids),
@@ -97,21 +114,17 @@ class Tables:
     def begin(self, transaction: Transaction, jobs: Sequence[NamesSessions]) -> None:
         """Start with an empty sheet, and with the heads of the sessions that are written to."""
         self._transaction = transaction
-        if self._database.has_changed(transaction) or len(self._heads) > _HEADS_KEPT:
-            self._heads.clear()
-        heads = self._heads
-        missing = {each for job in jobs for each in job.session_ids if each not in heads}
+        self.now_us = time.time_ns() // 1000
+        if self._database.has_changed(transaction) or len(self.heads) > _HEADS_KEPT:
+            self.heads.clear()
+        heads = self.heads
+        missing = [each for job in jobs for each in job.session_ids if each not in heads]
         if missing:
-            self._load(sorted(missing))
-
-    @property
-    def row_count(self) -> int:
-        """How many entries wait to be written."""
-        return len(self.journal)
+            self._load(sorted(set(missing)))
 
     def forget(self) -> None:
         """Drop everything, after the transaction failed."""
-        self._heads.clear()
+        self.heads.clear()
         self._touched.clear()
         self.results.clear()
         for _, rows in self._in_order:
@@ -119,11 +132,11 @@ class Tables:
 
     def head(self, session_id: str) -> Head:
         """The end of a session."""
-        head = self._heads.get(session_id)
+        head = self.heads.get(session_id)
         if head is None:
             self.flush()
             self._load([session_id])
-            head = self._heads.get(session_id)
+            head = self.heads.get(session_id)
         if head is None:
             raise UnknownSessionError(session_id)
         return head
@@ -132,9 +145,16 @@ class Tables:
         self._database.lock_sessions(self._transaction, session_ids)
         marks = f"({', '.join('?' * len(session_ids))})"
         for found in self._transaction.run(_HEADS + marks, session_ids):
-            session_id, updated_at, seq, newest_id, has_bookmarks = found
-            named = self._named(session_id) if has_bookmarks else {}
-            self._heads[session_id] = Head(seq or 0, newest_id or "", updated_at, named)
+            session_id, updated_at, placed, behind, latest_at, latest_id, placed_id = found[:7]
+            self.heads[session_id] = Head(
+                seq=(placed or 0) + behind,
+                # The newest has the latest time, unless its place is written down.
+                newest_id=max(latest_id or "", placed_id or ""),
+                latest_at=NEVER if latest_at is None else latest_at,
+                placed=placed or 0,
+                touched_us=updated_at,
+                bookmarks=self._named(session_id) if found[7] else {},
+            )
 
     def _named(self, session_id: str) -> dict[str, str]:
         sql = "SELECT name, message_id FROM bookmarks WHERE session_id = ?"
@@ -142,14 +162,12 @@ class Tables:
 
     def drop_head(self, session_id: str) -> None:
         """Forget the end of a session that is gone."""
-        self._heads.pop(session_id, None)
+        self.heads.pop(session_id, None)
 
     def touch(self, session_id: str, head: Head) -> None:
         """Note when a session changed last; to the second, so that not every append writes it."""
-        now_us = time.time_ns() // 1000
-        if now_us - head.touched_us >= _TOUCH_US:
-            head.touched_us = now_us
-            self._touched[session_id] = now_us
+        if self.now_us - head.touched_us >= TOUCH_US:
+            head.touched_us = self._touched[session_id] = self.now_us
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Write what waits, then run one statement."""

@@ -29,11 +29,12 @@ from metis.store.entries import (
     decode_entry,
     encode_entry,
 )
-from metis.store.reading import read_history, read_session, stream_history
+from metis.store.reading import read_history, read_session
 from metis.store.recording import Record
 from metis.store.records import SESSION_COLUMNS, SessionRecord, session_row
 from metis.store.renaming import renaming_for
 from metis.store.tables import Tables
+from metis.store.work import Work
 
 FORMAT = 1
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - no input
@@ -53,8 +54,7 @@ _write_json = msgspec.json.Encoder(order="sorted").encode
 def export_lines(transaction: Transaction, session_id: str) -> Iterator[bytes]:
     """A session as lines of JSON, without their ends."""
     yield _write_json(_Opening(session=read_session(transaction, session_id)))
-    for entry in stream_history(transaction, session_id):
-        yield encode_entry(entry)
+    yield from map(encode_entry, read_history(transaction, session_id))
 
 
 class Transcript(Struct, frozen=True):
@@ -102,7 +102,7 @@ def renamed(transcript: Transcript) -> Transcript:
     return Transcript(replace(transcript.session, id=session_id), tuple(entries))
 
 
-class Import:
+class Import(Work):
     """A whole session to be written in one transaction."""
 
     def __init__(self, transcript: Transcript) -> None:
@@ -110,7 +110,6 @@ class Import:
         self._works: list[Append | Record] = []
         for place, entry in enumerate(transcript.entries):
             self._works.append(_work(entry, place, transcript.session.id))
-        self.session_ids: list[str] = []
 
     def write(self, tables: Tables) -> SessionRecord:
         """Write the session, then its entries, each with what follows from it."""

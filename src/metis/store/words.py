@@ -24,7 +24,7 @@ _write_json = msgspec.json.Encoder().encode
 
 def words_of_row(row: Sequence[Any]) -> str | None:
     """The words of a row of `messages`; None while the message is being written."""
-    message = from_row((*row, None) if len(row) == 7 else row)  # noqa: PLR2004 - the columns
+    message = from_row(row)
     if message.metadata.status == MessageStatus.PARTIAL:
         return None
     return words_of(message)

@@ -11,62 +11,21 @@ caller is answered only after the commit.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from queue import Empty, SimpleQueue
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from metis.canonical.errors import MetisError, StoreClosedError
 from metis.store.database import Database, Transaction
 from metis.store.tables import Tables, UnansweredError
+from metis.store.work import Work
 
 _MOST = 512
 _SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_EVERY = 128
-_HURRY = 8
-
-
-class Work(Protocol):
-    """Something to write; it may be run again, in a transaction of its own, if others spoil it."""
-
-    def write(self, tables: Tables, /) -> Any:
-        """Write it, and give what the caller waits for."""
-        ...
-
-    def explain(self, transaction: Transaction, /) -> MetisError | None:
-        """What is wrong with it, if it did not fit to what is there."""
-        ...
-
-
-class Plain:
-    """Work that is one function."""
-
-    def __init__(self, write: Callable[[Tables], Any]) -> None:
-        self.write = write
-
-    def explain(self, transaction: Transaction, /) -> MetisError | None:  # noqa: ARG002 - nothing to say
-        """Nothing: the error says it itself."""
-        return None
-
-
-class Job:
-    """Something to write, and what became of it."""
-
-    __slots__ = ("answer", "error", "is_done", "session_ids", "size", "value", "work")
-
-    def __init__(self, work: Work, session_ids: Sequence[str], size: int) -> None:
-        self.work = work
-        self.session_ids = session_ids
-        self.size = size
-        self.answer: asyncio.Future[None] | None = None
-        self.value: Any = None
-        self.error: Exception | None = None
-        self.is_done = False
-
-    def end(self, value: Any, error: Exception | None) -> None:
-        """Note what became of it."""
-        self.value, self.error, self.is_done = value, error, True
+_HURRY = 16
 
 
 @coroutine
@@ -80,21 +39,21 @@ class Writer:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._is_cheap = database.is_cheap_to_commit
         self._tables = Tables(database)
-        self._pending: list[Job] = []
-        self._handed: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._pending: list[Work] = []
+        self._handed: SimpleQueue[list[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._commits = 0
         self._is_alone = False
         self._hurried = 0
 
-    async def submit(self, work: Work, session_ids: Sequence[str], size: int) -> Any:
+    async def submit(self, job: Work) -> Any:
         """Have something written; the answer comes when it is durable."""
         if self._is_closed:
             raise StoreClosedError("the store was closed")
-        job = Job(work, session_ids, size)
-        if not self._is_done_at_once(job):
+        if not (self._is_alone and self._is_done_at_once(job)):
             self._pending.append(job)
             try:
                 await _turn()
@@ -102,40 +61,33 @@ class Writer:
                 if job in self._pending:
                     self._pending.remove(job)
                 raise
-            if not job.is_done:
-                if job.answer is None:
-                    self._commit_pending()
-                if job.answer is not None:
-                    await job.answer
+            if job.answer is None and not job.is_done:
+                self._commit_pending()
+            if job.answer is not None:  # the thread marks a job as done before it is durable
+                await job.answer
         if job.error is not None:
             raise job.error
         return job.value
 
-    def _is_done_at_once(self, job: Job) -> bool:
+    def _is_done_at_once(self, job: Work) -> bool:
         """Whether a job was committed without a turn for others, since nobody else has any."""
-        if not self._is_alone or self._hurried >= _HURRY or self._pending:
+        if self._hurried >= _HURRY or self._pending:
             self._hurried = 0
             return False
         self._hurried += 1
-        return self._is_small((job,)) and self._commit_here((job,))
+        is_small = self._is_cheap and job.size <= _SMALL_BYTES
+        return is_small and self._commit_here((job,))
 
-    def _is_small(self, batch: Sequence[Job]) -> bool:
+    def _is_small(self, batch: Sequence[Work]) -> bool:
         return (
-            self._database.is_cheap_to_commit
+            self._is_cheap
             and len(batch) <= _SMALL_JOBS
             and sum([job.size for job in batch]) <= _SMALL_BYTES
         )
 
-    def run(self, work: Work, session_ids: Sequence[str] = ()) -> Any:
+    def run(self, job: Work) -> Any:
         """Have something written at once, by this thread."""
-        job = Job(work, session_ids, 0)
-
-        def write(transaction: Transaction) -> None:
-            self._apply(transaction, [job])
-
-        self._database.write(write)
-        if job.error is not None:
-            raise job.error
+        self._database.write(lambda transaction: self._apply(transaction, (job,)))
         return job.value
 
     def close(self) -> None:
@@ -159,7 +111,7 @@ class Writer:
             job.answer = loop.create_future()
         self._hand_over(batch)
 
-    def _commit_here(self, batch: Sequence[Job]) -> bool:
+    def _commit_here(self, batch: Sequence[Work]) -> bool:
         """Commit in the caller's thread; False if somebody else is writing."""
         try:
             done = self._database.try_write(self._apply, batch)
@@ -174,7 +126,7 @@ class Writer:
             self._hand_over([])
         return True
 
-    def _hand_over(self, batch: list[Job]) -> None:
+    def _hand_over(self, batch: list[Work]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
             self._thread.start()
@@ -191,7 +143,7 @@ class Writer:
             if is_last:
                 return
 
-    def _gather(self, batch: list[Job]) -> bool:
+    def _gather(self, batch: list[Work]) -> bool:
         """Add what came in meanwhile; True if that was the last."""
         with contextlib.suppress(Empty):
             while len(batch) < _MOST:
@@ -201,60 +153,63 @@ class Writer:
                 batch += more
         return False
 
-    def _commit(self, batch: list[Job]) -> None:
+    def _commit(self, batch: list[Work]) -> None:
         try:
             self._database.write(lambda transaction: self._apply(transaction, batch))
         except Exception as error:  # noqa: BLE001 - every caller gets it
             self._one_by_one(batch, error)
 
-    def _apply(self, transaction: Transaction, batch: Sequence[Job]) -> bool:
+    def _apply(self, transaction: Transaction, batch: Sequence[Work]) -> bool:
         """Run every job; one that fails before it wrote anything fails alone."""
         tables = self._tables
         try:
             tables.begin(transaction, batch)
+            messages, journal = tables.messages, tables.journal
             for job in batch:
-                rows = tables.row_count
+                rows = len(messages) + len(journal)
                 try:
-                    job.end(job.work.write(tables), None)
+                    job.value = job.write(tables)
                 except MetisError as error:
-                    if len(batch) == 1 or tables.row_count != rows:
+                    if len(batch) == 1 or len(messages) + len(journal) != rows:
                         raise
-                    job.end(None, error)
+                    job.error = error
+                job.is_done = True
             tables.flush()
         except BaseException:
             tables.forget()
             raise
         return True
 
-    def _one_by_one(self, batch: Sequence[Job], error: Exception) -> None:
+    def _one_by_one(self, batch: Sequence[Work], error: Exception) -> None:
         """One job spoiled the batch: give each a transaction of its own."""
         if len(batch) == 1:
             batch[0].end(None, self._explained(batch[0], error))
             return
         for job in batch:
             try:
-                job.end(self.run(job.work, job.session_ids), None)
+                job.end(None, None)
+                self.run(job)
             except Exception as own:  # noqa: BLE001 - its caller gets it
                 job.end(None, self._explained(job, own))
 
-    def _explained(self, job: Job, error: Exception) -> Exception:
+    def _explained(self, job: Work, error: Exception) -> Exception:
         if not (isinstance(error, UnansweredError) or self._database.is_conflict(error)):
             return error
         try:
             with self._database.read() as transaction:
-                return job.work.explain(transaction) or error
+                return job.explain(transaction) or error
         except MetisError:
             return error
 
 
-def _answer(batch: list[Job]) -> None:
+def _answer(batch: list[Work]) -> None:
     """Wake those who wait for jobs that another thread did, with one word to their loop."""
     loop = next((job.answer.get_loop() for job in batch if job.answer is not None), None)
     if loop is not None and not loop.is_closed():
         loop.call_soon_threadsafe(_wake, batch)
 
 
-def _wake(batch: list[Job]) -> None:
+def _wake(batch: list[Work]) -> None:
     for job in batch:
         if job.answer is not None and not job.answer.done():
             job.answer.set_result(None)

@@ -1,0 +1,103 @@
+"""Nobody is answered before the commit, whoever does it."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from metis.canonical.errors import StoreClosedError, StoreFullError, UnknownSessionError
+from metis.store.database import Database
+from metis.store.tables import Tables
+from metis.store.work import Plain
+from metis.store.writer import Writer
+
+pytestmark = pytest.mark.anyio
+
+
+class Slow:
+    """Stands for a database whose commits wait until they are let go."""
+
+    name = "slow"
+    is_cheap_to_commit = False
+
+    def __init__(self) -> None:
+        self.has_run = threading.Event()
+        self.may_commit = threading.Event()
+        self.failing = False
+
+    def write(self, work: Callable[[Any], Any]) -> Any:
+        """Do the work, and then wait."""
+        value = work(self)
+        self.has_run.set()
+        self.may_commit.wait()
+        if self.failing:
+            raise StoreFullError("slow: no room is left")
+        return value
+
+    def has_changed(self, _: object) -> bool:
+        return False
+
+    def change_many(self, _: str, rows: list[object]) -> int:
+        return len(rows)
+
+    def is_conflict(self, _: Exception) -> bool:
+        return False
+
+    def tend(self) -> None:
+        """Nothing to do."""
+
+
+def value_of(number: int) -> Callable[[Tables], int]:
+    return lambda _: number
+
+
+async def test_nobody_is_answered_before_the_commit() -> None:
+    database = Slow()
+    writer = Writer(cast("Database", database))
+
+    async def until_the_thread_has_run() -> None:
+        await asyncio.sleep(0)
+        database.has_run.wait()
+
+    # The first hands everything over; when the others have their turn, the thread did the work.
+    tasks = [asyncio.create_task(writer.submit(Plain(value_of(0))))]
+    between = asyncio.create_task(until_the_thread_has_run())
+    tasks += [asyncio.create_task(writer.submit(Plain(value_of(n)))) for n in range(1, 8)]
+    await between
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    database.may_commit.set()
+    assert await asyncio.gather(*tasks) == list(range(8))
+    await asyncio.to_thread(writer.close)
+    with pytest.raises(StoreClosedError):
+        await writer.submit(Plain(value_of(0)))
+
+
+async def test_a_commit_that_fails_is_told_to_everybody_who_waits() -> None:
+    database = Slow()
+    database.failing = True
+    database.may_commit.set()
+    writer = Writer(cast("Database", database))
+    answers = await asyncio.gather(
+        *(writer.submit(Plain(value_of(n))) for n in range(4)), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [StoreFullError] * 4
+    await asyncio.to_thread(writer.close)
+
+
+async def test_one_that_fails_leaves_the_others_alone() -> None:
+    database = Slow()
+    database.may_commit.set()
+    writer = Writer(cast("Database", database))
+
+    def refuse(_: Tables) -> None:
+        raise UnknownSessionError("sess_9")
+
+    works = [Plain(value_of(1)), Plain(refuse), Plain(value_of(3))]
+    answers = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
+    assert [answers[0], answers[2]] == [1, 3]
+    assert isinstance(answers[1], UnknownSessionError)
+    await asyncio.to_thread(writer.close)
