@@ -8,7 +8,6 @@ from metis.canonical.errors.base import MetisError, ProblemsError
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from metis.canonical.message import Message
     from metis.canonical.problem import Problem
 
 
@@ -112,9 +111,10 @@ class InvalidAnswerError(SessionError, ProblemsError):
     """An answer that is not of the form that was asked for; it is stored all the same."""
 
     def __init__(
-        self, subject: str, problems: "Sequence[Problem]", *, message: "Message | None" = None
+        self, subject: str, problems: "Sequence[Problem]", *, message: object = None
     ) -> None:
         self.message = message
+        """The message of the answer; None if there was none."""
         super().__init__(subject, problems)
 
 
