@@ -27,6 +27,8 @@ class Auth(Struct, frozen=True, kw_only=True):
     """The word before the key; empty if the key stands alone."""
     variable: str | None = None
     """The environment variable that by custom holds the key; None where none is needed."""
+    signs: str | None = None
+    """The service of AWS for which requests are signed if the key is an id with its secret."""
 
     def headers(self, key: str) -> dict[str, str]:
         """The header that shows a key."""

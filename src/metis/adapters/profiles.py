@@ -207,7 +207,7 @@ PROFILES: Mapping[str, Profile] = {
         base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
         path="/model/{model}/invoke",
         stream_path="/model/{model}/invoke-with-response-stream",
-        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK"),
+        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", signs="bedrock"),
         headers={},
         default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         told_by_path=frozenset({"model", "stream"}),

@@ -48,6 +48,8 @@ class Keys:
             return self._given[name], "the program"
         if variable and self._environment.get(variable):
             return _several(self._environment[variable]), f"${variable}"
+        if profile.auth.signs and (pair := self._pair()):
+            return [pair], "$AWS_ACCESS_KEY_ID"
         filed = self._filed().get(name)
         if filed is not None:
             return _several(filed), str(self._file)
@@ -72,6 +74,14 @@ class Keys:
 
     def _rests(self, key: str) -> float:
         return self._rests_until.get(key, 0)
+
+    def _pair(self) -> str | None:
+        """The id and the secret with which requests to AWS are signed, as one key."""
+        found = self._environment.get
+        parts = [found(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+        if not all(parts):
+            return None
+        return ":".join(part for part in (*parts, found("AWS_SESSION_TOKEN")) if part)
 
     def _filed(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
