@@ -30,6 +30,7 @@ from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
 from metis.projection.loss import Change, Loss
 from metis.projection.project import project, project_more
+from metis.projection.scaling import image_count
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import (
@@ -176,6 +177,9 @@ class Adapter:
 
     def _told(self, messages: Sequence[Message], model: Model, target: Target) -> Sent:
         """A conversation as a target is told it; what was sent before is reused."""
+        crowd = self.profile.crowd
+        if crowd is not None:
+            target = self._memory.narrowed(messages, target)
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None and sent.calls is not None:
@@ -194,7 +198,11 @@ class Adapter:
         calls = more.calls
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
-        return Sent(tuple(messages), target, calls, dialect, losses, turns)
+        is_large = sent.has_large_images or more.has_large_images
+        if is_large and crowd is not None and image_count(messages) > crowd[0]:
+            narrow = replace(target, max_image_side=crowd[1])
+            return self._told(messages, model, self._memory.narrow(target, narrow))
+        return Sent(tuple(messages), target, calls, dialect, losses, turns, is_large)
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""

@@ -140,6 +140,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     prefill_key: str | None = None
     """The key that marks an answer which the model shall go on with (T81)."""
     max_image_chars: int | None = None
+    max_image_side: int | None = None
+    crowd: tuple[int, int] | None = None
+    """How many images are many, and how long the sides of each may be then (T90)."""
     starts_with_user: bool = False
     takes_blank_end: bool = True
     call_signature: str = ""
@@ -241,6 +244,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             user_after_tool=self.user_after_tool,
             prefill="none" if "prefill" in refused else self.prefill,
             max_image_chars=self.max_image_chars,
+            max_image_side=self.max_image_side,
+            large_image_side=None if self.crowd is None else self.crowd[1],
             starts_with_user=self.starts_with_user,
             takes_blank_end=self.takes_blank_end,
             takes_text_documents=self.text_documents,

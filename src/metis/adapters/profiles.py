@@ -102,6 +102,8 @@ _ANTHROPIC = Profile(
     takes_blank_end=False,
     starts_with_user=True,
     max_image_chars=5 * 1024 * 1024,
+    max_image_side=8000,
+    crowd=(20, 2000),
     tool_name_length=128,
     cache_marks=4,
 )

@@ -17,6 +17,9 @@ from typing import Any, cast
 from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
+PAIR = "$AWS_ACCESS_KEY_ID"
+"""Where the id and the secret of AWS are found, which many have for other things than models."""
+
 _RESTS_S = 60.0
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -49,7 +52,7 @@ class Keys:
         if variable and self._environment.get(variable):
             return _several(self._environment[variable]), f"${variable}"
         if profile.auth.signs and (pair := self._pair()):
-            return [pair], "$AWS_ACCESS_KEY_ID"
+            return [pair], PAIR
         filed = self._filed().get(name)
         if filed is not None:
             return _several(filed), str(self._file)
