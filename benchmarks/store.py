@@ -47,6 +47,20 @@ async def append_from_tasks(keep: Store, parts: Sequence[Sequence[Message]]) -> 
     return clock.read(sum(len(part) for part in parts))
 
 
+async def append_to_one(keep: Store, messages: Sequence[Message]) -> Time:
+    """Many tasks append at once to one session, each the message that is next."""
+    await keep.create_session(messages[0].session_id)
+    waiting = iter(messages)
+
+    async def write() -> None:
+        for message in waiting:
+            await keep.append(message)
+
+    clock = Clock()
+    await asyncio.gather(*(write() for _ in range(TASKS)))
+    return clock.read(len(messages))
+
+
 async def in_store(
     url: str, work: Callable[[Store], Awaitable[Time]], durability: store.Durability = "process"
 ) -> Time:
@@ -65,6 +79,8 @@ class Bench:
         self._plain = [floors.read_plain(encode(message)) for message in messages]
         self._single = floors.statements([message] for message in messages)
         self._grouped = floors.statements(zip(*self._parts, strict=True))
+        starts = range(0, len(messages), TASKS)
+        self._joined = floors.statements(messages[start : start + TASKS] for start in starts)
         self._count = 0
         self.times: dict[str, list[Time]] = {}
 
@@ -102,6 +118,10 @@ class Bench:
         self.note_rows("rows, by 64", took, grouped)
         url = f"sqlite:///{folder / 'tasks.db'}"
         self.note("64 tasks", self._from_tasks(url))
+        took = floors.rows_in_sqlite(folder / "joined.db", [session], self._joined)
+        self.note_rows("rows, 64 in one", took, len(messages))
+        url = f"sqlite:///{folder / 'one.db'}"
+        self.note("64 in one", asyncio.run(in_store(url, lambda k: append_to_one(k, messages))))
         shutil.rmtree(folder)
         folder = self._new()
         url = f"sqlite:///{folder / 'metis.db'}"

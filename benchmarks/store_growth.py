@@ -11,17 +11,22 @@ import random
 import statistics
 from collections.abc import Sequence
 
+from store_bulk import SESSION_SIZE, fill_store, session_id
 from store_floors import Clock, Time
 
 from canonical import make_messages
 from metis import store
-from metis.canonical import Message, new_session_id, new_tool_use_id, new_ulid
+from metis.canonical import (
+    Message,
+    new_session_id,
+    new_tool_use_id,
+    new_ulid,
+    validate_session,
+)
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
 from metis.store import Store
 
-_SESSION_SIZE = 10
-_AT_ONCE = 200
 _TRIES = 25
 _make_message = made(Message)
 _make_use = made(ToolUseBlock)
@@ -66,11 +71,11 @@ async def append_one_by_one(keep: Store, messages: Sequence[Message]) -> Time:
     return clock.read(len(messages))
 
 
-async def load(keep: Store, session_id: str, newest: int | None = None) -> Time:
+async def load(keep: Store, name: str, newest: int | None = None) -> Time:
     """A session into typed objects, all or its newest messages."""
-    await keep.sessions(1)
+    await keep.session(name)
     clock = Clock()
-    found = await keep.messages(session_id, newest=newest)
+    found = await keep.messages(name, newest=newest)
     whole = clock.read(1)
     return Time(whole.elapsed / len(found), whole.cpu / len(found))
 
@@ -86,10 +91,9 @@ class Growth:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        turns = make_messages(_SESSION_SIZE + 2)
-        self._template = [*turns[: _SESSION_SIZE - 1], turns[-1]]
-        self._stored = 0
-        self._sessions: list[str] = []
+        turns = make_messages(SESSION_SIZE + 2)
+        self._template = [*turns[: SESSION_SIZE - 1], turns[-1]]
+        self._sessions = 0
 
     async def run(self, sizes: Sequence[int]) -> None:
         """Measure at each size."""
@@ -103,21 +107,18 @@ class Growth:
                 print(f"{size:>10}" + "".join(cells), flush=True)
 
     async def _fill(self, keep: Store, size: int) -> None:
-        """Store sessions up to a size, many at once, and have them all in the search index."""
-        while self._stored < size:
-            count = min(_AT_ONCE, -(-(size - self._stored) // _SESSION_SIZE))
-            parts = copies(self._template, count)
-            await asyncio.gather(*(keep.create_session(part[0].session_id) for part in parts))
-            await keep.append_all([message for part in parts for message in part])
-            self._stored += count * _SESSION_SIZE
-            self._sessions.append(parts[0][0].session_id)
+        """Store sessions up to a size, and have them all in the search index."""
+        await keep.search("warm")
+        count = size // SESSION_SIZE - self._sessions
+        await asyncio.to_thread(fill_store, self._url, self._sessions + 1, count)
+        self._sessions += count
         await keep.search("warm")
 
     async def _measure(self, keep: Store) -> list[Time]:
         news = copies(self._template, _TRIES)
-        self._stored += _SESSION_SIZE * _TRIES
-        chance = random.Random(self._stored)  # noqa: S311 - the same draw in every run
-        some = chance.choices(self._sessions, k=_TRIES)
+        chance = random.Random(self._sessions)  # noqa: S311 - the same draw in every run
+        some = [session_id(chance.randint(1, self._sessions)) for _ in range(_TRIES)]
+        assert validate_session(await keep.messages(some[0])) == []  # noqa: S101 - what is no session measures nothing
         return [
             _middle([await append_one_by_one(keep, part) for part in news]),
             _middle([await load(keep, each) for each in some]),
@@ -126,9 +127,9 @@ class Growth:
             _middle([await self._open() for _ in some]),
         ]
 
-    async def _search(self, keep: Store, session_id: str | None) -> Time:
+    async def _search(self, keep: Store, name: str | None) -> Time:
         clock = Clock()
-        found = await keep.search("traced table", limit=5, session_id=session_id)
+        found = await keep.search("traced table", limit=5, session_id=name)
         assert found  # noqa: S101 - as above
         return clock.read(1000)
 

@@ -37,6 +37,14 @@ _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
 _LINED = ("ollama",)
 """The protocols that stream lines of JSON, not server-sent events."""
+_OTHER = {
+    "anthropic": "openai",
+    "gemini": "anthropic",
+    "ollama": "anthropic",
+    "openai": "anthropic",
+    "openai-responses": "anthropic",
+}
+"""Whose client's requests each is measured with, beside its own."""
 _LONG = 5000
 _ANSWERS = 50
 _STREAM = 100_000_000
@@ -64,7 +72,9 @@ def works(name: str, count: int) -> Iterator[Work]:
             yield Work("to_wire, first time", write, send, partial(Adapter, profile))
         sent = partial(_sent, profile, messages)
         yield Work(f"to_wire, a turn later, {size}", write, send, sent)
-    yield from _reading(name, conversation(count, thinks=thinks))
+    messages = conversation(count, thinks=thinks)
+    yield from (_resending(name, client, messages) for client in (name, _OTHER[name]))
+    yield from _reading(name, messages)
 
 
 def _send(messages: list[Message], adapter: Adapter) -> object:
@@ -76,6 +86,20 @@ def _sent(profile: Profile, messages: list[Message]) -> Adapter:
     adapter = Adapter(profile)
     adapter.to_wire(messages, TOOLS)
     return adapter
+
+
+def _resending(name: str, client: str, messages: list[Message]) -> Work:
+    """A request that a client sent, sent on: as it came, or to another protocol than it asked."""
+    body = adapters.get(client).to_wire(messages, TOOLS).body
+    read = adapters.get(client).from_wire_request(body, CONTEXT)
+    profile = adapters.get(name).profile
+    ready = json.loads(Adapter(profile).to_wire(read.messages, read.tools).body)
+
+    def send(adapter: Adapter) -> object:
+        return adapter.to_wire(read.messages, read.tools)
+
+    row = f"to_wire, of a client of {client}"
+    return Work(row, partial(_write, ready), send, partial(Adapter, profile))
 
 
 def _reading(name: str, messages: list[Message]) -> Iterator[Work]:
@@ -198,7 +222,7 @@ def measure(label: str, work: Work, rounds: int) -> None:
         pairs.append((cpu_us(work.floor), cpu_us(partial(work.ours, adapter))))
     floor, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(own / least for least, own in pairs)
-    print(f"{label:<42}{floor:>10.0f}{ours:>10.0f}{ratio:>9.2f}", flush=True)
+    print(f"{label:<54}{floor:>10.0f}{ours:>10.0f}{ratio:>9.2f}", flush=True)
 
 
 def all_works(names: list[str], count: int) -> Iterator[tuple[str, Work]]:
@@ -224,7 +248,7 @@ def main() -> None:
     print(
         f"{arguments.messages} messages, {len(body)} bytes, {arguments.rounds} rounds, CPU time\n"
     )
-    print(f"{'work':<42}{'floor us':>10}{'ours us':>10}{'x floor':>9}")
+    print(f"{'work':<54}{'floor us':>10}{'ours us':>10}{'x floor':>9}")
     names = arguments.only or list(floors.read_request)
     for label, work in all_works(names, arguments.messages):
         if arguments.rows in label:

@@ -135,6 +135,27 @@ def cost() -> str:
         return picture(chat)
 
 
+def sessions() -> str:
+    """The conversations that are kept."""
+    asked = {
+        "why is the sky blue, and what would it take to be green?": "sonnet",
+        "explain the difference between a process and a thread": "gpt-5",
+        "plan a week of dinners for two, no fish": "haiku",
+    }
+    with talking(*(Answer.say(f"Good question: {words}") for words in asked)) as chat:
+        for words, model in asked.items():
+            chat.send(f"/new {model}")
+            chat.wait_for("A new conversation.")
+            chat.send(words)
+            chat.wait_for(f"Good question: {words}")
+            chat.wait_for(lambda text: text.splitlines()[-1].endswith(" turn"))
+            chat.type("\x0c")  # a clear screen
+        chat.send("/sessions")
+        chat.wait_for("/resume ID")
+        chat.rest()
+        return picture(chat)
+
+
 @contextmanager
 def talking(
     *answers: Answer, pause_s: float = 0.0, files: dict[str, bytes] | None = None
@@ -220,7 +241,13 @@ def _look(cell: Char) -> str:
     return look
 
 
-SCREENS = {"answer": streaming, "confirmation": confirmation, "swap": swap, "cost": cost}
+SCREENS = {
+    "answer": streaming,
+    "confirmation": confirmation,
+    "swap": swap,
+    "cost": cost,
+    "sessions": sessions,
+}
 
 if __name__ == "__main__":
     main()

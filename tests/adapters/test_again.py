@@ -3,11 +3,12 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from build import assistant, call, numbered, system, tool, tool_id, user
 from metis import adapters
 from metis.adapters import Adapter
-from metis.canonical import Message, ToolDefinition
+from metis.canonical import Message, ToolDefinition, ToolResultBlock, ToolUseBlock
 from metis.canonical.tools import SideEffects
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.reasoning import Reasoning
@@ -61,3 +62,51 @@ def test_a_remembered_conversation_is_sent_as_a_new_one_would_be(name: str) -> N
         for asked in ([*said[:-1], messages[1 + 4 * turn]], said):
             again = old.to_wire(asked, tools, options)
             assert again == Adapter(old.profile).to_wire(asked, tools, options)
+
+
+FREE = ["anthropic", "openai", "openai-responses", "azure", "openrouter", "vllm"]
+"""Providers that take ids of many shapes."""
+
+
+def talk_with(*calls: str) -> list[Message]:
+    asked = assistant(*(call("look", each, path="a") for each in calls))
+    return numbered(user("go"), asked, *(tool("done", answers=each) for each in calls))
+
+
+def ids_in(body: bytes, *calls: str) -> list[str]:
+    """Each id that is written whole, as often as it is."""
+    return [each for each in calls for _ in range(body.decode().count(f'"{each}"'))]
+
+
+@pytest.mark.row("T02", "T13")
+@pytest.mark.parametrize("name", FREE)
+def test_an_id_of_another_making_is_kept_where_it_fits(name: str) -> None:
+    calls = ("toolu_01abc", "call_7", "x")
+    body = adapters.get(name).to_wire(talk_with(*calls)).body
+    assert ids_in(body, *calls) == [each for each in calls for _ in range(2)]
+
+
+@pytest.mark.row("T02", "T13")
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
+    adapter = adapters.get(name)
+    ours = tool_id(7)
+    prefix = adapter.profile.ids.prefix if adapter.profile.ids else "call_"
+    said = talk_with(ours, prefix + ours.removeprefix("tu_"), "a b", "tu_odd")
+    first = adapter.to_wire(said)
+    read = adapter.from_wire_request(first.body).messages
+    blocks = [block for message in read for block in message.content]
+    asked = [block.id for block in blocks if type(block) is ToolUseBlock]
+    assert len(set(asked)) == 4
+    assert [block.tool_use_id for block in blocks if type(block) is ToolResultBlock] == asked
+    # Asking again changes nothing, whether or not the conversation was remembered.
+    assert adapter.to_wire(said) == first == Adapter(adapter.profile).to_wire(said)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("raw", ["words", 7, None, ["a"]])
+def test_what_nobody_spelled_so_is_no_trouble(name: str, raw: object) -> None:
+    adapter = adapters.get(name)
+    plain = talk_with(tool_id())
+    odd = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))
+    assert adapter.to_wire([plain[0], odd, *plain[2:]]).body == adapter.to_wire(plain).body

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,23 @@ from msgspec.structs import replace
 
 from build import assistant, provenance
 from metis import adapters
-from metis.canonical import Citation, Message, OpaqueBlock, TextBlock
+from metis.canonical import (
+    Citation,
+    ContentBlock,
+    Message,
+    OpaqueBlock,
+    StopReason,
+    TextBlock,
+)
+from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent, TextDelta
 
 PAGE = Citation(
-    "web_search_result_location", url="https://example.org", title="Page", start=0, end=2
+    "web_search_result_location",
+    url="https://example.org",
+    title="Page",
+    start=0,
+    end=2,
+    raw={"type": "web_search_result_location", "url": "https://example.org"},
 )
 PLACE = Citation("char_location", cited_text="words", raw={"type": "char_location"})
 
@@ -60,3 +74,76 @@ def test_what_has_no_place_in_an_answer_is_told(
 def test_an_answer_of_the_same_protocol_is_left_as_it_is() -> None:
     content = served("anthropic")["content"]
     assert [block["type"] for block in content] == ["text", "server_tool_use", "text"]
+
+
+def streamed(name: str, message: Message) -> tuple[Message, bytes]:
+    """An answer as the client of a stream puts it together, and the bytes that it got."""
+    adapter = adapters.get(name)
+    encoder, decoder = adapter.stream_encoder(), adapter.stream_decoder()
+    events = [*told(message), MessageComplete(message.id, StopReason.END_TURN, message)]
+    body = b"".join(encoder.encode(event) for event in events) + encoder.finish()
+    *_, end = [*decoder.feed(body), *decoder.finish()]
+    assert isinstance(end, MessageComplete)
+    if name == "openai-responses":
+        # The last event holds the whole response, and that is what clients keep.
+        *_, last = [line[6:] for line in body.splitlines() if line.startswith(b"data: ")]
+        return adapter.from_wire_response(json.loads(last)["response"]), body
+    return end.message, body
+
+
+def told(message: Message) -> Iterator[StreamEvent]:
+    metadata = message.metadata
+    yield MessageStart(message.id, metadata.model, protocol=None)
+    for index, block in enumerate(message.content):
+        if isinstance(block, TextBlock):
+            yield TextDelta(message.id, index, block.text)
+        else:
+            yield BlockAdded(message.id, index, block)
+
+
+def from_anthropic() -> Message:
+    made = answer()
+    return replace(made, metadata=replace(made.metadata, model="anthropic:claude-sonnet-4-6"))
+
+
+@pytest.mark.row("T198", "T212")
+@pytest.mark.parametrize(("name", "count"), [("openai", 2), ("openai-responses", 2)])
+def test_what_a_streamed_answer_cites_reaches_the_client(name: str, count: int) -> None:
+    message, body = streamed(name, from_anthropic())
+    cited = [note for b in message.content if isinstance(b, TextBlock) for note in b.citations]
+    assert [note.url for note in cited] == ["https://example.org"] * count
+    assert b"server_tool_use" not in body
+
+
+@pytest.mark.row("T198", "T212")
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "gemini", "ollama"])
+def test_what_a_stream_does_not_carry_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    message = from_anthropic()
+    with caplog.at_level(logging.WARNING, "metis.adapters"):
+        got, _ = streamed(name, message)
+    given = [*message.content, *(n for b in message.content for n in _notes(b))]
+    texts = "".join(b.text for b in got.content if isinstance(b, TextBlock))
+    assert texts == "One. Two."
+    kept = [*got.content, *(n for b in got.content for n in _notes(b))]
+    parts = sum(1 for each in kept if not isinstance(each, TextBlock))
+    lost = [record for record in caplog.records if record.name == "metis.adapters"]
+    assert parts + len(lost) == sum(1 for each in given if not isinstance(each, TextBlock))
+    assert all(record.__dict__["adapter"] == name for record in lost)
+
+
+def _notes(block: ContentBlock) -> tuple[Citation, ...]:
+    return block.citations if isinstance(block, TextBlock) else ()
+
+
+def test_a_part_of_one_chat_host_is_not_given_to_the_client_of_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    part = OpaqueBlock("openrouter", Raw(b'{"new":1}'), "new")
+    message = assistant(
+        "hi", part, metadata=replace(provenance(), provider="openrouter", origin="openrouter")
+    )
+    with caplog.at_level(logging.WARNING, "metis.adapters"):
+        assert b'"new"' not in adapters.get("groq").to_wire_response(message)
+        _, body = streamed("groq", message)
+    assert b'"new"' not in body
+    assert [record.__dict__["block_type"] for record in caplog.records] == ["opaque", "opaque"]

@@ -136,6 +136,19 @@ def test_any_text_is_read_alike_in_pieces_and_whole_and_comes_back(
 
 
 @pytest.mark.row("T70")
+@pytest.mark.parametrize("text", CASES)
+def test_a_stream_given_out_in_the_place_of_the_host_has_the_tags_again(text: str) -> None:
+    host = adapters.get("vllm")
+    reading, writing = host.stream_decoder(CONTEXT), host.stream_encoder(CONTEXT)
+    events = [*reading.feed(stream(text[:3], text[3:])), *reading.finish()]
+    body = b"".join(map(writing.encode, events)) + writing.finish()
+    chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == text
+    assert not any("reasoning_content" in delta for delta in deltas)
+
+
+@pytest.mark.row("T70")
 def test_a_stream_that_breaks_off_keeps_the_thought() -> None:
     decoder = adapters.get("vllm").stream_decoder(CONTEXT)
     events = decoder.feed(stream("<thi", "nk>Hm", ". </th", end=False))

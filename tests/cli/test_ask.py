@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import metis
 from metis import store
 from metis.cli.choice import SIMULATED, Chooser
+from metis.cli.code import first_code
 from metis.cli.main import cli
 from metis.cli.start import Wish, opened
 from metis.settings import Places, load
@@ -198,6 +199,100 @@ def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatc
     done = run("-c", "what is my name?")
     assert "Ada" in done.stdout
     assert "held with the simulator" in done.stderr
+
+
+def test_a_model_that_the_simulator_stood_in_for_goes_on_there() -> None:
+    run("-m", "sim:gpt-5", "my name is Ada")
+    done = run("-c", "--json", "what is my name?")
+    told = json.loads(done.stdout)
+    assert "Ada" in told["text"]
+    assert (told["model"], told["is_simulated"]) == ("openai:gpt-5", True)
+
+
+def test_a_session_whose_model_cannot_be_asked_now_says_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def keep() -> None:
+        async with store.open(Places.of().store_url) as kept:
+            await kept.create_session(
+                workspace_path=Path.cwd(), active_model="anthropic:claude-sonnet-4-6"
+            )
+
+    asyncio.run(keep())
+    done = run("-c", "go on")
+    assert done.exit_code == 3
+    assert done.stderr == (
+        "metis: this conversation was held with anthropic:claude-sonnet-4-6, and there is no key "
+        "for it now: set ANTHROPIC_API_KEY, run `metis keys set anthropic`, "
+        "or let another go on with -m MODEL\n"
+    )
+    assert run("-c", "-m", "sim", "say on").stdout == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("Here:\n```python\nx = 1\ny = 2\n```\nand\n```\nz\n```", "x = 1\ny = 2\n"),
+        ("````\n```\n````", "```\n"),
+        ("~~~sh\nls\n~~~", "ls\n"),
+        ("```\ncut off", "cut off"),
+        ("no code `here`", "no code `here`"),
+    ],
+)
+def test_the_first_block_of_code_is_found(answer: str, code: str) -> None:
+    assert first_code(answer) == code
+
+
+def test_only_code_is_printed_where_only_code_is_wanted() -> None:
+    asked = "say exactly: see\n```python\nx = 1\n```\nthat is all"
+    assert run("-m", "sim", "--no-tools", "-x", asked).stdout == "x = 1\n"
+    assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
+    assert "leave one out" in run("-x", "--json", "hi").stderr
+
+
+def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    file = tmp_path / "place.json"
+    file.write_text(json.dumps(schema))
+    for given in (str(file), json.dumps(schema)):
+        done = run("-m", "sim:gpt-5", "--no-tools", "--schema", given, "where is it?")
+        assert set(json.loads(done.stdout)) == {"city"}
+    done = run("-m", "sim:gpt-5", "--no-tools", "--schema", "{}", "where is it?")
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("nowhere.json", "nowhere.json cannot be read as a schema: No such file or directory"),
+        ('{"type": ', "--schema is no JSON"),
+        (__file__, "is no JSON"),
+    ],
+)
+def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:
+    done = run("-m", "sim", "--schema", schema, "hi")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("metis: ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_answer_of_another_form_is_printed_and_told() -> None:
+    """DeepSeek's reasoner is only asked in words, and the simulator does not listen to those."""
+    schema = '{"type":"array","items":{"type":"integer"}}'
+    done = run("-m", "sim:deepseek-reasoner", "--no-tools", "--schema", schema, "say hello")
+    assert done.exit_code == 1
+    assert done.stdout
+    assert done.stderr.splitlines()[-1].startswith("metis: the")
+
+
+def test_the_last_conversation_has_a_name() -> None:
+    run("-m", "sim", "say hello")
+    run("-m", "sim", "say goodbye")
+    assert "goodbye" in run("show").stdout
+    assert "goodbye" in run("show", "last").stdout
+    assert run("-s", "last", "say again").exit_code == 0
+    assert "goodbye" in run("show").stdout
 
 
 def test_happenings_are_traced_without_words(home: Path) -> None:

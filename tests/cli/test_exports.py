@@ -97,6 +97,8 @@ class Page(HTMLParser):
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "h1", "p", "em", "article", "header"),
     *("footer", "div", "pre", "code", "img", "details", "summary"),
+    *("strong", "s", "ul", "ol", "li", "blockquote", "hr", "br", "a", "h2", "h3", "h4", "h5", "h6"),
+    *("table", "thead", "tbody", "tr", "th", "td"),
 }
 ATTACKS = [
     "<script>alert(1)</script>",
@@ -106,6 +108,10 @@ ATTACKS = [
     "`<b onmouseover=x>`",
     "<!--",
     "javascript:alert(1)",
+    "[x](javascript:alert(1)) [y](data:text/html,<script>x</script>) <javascript:alert(1)>",
+    "![x](http://127.0.0.1/x.png) ![y](javascript:x)",
+    '[x]: javascript:x "><script>"\n\n[x]',
+    "| a |\n|:-:|\n| <script> |",
 ]
 
 
@@ -129,7 +135,14 @@ def check_harmless(found: Page) -> None:
         "open",
         "alt",
         "src",
+        "href",
+        "start",
+        "style",
     }
+    links = [value for name, value in found.attributes if name == "href"]
+    assert all(link.startswith(("http://", "https://", "mailto:")) for link in links)
+    styles = {value for name, value in found.attributes if name == "style"}
+    assert styles <= {f"text-align:{side}" for side in ("left", "right", "center")}
     sources = [value for name, value in found.attributes if name == "src"]
     assert all(source.startswith("data:image/") for source in sources)
 
@@ -143,6 +156,7 @@ def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
         numbered(
             said(attack, evil, linked, drawn, PNG),
             assistant(
+                TextBlock(attack),
                 ThinkingBlock(attack, issuer="anthropic"),
                 call("t", tool_id(7), **{attack: attack}),
                 metadata=provenance(),
@@ -157,6 +171,7 @@ def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
 @given(st.text(max_size=200))
 def test_any_words_stand_in_the_page_as_they_are(words: str) -> None:
     check_harmless(page(numbered(said(TextBlock(words + ".")))))
+    check_harmless(page(numbered(assistant(TextBlock(words + "."), metadata=provenance()))))
 
 
 def test_a_page_shows_pictures_and_says_what_it_does_not_show() -> None:

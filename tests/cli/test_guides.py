@@ -12,6 +12,7 @@ import pytest
 import metis
 
 ROOT = Path(__file__).parents[2]
+FORKED = Path(__file__).with_name("forked.py")
 PAGES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "\N{INFORMATION SEPARATOR TWO}"
@@ -32,9 +33,24 @@ def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
     yield command, said
 
 
-def run_all(commands: list[str]) -> list[str]:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The command that runs `metis`, as a copy of a process that has it loaded."""
+    path = tmp_path_factory.mktemp("forked") / "socket"
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, str(FORKED), "serve", str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(metis.__file__).parents[1])},
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield f'"{sys.executable}" -I -S "{FORKED}" run "{path}"'
+        server.terminate()
+
+
+def run_all(commands: list[str], program: str) -> list[str]:
     """What the commands print, one after the other in one shell."""
-    start = f'exec 2>&1\nmetis() {{ "{sys.executable}" -m metis "$@"; }}\n'
+    start = f'exec 2>&1\nmetis() {{ {program} "$@"; }}\n'
     script = start + "".join(f"{command}\nprintf '{END}'\n" for command in commands)
     done = subprocess.run(  # noqa: S603 - our own pages
         ["/bin/bash", "-c", script],
@@ -57,16 +73,17 @@ def is_as_said(printed: str, said: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_prints_what_the_page_says(page: Path, user: Path) -> None:
+def test_every_command_prints_what_the_page_says(page: Path, user: Path, program: str) -> None:
     told = list(examples(page))
-    for (command, said), printed in zip(told, run_all([each for each, _ in told]), strict=True):
+    commands = [each for each, _ in told]
+    for (command, said), printed in zip(told, run_all(commands, program), strict=True):
         assert is_as_said(printed, said), f"$ {command}\n{printed}"
 
 
 REQUEST = '{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
 
 
-def test_the_commands_of_the_readme_run(user: Path) -> None:
+def test_the_commands_of_the_readme_run(user: Path, program: str) -> None:
     Path("notes.txt").write_text("owls are quiet", encoding="utf-8")
     Path("request.json").write_text(REQUEST, encoding="utf-8")
     Path("traffic.jsonl").write_text(f'{{"protocol":"anthropic","request":{REQUEST}}}\n')
@@ -81,5 +98,7 @@ def test_the_commands_of_the_readme_run(user: Path) -> None:
         for plain, tame in spoken.items():
             command = command.replace(plain, tame)  # noqa: PLW2901 - the same, without a key
         tried.append(endless if command == "metis sim" else command)
-    codes = run_all([f'{command} > out.txt || [ $? = 124 ]; printf " %s" $?' for command in tried])
+    codes = run_all(
+        [f'{command} > out.txt || [ $? = 124 ]; printf " %s" $?' for command in tried], program
+    )
     assert [code.rpartition(" ")[2] for code in codes] == ["0"] * len(tried), codes

@@ -1,6 +1,7 @@
 """The commands on stored sessions, from the outside."""
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -44,13 +45,33 @@ def test_sessions_lists_and_show_shows(home: Path) -> None:
     listed = run("sessions")
     assert listed.exit_code == 0
     assert listed.stdout.startswith("sess_42  20")
-    assert "a:b  /work" in listed.stdout
+    assert listed.stdout.endswith("  a:b  3  $0.000654  what does the owl say?\n")
+    (told,) = json.loads(run("sessions", "--json").stdout)
+    assert (told["id"], told["title"]) == ("sess_42", "what does the owl say?")
+    assert (told["message_count"], told["folder"]) == (3, "/work")
+    assert json.loads(run("sessions", "--json", "--here").stdout) == []
+    assert "without --here" in run("sessions", "--here").stderr
     shown = run("show", "sess_42")
     assert "what does the owl say?" in shown.stdout
     assert "hoot" in shown.stdout
     unknown = run("show", "sess_none")
     assert unknown.exit_code == 2
     assert "no session has the id 'sess_none'" in unknown.stderr
+
+
+def test_a_session_is_found_by_words_of_its_title(home: Path) -> None:
+    assert "hoot" in run("show", "the OWL").stdout
+    assert "no session has the id 'the cow'" in run("show", "the cow").stderr
+
+
+def test_sessions_are_a_table_where_somebody_watches(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.cli.sessions.terminal_width", lambda: 60)
+    lines = run("sessions").stdout.splitlines()
+    assert lines[0].split() == ["id", "changed", "title", "model", "msgs", "cost"]
+    assert lines[1].startswith("ess_42")
+    assert max(map(len, lines[:2])) == 60
 
 
 def test_export_and_import_through_files(home: Path, tmp_path: Path) -> None:

@@ -93,6 +93,17 @@ def test_a_refused_key_takes_the_provider_down_at_once(health: Availability) -> 
     assert health.outage("a:y") == began
 
 
+def test_what_may_be_mended_on_this_side_can_be_lifted(health: Availability) -> None:
+    (began,) = health.failed("a:x", AuthenticationError("no", status=401))
+    assert health.lifted("b:x") == ()
+    assert health.lifted("a:y") == (began,)
+    assert health.outage("a:x") is None
+    assert health.failed("a:x", AuthenticationError("no", status=401))
+    fail(health, "b:x", 5)
+    assert health.lifted("b:x") == ()
+    assert health.outage("b:x") is not None
+
+
 def test_two_network_errors_in_half_a_minute_take_the_provider_down(
     health: Availability, clock: Clock
 ) -> None:

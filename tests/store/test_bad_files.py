@@ -11,13 +11,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from build import ulid, user
+from build import assistant, call, tool_id, ulid, user
 from metis import store
 from metis.canonical.errors import (
     ForeignStoreError,
     StoreCorruptError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
     StoreReadOnlyError,
     StoreUnavailableError,
@@ -88,44 +90,92 @@ def test_a_file_that_is_not_ours_is_not_touched(
     assert [each.name for each in tmp_path.iterdir()] == ["metis.db"]
 
 
-def test_a_broken_page_is_found(tmp_path: Path, sqlite_url: str) -> None:
+def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url, 200)
     path = tmp_path / "metis.db"
     data = bytearray(path.read_bytes())
-    for page in range(20, len(data) // 4096):
-        data[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    starts = range(4096, len(data), 4096)
+    broken = [start for start in starts if b"hi hi" in data[start : start + 4096]]
+    for start in broken:
+        data[start : start + 64] = b"\xff" * 64
     path.write_bytes(data)
 
-    async def use() -> None:
+    async def read() -> None:
         async with store.open(sqlite_url) as keep:
             assert await keep.check() != []
-            await keep.messages(SESSION)
+            with pytest.raises(StoreCorruptError) as found:
+                await keep.messages(SESSION)
+            assert "restore a backup" in str(found.value.hint)
 
-    with pytest.raises(StoreCorruptError, match="backup"):
-        asyncio.run(use())
+    async def write() -> None:
+        async with store.open(sqlite_url) as keep:
+            with pytest.raises(StoreCorruptError) as found:
+                await keep.append(user("hi", id=ulid(999)))
+            assert "restore a backup" in str(found.value.hint)
+
+    asyncio.run(read())
+    assert path.read_bytes() == data
+    asyncio.run(write())
+    after = path.read_bytes()
+    assert [after[each : each + 4096] for each in broken] == [
+        data[each : each + 4096] for each in broken
+    ]
+
+
+def test_a_file_whose_tables_are_broken_is_left_as_it_is(tmp_path: Path, sqlite_url: str) -> None:
+    make(sqlite_url, 3)
+    path = tmp_path / "metis.db"
+    data = bytearray(path.read_bytes())
+    data[100:400] = b"\xff" * 300
+    path.write_bytes(data)
+    with pytest.raises(StoreCorruptError) as found:
+        store.open(sqlite_url)
+    assert "restore a backup" in str(found.value.hint)
+    assert path.read_bytes() == data
 
 
 def test_somebody_who_holds_the_file_too_long_is_named(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url)
+    path, log = tmp_path / "metis.db", tmp_path / "metis.db-wal"
 
     async def use() -> None:
         async with store.open(sqlite_url, wait_s=0.05) as keep:
-            with closing(sqlite3.connect(tmp_path / "metis.db", isolation_level=None)) as other:
+            await keep.append(user("hi", id=ulid(8)))
+            before = path.read_bytes(), log.read_bytes()
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                with pytest.raises(StoreLockedError, match="another program"):
+                with pytest.raises(StoreLockedError, match="another program") as found:
                     await keep.append(user("hi", id=ulid(9)))
-                assert len(await keep.messages(SESSION)) == 1
+                assert "end the other program" in str(found.value.hint)
+                assert len(await keep.messages(SESSION)) == 2
+                assert (path.read_bytes(), log.read_bytes()) == before
                 other.execute("ROLLBACK")
             await keep.append(user("hi", id=ulid(9)))
 
     asyncio.run(use())
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def run_script(script: str, *before: str) -> str:
+    """What a script prints, in an interpreter of its own."""
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [*before, sys.executable, "-c", script],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become somebody who may not write")
 def test_a_file_that_may_only_be_read(tmp_path: Path, sqlite_url: str) -> None:
     make(sqlite_url)
     path = tmp_path / "metis.db"
-    before = path.read_bytes()
+    before, names = path.read_bytes(), sorted(tmp_path.iterdir())
     os.chmod(tmp_path, 0o755)  # noqa: PTH101, S103 - everybody may look
     for folder in tmp_path.parents:
         if folder.stat().st_mode & 0o001 == 0 and str(folder).startswith("/tmp"):  # noqa: S108 - only ours
@@ -135,50 +185,48 @@ def test_a_file_that_may_only_be_read(tmp_path: Path, sqlite_url: str) -> None:
         "import os, random\nfrom metis import store\n"
         "from metis.canonical.errors import StoreError\nos.setuid(65534)\n"
         f"try: store.open({sqlite_url!r})\n"
-        "except StoreError as error: print(type(error).__name__)"
+        "except StoreError as error: print(type(error).__name__, error.hint)"
     )
-    done = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", script],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.stdout.strip() == "StoreReadOnlyError", done.stderr
+    assert run_script(script).startswith("StoreReadOnlyError make the file and its folder writable")
     assert path.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == names
 
 
-def test_a_full_disk_loses_nothing_older(sqlite_url: str) -> None:
-    make(sqlite_url, 3)
-    script = f"""
-import asyncio, resource, signal, sys
+UNTIL_FULL = """
+import asyncio, pathlib, resource, signal, sys
 from metis import store
 from metis.canonical.errors import StoreError
 from build import ulid, user
 
 async def main():
-    async with store.open({sqlite_url!r}) as keep:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        acknowledged = []
+    acknowledged = []
+    async with store.open(URL) as keep:
+        LIMIT
         try:
             for number in range(10, 1000):
                 entry = await keep.append(user("hi " * 2000, id=ulid(number)))
                 acknowledged.append(entry.id)
         except StoreError as error:
-            print(type(error).__name__, len(acknowledged))
+            print(type(error).__name__, len(acknowledged), error.hint)
+        seen = await keep.messages("sess_42")
+        assert [each.id for each in seen[3:]] == acknowledged, "what was acknowledged is there"
+    AGAIN
 
 asyncio.run(main())
 """
-    done = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-c", script],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+
+
+def test_a_file_that_may_not_grow_loses_nothing_older(sqlite_url: str) -> None:
+    make(sqlite_url, 3)
+    limit = (
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
     )
-    kind, count = done.stdout.split() or ("", "0")
-    assert kind in ("StoreFullError", "StoreUnavailableError"), done.stderr
+    script = UNTIL_FULL.replace("URL", repr(sqlite_url)).replace("LIMIT", limit)
+    kind, count, hint = run_script(script.replace("AGAIN", "")).split(maxsplit=2)
+    assert kind in ("StoreFullError", "StoreUnavailableError")
+    assert "room" in hint
+    assert int(count) > 0
 
     async def look() -> None:
         async with store.open(sqlite_url) as keep:
@@ -186,6 +234,37 @@ asyncio.run(main())
             assert await keep.check() == []
 
     asyncio.run(look())
+
+
+AFTER_ROOM = """
+    pathlib.Path("FOLDER/filler").unlink()
+    async with store.open(URL) as keep:
+        assert len(await keep.messages("sess_42")) == 3 + len(acknowledged)
+        assert await keep.check() == []
+        await keep.append(user("again", id=ulid(5000)))
+        print("again")
+"""
+
+
+def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
+    """A disk of two megabytes, for real, in a name space of its own."""
+    url = f"sqlite:///{tmp_path / 'metis.db'}"
+    inside = "mount -t tmpfs -o size=2m tmpfs $0 && head -c 1000000 /dev/zero > $0/filler && "
+    inside += 'shift 0 && exec "$@"'
+    before = ("unshare", "-rm", "sh", "-c", inside, str(tmp_path))
+    try:
+        run_script("", *before)
+    except (AssertionError, FileNotFoundError) as error:
+        pytest.skip(f"no disk can be mounted here: {str(error)[:80]}")
+    make_it = f"from test_bad_files import make; make({url!r}, 3)"
+    script = UNTIL_FULL.replace("AGAIN", AFTER_ROOM).replace("LIMIT", "pass")
+    script = script.replace("URL", repr(url)).replace("FOLDER", str(tmp_path))
+    said = run_script(f"{make_it}\n{script}", *before).split("\n")
+    kind, count, hint = said[0].split(maxsplit=2)
+    assert kind == "StoreFullError"
+    assert hint == "make room and try again; nothing older is lost"
+    assert int(count) > 0
+    assert said[1] == "again"
 
 
 @pytest.mark.parametrize(
@@ -207,31 +286,127 @@ def test_every_fault_of_sqlite_has_its_class(code: int, error: str) -> None:
     assert found.hint
 
 
-def test_a_server_of_another_program_or_of_the_future(postgres: Server) -> None:
+def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
+    """Every table of a database with its columns and rows."""
+    found: dict[str, list[tuple[object, ...]]] = {}
+    with psycopg.connect(url) as database:
+        columns = (
+            "SELECT table_name::text, column_name::text, data_type::text "
+            "FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
+        )
+        found["columns"] = database.execute(columns).fetchall()
+        for table in sorted({str(row[0]) for row in found["columns"]}):
+            statement = sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(table))
+            found[table] = database.execute(statement).fetchall()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "word"),
+    [
+        ("CREATE TABLE messages (id TEXT)", ForeignStoreError, "name another database"),
+        ("INSERT INTO metis_schema VALUES (99)", StoreVersionError, "update metis"),
+    ],
+)
+def test_a_server_of_another_program_or_of_the_future_is_not_touched(
+    postgres: Server, spoil: str, error: type[StoreError], word: str
+) -> None:
     url = postgres.new_database()
+    if error is StoreVersionError:
+        make(url)
     with psycopg.connect(url, autocommit=True) as database:
-        database.execute("CREATE TABLE messages (id TEXT)")
-    with pytest.raises(ForeignStoreError):
+        database.execute(spoil.encode())
+    before = contents(url)
+    with pytest.raises(error) as found:
         store.open(url)
-    url = postgres.new_database()
-    asyncio.run(store.open(url).close())
-    with psycopg.connect(url, autocommit=True) as database:
-        database.execute("INSERT INTO metis_schema VALUES (99)")
-    with pytest.raises(StoreVersionError):
-        store.open(url)
+    assert word in str(found.value.hint)
+    assert contents(url) == before
 
 
 def test_a_server_that_may_only_be_read(postgres: Server) -> None:
     url = postgres.new_database()
-    asyncio.run(store.open(url).close())
+    make(url)
+    before = contents(url)
     read_only = f"{url}?options=-cdefault_transaction_read_only%3Don"
 
     async def use() -> None:
         async with store.open(read_only) as keep:
-            with pytest.raises(StoreReadOnlyError):
-                await keep.create_session(SESSION)
+            with pytest.raises(StoreReadOnlyError) as found:
+                await keep.append(user("hi", id=ulid(9)))
+            assert "may be written" in str(found.value.hint)
+            assert len(await keep.messages(SESSION)) == 1
 
     asyncio.run(use())
+    assert contents(url) == before
+
+
+def test_somebody_who_holds_a_session_too_long_is_named(postgres: Server) -> None:
+    url = postgres.new_database()
+    make(url)
+
+    async def use() -> None:
+        async with store.open(url, wait_s=0.1) as keep:
+            await keep.append(user("hi", id=ulid(8)))
+            before = contents(url)
+            with psycopg.connect(url) as other:
+                other.execute("SELECT id FROM sessions FOR UPDATE")
+                with pytest.raises(StoreLockedError) as found:
+                    await keep.append(user("hi", id=ulid(9)))
+                assert "end the other program" in str(found.value.hint)
+                assert len(await keep.messages(SESSION)) == 2
+            assert contents(url) == before
+            await keep.append(user("hi", id=ulid(9)))
+
+    asyncio.run(use())
+
+
+def test_a_full_disk_at_the_server_loses_nothing_older(postgres: Server) -> None:
+    """The server says what it says when its disk is full, in the middle of an append."""
+    url = postgres.new_database()
+    make(url, 3)
+    with psycopg.connect(url) as database:
+        database.execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN RAISE ''could not extend file'' USING ERRCODE = ''53100''; END'"
+        )
+        database.execute(
+            "CREATE TRIGGER full_disk AFTER INSERT ON tool_calls "
+            "FOR EACH ROW EXECUTE FUNCTION full_disk()"
+        )
+
+    async def use() -> None:
+        async with store.open(url) as keep:
+            await keep.append(user("hi", id=ulid(8)))
+            before = contents(url)
+            with pytest.raises(StoreFullError) as found:
+                await keep.append(assistant(call("a", tool_id(1)), id=ulid(9)))
+            assert "make room" in str(found.value.hint)
+            assert contents(url) == before
+            await keep.append(user("hi", id=ulid(10)))
+            assert len(await keep.messages(SESSION)) == 5
+            assert await keep.check() == []
+
+    asyncio.run(use())
+
+
+def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server) -> None:
+    url = postgres.new_database()
+    make(url, 50)
+    copy = postgres.copy_of(url)
+    path = postgres.path_of(copy, "messages")
+    data = bytearray(path.read_bytes())
+    data[:64] = b"\xff" * 64
+    path.write_bytes(data)
+
+    async def use() -> None:
+        async with store.open(copy) as keep:
+            assert await keep.check() != []
+            with pytest.raises(StoreCorruptError) as found:
+                await keep.messages(SESSION)
+            assert "restore a backup" in str(found.value.hint)
+
+    asyncio.run(use())
+    assert path.read_bytes() == data
 
 
 def test_a_server_that_is_not_there_and_no_password_in_the_error() -> None:

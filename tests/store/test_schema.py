@@ -230,3 +230,19 @@ def test_a_retouched_copy_is_not_the_stored_message(sqlite_url: str) -> None:
             await keep.save(replace(first))
 
     asyncio.run(write())
+
+
+def test_files_are_for_their_owner_only(sqlite_url: str, tmp_path: Path) -> None:
+    async def use() -> None:
+        async with store.open(sqlite_url) as keep:
+            await keep.create_session("sess_42")
+            await keep.append(user("an owl", id=ulid(1)))
+            await keep.search("owl")
+            await keep.backup(tmp_path / "copy.db")
+            names = await asyncio.to_thread(shared_files)
+            assert names == []
+
+    def shared_files() -> list[str]:
+        return [file.name for file in tmp_path.iterdir() if file.stat().st_mode & 0o077]
+
+    asyncio.run(use())

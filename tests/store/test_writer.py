@@ -36,6 +36,10 @@ class Slow:
             raise StoreFullError("slow: no room is left")
         return value
 
+    def try_write(self, work: Callable[[Any, Any], Any], given: Any) -> Any:
+        """The same at once."""
+        return work(self, given)
+
     def has_changed(self, _: object) -> bool:
         return False
 
@@ -100,4 +104,27 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
     answers = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
     assert [answers[0], answers[2]] == [1, 3]
     assert isinstance(answers[1], UnknownSessionError)
+    await asyncio.to_thread(writer.close)
+
+
+async def test_nobody_overtakes_what_the_thread_was_given() -> None:
+    database = Slow()
+    database.is_cheap_to_commit = True
+    writer = Writer(cast("Database", database))
+    order: list[int] = []
+
+    def put(number: int) -> Plain:
+        return Plain(lambda _: order.append(number))
+
+    many = [asyncio.create_task(writer.submit(put(number))) for number in range(40)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    late = [asyncio.create_task(writer.submit(put(number))) for number in (40, 41)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    database.may_commit.set()
+    await asyncio.gather(*many, *late)
+    assert order == list(range(42))
+    await writer.submit(put(42))
+    assert order[-1] == 42
     await asyncio.to_thread(writer.close)

@@ -19,8 +19,9 @@ from metis.adapters.misplaced import Misplaced, MisplacedReader
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
-from metis.adapters.serving import served
-from metis.adapters.tags import TagReader, join, joined, split
+from metis.adapters.scope import ScopeReader, known, stamped
+from metis.adapters.serving import ServedStream, served, tell
+from metis.adapters.tags import TagReader, TagWriter, join, joined, split
 from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
@@ -43,7 +44,12 @@ from metis.wire.call import (
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.output import OutputFormat
 from metis.wire.shape import maybe_list, maybe_object
-from metis.wire.spelling import has_foreign_spelling, without_spelling
+from metis.wire.spelling import (
+    NOTHING,
+    QUIET_KEYS,
+    has_foreign_spelling,
+    without_spelling,
+)
 
 log = logging.getLogger("metis.adapters")
 
@@ -90,8 +96,7 @@ class Adapter:
         """
         request = self.preview(messages, tools, options)
         if request.losses and log.isEnabledFor(logging.WARNING):
-            for loss in request.losses:
-                log.warning("%s", loss, extra=_fields(loss))
+            tell(request.losses)
         return request
 
     def preview(
@@ -111,7 +116,7 @@ class Adapter:
         said = asked.conversation(messages)
         told = self._told(said, model, self._target(model, taken))
         undefined: Sequence[ToolDefinition] = ()
-        if not sent and self.profile.wants_definitions and not is_own(options, self.profile):
+        if not sent and self.profile.needs_definitions and not is_own(options, self.profile):
             undefined = self._undefined(told, model, taken)
         if undefined:
             sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
@@ -190,10 +195,12 @@ class Adapter:
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
-        if _are_spelled(new) or not dialect.takes(more.calls):
+        ids, is_usual, loud = dialect.ids_of(more.calls), *self._spellings(new)
+        if ids is None or not is_usual:
             own, unspelled = dialect.spell(own)
-            losses += (*unspelled, *self._unsaid(new))
-        turns.add(own)
+            losses += unspelled
+        losses += self._unsaid(loud)
+        turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
         if calls is not None and sent.calls:
@@ -206,6 +213,8 @@ class Adapter:
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
+        if self.profile.scope:
+            messages = known(messages, self.profile)
         return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:
@@ -223,17 +232,27 @@ class Adapter:
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
 
+    def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
+        """Whether no other host of the protocol spelled a message; those that others spelled."""
+        name, own = self.name, self.profile.protocol
+        is_usual, others = True, list[Message]()
+        for message in messages:
+            metadata = message.metadata
+            raw = metadata.provider_raw
+            if raw is None:
+                continue
+            for protocol, spelling in raw.items():
+                if protocol == own:
+                    is_usual = is_usual and (metadata.provider or metadata.origin) == name
+                elif type(spelling) is not dict or not spelling.keys() <= QUIET_KEYS:
+                    others.append(message)
+        return is_usual, others
+
     def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
         """What messages say in the words of another protocol only."""
         own = self.profile.protocol
-        spelled = [
-            (message, raw)
-            for message in messages
-            if (raw := message.metadata.provider_raw) is not None
-            and (own not in raw or len(raw) > 1)
-        ]
-        for message, raw in spelled:
-            for protocol in raw:
+        for message in messages:
+            for protocol in message.metadata.provider_raw or ():
                 if protocol == own or protocol not in CODECS:
                     continue
                 for path in CODECS[protocol].unsaid(message):
@@ -269,7 +288,8 @@ class Adapter:
         """About how many tokens a request will take, told at once and without a network."""
         asked = self._model(self.wire_model(model))
         sent = tools if asked.capabilities.supports_tools else ()
-        return Estimate(asked.rates, asked.target).of(messages, sent)
+        told = known(messages, self.profile) if self.profile.scope else messages
+        return Estimate(asked.rates, asked.target).of(told, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -279,6 +299,8 @@ class Adapter:
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thoughts:
             message = split(message, self.name)
+        if self.profile.scope:
+            message = stamped(message, self.profile)
         message = self._reading(context).read(message)
         if context.output is None:
             return message
@@ -303,6 +325,8 @@ class Adapter:
             reader = FramedReader(reader, self._codec)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
+        if self.profile.scope:
+            reader = ScopeReader(reader, self.profile)
         reader = CallReader(reader, self._reading(context))
         if context.output is None:
             return reader
@@ -338,14 +362,18 @@ class Adapter:
         elif self.profile.tags_thoughts:
             message = join(message)
         message, losses = served(message, self.profile)
-        for loss in losses:
-            log.warning("%s", loss, extra=_fields(loss))
+        tell(losses)
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
         """An encoder that writes events as this provider streams them."""
-        writer = self._codec.stream_writer(self._context(context))
-        return FramedWriter(writer, self._codec) if self.profile.framed else writer
+        context = self._context(context)
+        writer = self._codec.stream_writer(context)
+        if self.profile.tags_thoughts:
+            writer = TagWriter(writer, self.name)
+        if self.profile.framed:
+            writer = FramedWriter(writer, self._codec)
+        return ServedStream(writer, self.profile, context.session_id)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
@@ -370,12 +398,12 @@ class Adapter:
         return CallReading(context.tools, self.profile.tool_name_length)
 
     def _misplaced(self, output: OutputFormat, context: RequestContext) -> Misplaced:
-        def tell(loss: Loss) -> None:
-            log.warning("%s", loss, extra=_fields(loss))
+        def pass_on(loss: Loss) -> None:
+            tell([loss])
             if context.tell is not None:
                 context.tell(loss)
 
-        return Misplaced(output, self.name, tell)
+        return Misplaced(output, self.name, pass_on)
 
     def _asked_model(self, options: AdapterOptions) -> Model:
         """The model of a request; a name that a client of this provider spelled stays."""
@@ -431,14 +459,6 @@ def _stand_in(tool: ToolDefinition) -> LostOption:
     return LostOption("tools", reason, Change.SYNTHESISED)
 
 
-def _are_spelled(messages: Sequence[Message]) -> bool:
-    """Whether some message remembers how a protocol spelled it."""
-    for message in messages:  # noqa: SIM110 - a loop is faster, and every request comes by
-        if message.metadata.provider_raw is not None:
-            return True
-    return False
-
-
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
     """Losses in the order of the messages, whoever found them, and however the request grew."""
     if len(losses) > 1:
@@ -450,13 +470,3 @@ def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
 def _is_begun(messages: Sequence[Message]) -> bool:
     """Whether the last answer shall be gone on with; it is written otherwise when others follow."""
     return not messages or messages[-1].role is Role.ASSISTANT
-
-
-def _fields(loss: Loss) -> dict[str, str]:
-    return {
-        "session_id": loss.session_id,
-        "message_id": loss.message_id,
-        "block_type": loss.block_type,
-        "adapter": loss.adapter,
-        "reason": loss.reason,
-    }

@@ -160,10 +160,12 @@ class CallReader:
         return self._read_all(self._reader.finish())
 
     def _read_all(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        if not (self._shift or self._held) and not any(
-            type(event) in _ABOUT_CALLS for event in events
-        ):
-            return events
+        if not (self._shift or self._held):
+            for event in events:
+                if type(event) in _ABOUT_CALLS:
+                    break
+            else:
+                return events
         return [read for event in events for read in self._read(event)]
 
     def _read(self, event: StreamEvent) -> list[StreamEvent]:

@@ -4,7 +4,7 @@ The codec of a protocol writes a message as its spelling says. A message that co
 has none for this host; here it gets the one that the host's profile asks for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -24,7 +24,8 @@ from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
 from metis.projection.turns import is_begun
 from metis.wire.shape import Wire
-from metis.wire.spelling import extra_keys, spelled
+from metis.wire.spelling import NOTHING, extra_keys, spelled
+from metis.wire.tool_ids import OURS, IdRule
 
 _OUR_LENGTH = 29
 _SEVERAL = 2
@@ -39,17 +40,36 @@ class Dialect:
         self._profile = profile
         self._fills = profile.wants_reasoning and model.capabilities.supports_thinking
         self._is_plain = not (self._fills or profile.reasoning or profile.prefill_key)
+        self._given: dict[str, str] = {}
+        """The ids that calls with an odd one got here."""
         self._taken: set[str] = set()
         self._losses: list[Loss] = []
 
-    def takes(self, calls: AbstractSet[str] | None) -> bool:
-        """Whether messages that have no spelling of any protocol, with these calls, are fine."""
+    def ids_of(self, calls: AbstractSet[str] | None) -> Mapping[str, str] | None:
+        """The ids for calls that have none of ours; None if messages are spelled one by one."""
         if calls is None or not self._is_plain or self._profile.single_calls:
-            return False
+            return None
         rule = self._profile.ids
-        if rule is None or not calls:
-            return True
-        return rule.longest > _OUR_LENGTH and {*map(len, calls)} == {_OUR_LENGTH}
+        if rule is None:
+            return NOTHING
+        if rule.longest <= _OUR_LENGTH and calls:
+            return None
+        odd = {call for call in calls if len(call) != _OUR_LENGTH}
+        return self._kept_ids(rule, odd, calls) if odd else NOTHING
+
+    def _kept_ids(
+        self, rule: IdRule, odd: AbstractSet[str], calls: AbstractSet[str]
+    ) -> Mapping[str, str] | None:
+        """Odd ids as they are, if the host takes each and can tell all apart."""
+        new = odd - self._given.keys()
+        if new and (not rule.fits_all(new) or any(call.startswith(OURS) for call in new)):
+            return None
+        derived = {rule.wire_id(call) for call in calls - odd}
+        if not (new.isdisjoint(derived) and new.isdisjoint(self._taken)):
+            return None
+        self._given.update(zip(new, new, strict=True))
+        self._taken |= new
+        return {call: self._given[call] for call in odd}
 
     def spell(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
         """The messages, each in its own spelling for this host or in one that the host takes."""
@@ -144,8 +164,10 @@ class Dialect:
                 continue
             if len(block.id) == _OUR_LENGTH and rule.longest > _OUR_LENGTH:
                 continue
-            wire_id = rule.wire_id(block.id, self._taken)
-            self._taken.add(wire_id)
+            wire_id = self._given.get(block.id)
+            if wire_id is None:
+                wire_id = self._given[block.id] = rule.wire_id(block.id, self._taken)
+                self._taken.add(wire_id)
             yield block.id, wire_id
 
     def _lost(self, message: Message, path: str) -> Loss:

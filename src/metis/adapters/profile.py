@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -69,6 +69,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+    scope: str = ""
+    """Where its sealed parts count, if not wherever it is called by its name."""
+    usual_host: str = ""
+    """The host that it has left for the one in `base_url`."""
 
     # Options.
     refused_options: frozenset[str] = frozenset()
@@ -97,10 +101,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What of JSON Schema it takes for an answer."""
     strict_answers: AnswerRule | None = None
     """The same for an answer that must keep to its schema, where that is said with a flag."""
-    wants_definitions: bool = False
-    """Whether every tool in the history has to be defined, be it called again or not (T36)."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
+    needs_definitions: bool = False
+    """Whether a history with calls is refused if no tool is defined (T36)."""
     asks_for_usage: bool = False
     """Whether a stream tells its usage only if asked with `stream_options`."""
 
@@ -167,7 +171,27 @@ class Profile(Struct, frozen=True, kw_only=True):
         region = found["region"]
         host = self.base_url.removeprefix("https://")
         base_url = self.base_url if region == "global" else f"https://{region}-{host}"
-        return replace(self, place=f"{place}/", base_url=base_url)
+        return replace(self, place=f"{place}/", base_url=base_url, scope=place)
+
+    @property
+    def issuer(self) -> str:
+        """The name under which its sealed parts are kept."""
+        return f"{self.name}@{self.scope}" if self.scope else self.name
+
+    def moved(self, base_url: str | None, account: str | None = None) -> "Profile":
+        """The same provider at another address, or for an account that has a name (T203).
+
+        The port says nothing: whoever runs a server may start it at another one tomorrow.
+        """
+        usual = urlsplit(self.base_url).hostname or ""
+        host = usual if base_url is None else urlsplit(base_url).hostname or ""
+        parts = (self.scope, "" if host == usual else host, account)
+        return replace(
+            self,
+            base_url=self.base_url if base_url is None else base_url,
+            scope="/".join(filter(None, parts)),
+            usual_host=usual,
+        )
 
     def path_to(self, model: str, *, is_stream: bool = False) -> str:
         """The path of a request; the name of a model is a name and leads nowhere else."""

@@ -82,7 +82,7 @@ _ANTHROPIC = Profile(
     default_length=DEFAULT_MAX_TOKENS,
     schemas=_PLAIN_ROOT,
     answers=ANTHROPIC_ANSWER,
-    wants_definitions=True,
+    needs_definitions=True,
     ids=IdRule(prefix="toolu_"),
     documents=True,
     document_media_types=frozenset({"application/pdf"}),

@@ -1,5 +1,6 @@
-"""Serving: an answer of one provider as a client of another protocol can read it."""
+"""Serving: an answer of one provider as a client of another can read it, whole or in a stream."""
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,19 +21,34 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message
 from metis.projection.loss import Change, Loss
-from metis.wire.codec import Cite
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamEvent,
+)
+from metis.wire.codec import Cite, StreamWriter
+
+log = logging.getLogger("metis.adapters")
 
 _PLAIN: Final = (ThinkingBlock, ToolUseBlock)
+_TOLD: Final = (BlockAdded, MessageComplete, MessageStart)
 
 
 def served(message: Message, profile: Profile) -> tuple[Message, list[Loss]]:
     """An answer in what the protocol has words for, and what is left of it unsaid."""
-    content = message.content
-    if _is_plain(content) or _speaks(message, profile.protocol):
+    if _is_plain(message.content):
         return message, []
-    answer = _Answer(message, profile)
-    kept = tuple(answer.blocks())
-    return replace(message, content=kept), answer.losses
+    metadata = message.metadata
+    name = metadata.provider or metadata.origin or ""
+    answer = _Answer(profile, name, session_id=message.session_id, message_id=message.id)
+    kept = tuple(answer.blocks(message.content))
+    same = len(kept) == len(message.content) and all(map(_is, kept, message.content))
+    return (message if same else replace(message, content=kept)), answer.losses
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
 
 
 def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
@@ -43,54 +59,69 @@ def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
     )
 
 
-def _speaks(message: Message, protocol: str) -> bool:
-    """Whether an answer came in this protocol."""
-    name = message.metadata.provider or message.metadata.origin or ""
+def _protocol_of(name: str) -> str | None:
+    """The protocol that a provider speaks."""
     row = PROFILES.get(name) or HOSTS.get(name) or (COMPATIBLE if name == COMPATIBLE.name else None)
-    return row is not None and row.protocol == protocol
+    return None if row is None else row.protocol
 
 
 class _Answer:
-    """One answer on its way to a client of another protocol."""
+    """One answer on its way to a client of another provider."""
 
-    def __init__(self, message: Message, profile: Profile) -> None:
-        self._message = message
+    def __init__(self, profile: Profile, name: str, *, session_id: str, message_id: str) -> None:
         self._profile = profile
+        self._session_id = session_id
+        self._message_id = message_id
         self._codec = CODECS[profile.protocol]
+        self._is_own = _protocol_of(name) == profile.protocol
         self.losses: list[Loss] = []
 
-    def blocks(self) -> Iterator[ContentBlock]:
-        for index, block in enumerate(self._message.content):
+    def blocks(self, content: tuple[ContentBlock, ...]) -> Iterator[ContentBlock]:
+        """What can be given out of an answer."""
+        for index, block in enumerate(content):
             path = f"$.content[{index}]"
             if type(block) is TextBlock:
-                yield self._text(block, path)
-            elif type(block) in _PLAIN or self._has_place_for(block):
+                yield self.text(block, path)
+            elif self.takes(block, path):
                 yield block
-            else:
-                kind = block.kind if type(block) is OpaqueBlock else None
-                self._lose(block.type, path, f"answers here have no place for {kind or block.type}")
+
+    def takes(self, block: ContentBlock, path: str) -> bool:
+        """Whether a block can be given out; what cannot is lost."""
+        if type(block) in _PLAIN or self._has_place_for(block):
+            return True
+        kind = block.kind if type(block) is OpaqueBlock else None
+        self._lose(block.type, path, f"answers here have no place for {kind or block.type}")
+        return False
 
     def _has_place_for(self, block: ContentBlock) -> bool:
+        if type(block) is OpaqueBlock and self._codec.private_parts:
+            return block.issuer in (self._profile.name, self._profile.protocol)
+        if self._is_own:
+            return True
         if type(block) is RedactedThinkingBlock:
             return self._codec.seals
         return type(block) is ArtifactBlock and self._codec.pictures
 
-    def _text(self, block: TextBlock, path: str) -> TextBlock:
-        if not block.citations:
+    def text(self, block: TextBlock, path: str) -> TextBlock:
+        """A text with what it cites in the words of the protocol; the rest is lost."""
+        if not block.citations or self._is_own:
             return block
         cite: Cite = self._codec.cite
         told = [replace(each, raw=cite(each)) for each in block.citations]
         for index, each in enumerate(told):
             if each.raw is None:
-                reason = f"answers here cite no {each.kind}"
-                self._lose("citation", f"{path}.citations[{index}]", reason)
+                self.lose_citation(f"{path}.citations[{index}]", f"cite no {each.kind}")
         return replace(block, citations=tuple(each for each in told if each.raw is not None))
+
+    def lose_citation(self, path: str, why: str) -> None:
+        """Tell of a citation that does not reach the client."""
+        self._lose("citation", path, f"answers here {why}")
 
     def _lose(self, kind: str, path: str, reason: str) -> None:
         self.losses.append(
             Loss(
-                session_id=self._message.session_id,
-                message_id=self._message.id,
+                session_id=self._session_id,
+                message_id=self._message_id,
                 block_type=kind,
                 adapter=self._profile.name,
                 reason=reason,
@@ -98,3 +129,81 @@ class _Answer:
                 path=path,
             )
         )
+
+
+class ServedStream:
+    """A stream writer that tells what of an answer the stream of its protocol has no place for."""
+
+    def __init__(self, writer: StreamWriter, profile: Profile, session_id: str) -> None:
+        self._writer = writer
+        self._write = writer.encode
+        self._profile = profile
+        self._session_id = session_id
+        self._name = ""
+        """Who answers, if the stream says it."""
+
+    def encode(self, event: StreamEvent) -> bytes:
+        """The bytes for one event."""
+        return self._write(event) if type(event) not in _TOLD else self._encode(event)
+
+    def finish(self) -> bytes:
+        """The bytes that close the stream."""
+        return self._writer.finish()
+
+    def _encode(self, event: StreamEvent) -> bytes:
+        match event:
+            case MessageStart():
+                self._name = (event.model or "").partition(":")[0]
+            case BlockAdded() if not self._takes(event):
+                return b""
+            case MessageComplete() if not _is_plain(event.message.content):
+                return self._write(replace(event, message=self._cited(event.message)))
+            case _:
+                pass
+        return self._write(event)
+
+    def _takes(self, event: BlockAdded) -> bool:
+        answer = self._answer(event.message_id)
+        found = answer.takes(event.block, f"$.content[{event.content_block_index}]")
+        tell(answer.losses)
+        return found
+
+    def _answer(self, message_id: str) -> _Answer:
+        own = self._session_id
+        return _Answer(self._profile, self._name, session_id=own, message_id=message_id)
+
+    def _cited(self, message: Message) -> Message:
+        """The answer with the citations that its stream can still tell; no block goes away."""
+        answer = self._answer(message.id)
+        last = len(message.content) - 1
+        can = CODECS[self._profile.protocol].cites_in_streams
+        content: list[ContentBlock] = []
+        for index, block in enumerate(message.content):
+            kept = block
+            if type(block) is TextBlock and block.citations:
+                path = f"$.content[{index}]"
+                kept = answer.text(block, path)
+                if can == "none" or (can == "last" and index < last):
+                    for place in range(len(kept.citations)):
+                        answer.lose_citation(f"{path}.citations[{place}]", "cite nothing so late")
+                    kept = replace(kept, citations=())
+            content.append(kept)
+        tell(answer.losses)
+        return replace(message, content=tuple(content))
+
+
+def tell(losses: list[Loss]) -> None:
+    """Write each loss to the log."""
+    for loss in losses:
+        log.warning("%s", loss, extra=fields(loss))
+
+
+def fields(loss: Loss) -> dict[str, str]:
+    """What a log record of a loss says beside its words."""
+    return {
+        "session_id": loss.session_id,
+        "message_id": loss.message_id,
+        "block_type": loss.block_type,
+        "adapter": loss.adapter,
+        "reason": loss.reason,
+    }

@@ -21,7 +21,7 @@ from metis.streaming import (
     ThinkingDelta,
     UsageUpdate,
 )
-from metis.wire.codec import StreamReader
+from metis.wire.codec import StreamReader, StreamWriter
 
 OPENING, CLOSING = "<think>", "</think>"
 TAGGED, UNCLOSED = "tagged", "tagged_unclosed"
@@ -149,7 +149,7 @@ class TagReader:
             yield self._text(message_id, lead)
         # An empty thought is one, too.
         self._blocks += 1
-        yield ThinkingDelta(message_id, self._first + self._blocks - 1, "")
+        yield ThinkingDelta(message_id, self._first + self._blocks - 1, "", format=TAGGED)
         self._take = self._think
         yield from self._think(message_id, bare[len(OPENING) :])
 
@@ -184,6 +184,53 @@ class TagReader:
             yield ThinkingDelta(message_id, self._first + self._blocks - 1, held)
         elif held:
             yield from self._go_on(message_id, held)
+
+
+class TagWriter:
+    """A stream writer that writes thoughts of its own host between tags again."""
+
+    def __init__(self, writer: StreamWriter, name: str) -> None:
+        self._writer = writer
+        self._name = name
+        self._is_own = False
+        self._thought: int | None = None
+        """The block that is being thought."""
+
+    def encode(self, event: StreamEvent) -> bytes:
+        """The bytes for one event."""
+        match event:
+            case MessageStart():
+                self._is_own = (event.model or "").partition(":")[0] == self._name
+            case ThinkingDelta() if self._is_own and event.format == TAGGED:
+                self._thought = event.content_block_index
+                return self._say(event.message_id, OPENING + event.text)
+            case ThinkingDelta() if event.content_block_index == self._thought:
+                return self._say(event.message_id, event.text)
+            case TextDelta() if self._thought is not None:
+                closing = self._close(event.message_id, is_closed=True)
+                return closing + self._say(event.message_id, event.text)
+            case MessageComplete() if self._is_own:
+                is_closed = not any(_is_unclosed(block) for block in event.message.content)
+                closing = self._close(event.message_id, is_closed=is_closed)
+                return closing + self._writer.encode(replace(event, message=join(event.message)))
+            case _:
+                pass
+        return self._writer.encode(event)
+
+    def finish(self) -> bytes:
+        """The bytes that close the stream."""
+        return self._writer.finish()
+
+    def _say(self, message_id: str, text: str) -> bytes:
+        return self._writer.encode(TextDelta(message_id, 0, text)) if text else b""
+
+    def _close(self, message_id: str, *, is_closed: bool) -> bytes:
+        thought, self._thought = self._thought, None
+        return self._say(message_id, CLOSING) if thought is not None and is_closed else b""
+
+
+def _is_unclosed(block: ContentBlock) -> bool:
+    return type(block) is ThinkingBlock and block.format == UNCLOSED
 
 
 def _beginning(text: str) -> str:

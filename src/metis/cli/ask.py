@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
+from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
-from metis.cli.schema_file import read_schema
 from metis.cli.start import Opened, Wish, has_tools, opened
+from metis.cli.wanted_form import read_schema
 from metis.projection.loss import Loss
 from metis.session.facts import words_of
 from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
@@ -22,7 +23,6 @@ from metis.session.session import Said
 from metis.session.value import value_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
-from metis.wire.output import OutputFormat
 
 _WHOLE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
 
@@ -34,16 +34,13 @@ class Question(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = ()
     piped: bytes = b""
     as_json: bool = False
-    schema: Path | None = None
+    is_extracted: bool = False
+    """Whether only the first block of code is wanted."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is asked."""
         return not (self.words or self.files or self.piped.strip())
-
-    def form(self) -> OutputFormat | None:
-        """What the answer shall be."""
-        return None if self.schema is None else read_schema(self.schema)
 
     def said(self) -> Said:
         """What the model is told: the words, then what came through the pipe, then the files."""
@@ -79,7 +76,7 @@ def run_ask(
     wish: Wish,
     *,
     as_json: bool,
-    schema: Path | None = None,
+    is_extracted: bool = False,
 ) -> int:
     """Answer one question, or start a conversation at the terminal."""
     question = Question(
@@ -87,7 +84,7 @@ def run_ask(
         files=tuple(files),
         piped=_piped(),
         as_json=as_json,
-        schema=schema,
+        is_extracted=is_extracted,
     )
     if not question.is_empty:
         return guarded(lambda: asyncio.run(_answer(question, wish)))
@@ -109,35 +106,49 @@ def _piped() -> bytes:
 
 
 async def _talk(wish: Wish) -> int:
-    from metis.cli.chat import run  # noqa: PLC0415 - loaded only for a conversation
+    from metis.cli.chat.chat import run  # noqa: PLC0415 - loaded only for a conversation
 
     async with opened(wish) as ready:
         return await run(ready)
 
 
 async def _answer(question: Question, wish: Wish) -> int:
-    said, form = question.said(), question.form()
+    said = question.said()
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
+        is_for_people = not (question.as_json or question.is_extracted or wish.schema)
+        if sys.stdout.isatty() and is_for_people:
+            return await _show(said, ready)
         paper = _Paper(ready, question)
-        async for event in ready.session.send(said, output=form):
+        async for event in ready.session.send(said):
             paper.take(event)
         code = paper.finish()
-        if form is not None and code == 0:
-            value_of(paper.message, form)
+        if wish.schema is not None and code == 0:
+            value_of(paper.message, read_schema(wish.schema))
         return code
 
 
+async def _show(said: Said, ready: Opened) -> int:
+    from metis.cli.watched import Watched  # noqa: PLC0415 - loaded only where somebody watches
+
+    ended = await Watched(ready).run(said)
+    message = None if ended is None else ended.message
+    text = "" if message is None else words_of(message.content)
+    return _verdict(ended, text)
+
+
 class _Paper:
-    """Where the answer goes: to a terminal as it comes, to a pipe when it is whole."""
+    """Where the answer goes that no terminal shows: when it is whole, or as it comes."""
 
     def __init__(self, ready: Opened, question: Question) -> None:
         self._ready = ready
         self._as_json = question.as_json
+        self._is_extracted = question.is_extracted
         is_given_tools = has_tools(ready.loaded, ready.choice)
         # In a pipe the words before a call are no answer, and only the end tells which they are.
-        self._streams = not question.as_json and (sys.stdout.isatty() or not is_given_tools)
+        is_plain = not question.as_json and not question.is_extracted
+        self._streams = is_plain and not is_given_tools
         self._is_watched = sys.stderr.isatty()
         self._losses: list[Loss] = []
         self._ended: TurnEnded | None = None
@@ -158,7 +169,7 @@ class _Paper:
                 self._tell(f"→ {event.call.name}")
             case CallFailed() if event.next_in_s is not None:
                 self._tell(f"{event.model}: {event.error_class}, again in {event.next_in_s:.1f} s")
-            case Warned():
+            case Warned() if event.code != "outage":  # the error says the same
                 self._tell(event.text)
             case _:
                 pass
@@ -175,14 +186,11 @@ class _Paper:
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))
         elif not self._streams:
-            click.echo(text, nl=not text.endswith("\n"))
+            shown = first_code(text) if self._is_extracted else text
+            click.echo(shown, nl=not shown.endswith("\n"))
         else:
             self._end_line()
-        reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
-        if reason in _WHOLE and text:
-            return 0
-        click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
-        return NOT_WHOLE
+        return _verdict(ended, text)
 
     def _printed(self, text: str, message: Message | None) -> Printed:
         ended = self._ended
@@ -211,6 +219,15 @@ class _Paper:
         if not self._at_line_start:
             click.echo()
             self._at_line_start = True
+
+
+def _verdict(ended: TurnEnded | None, text: str) -> int:
+    """The exit code, and why it is not zero."""
+    reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
+    if reason in _WHOLE and text:
+        return 0
+    click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
+    return NOT_WHOLE
 
 
 def _why_not_whole(reason: StopReason, text: str) -> str:

@@ -18,6 +18,8 @@ def read_attachment(path: Path) -> ContentBlock:
     """
     try:
         data = path.read_bytes()
+    except IsADirectoryError:
+        raise InvalidValueError(f"{path} cannot be attached: it is a folder; name a file") from None
     except OSError as error:
         raise InvalidValueError(f"{path} cannot be attached: {error.strerror}") from None
     return attach(data, str(path))

@@ -10,6 +10,7 @@ from metis.adapters.profile import Profile
 from metis.canonical.errors import AuthenticationError, NetworkError, UnknownModelError
 from metis.catalog.load import catalog
 from metis.catalog.model_id import ModelId, is_model_id
+from metis.cli.held import Held, is_simulated
 from metis.cli.local.folder import IS_SMALL, is_there
 from metis.cli.local.folder import MODEL as LOCAL_MODEL
 from metis.cli.servers import NAMES, Server, answering
@@ -26,14 +27,19 @@ PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
 """Whose key counts first if there are several."""
 NO_KEY = (
     "No key and no local server was found: the built-in simulator answers, by fixed rules. "
-    "Set ANTHROPIC_API_KEY or another key, start Ollama, or run `metis local setup` for a real one."
+    "For a real model: `metis keys set anthropic` or another, start Ollama, or `metis local setup`."
+)
+
+GOES_ON = (
+    "This conversation was held with the simulator, which goes on with it; "
+    "-m MODEL lets another answer."
 )
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """A model, or None if the session has its own, and how it came to be chosen."""
+    """A model, and how it came to be chosen."""
 
-    model: str | None
+    model: str
     why: str
     is_pinned: bool = False
     """Whether the user asked for it by name, so that no rule may choose another."""
@@ -53,8 +59,8 @@ class Chooser:
         self._origin = loaded.origins["model"]
         self._keys = keys
 
-    async def choose(self, *, pinned: str | None = None, last: Sequence[str] = ()) -> Choice:
-        """The choice for a session: `pinned` is what it was set to, `last` who answered before.
+    async def choose(self, *, held: Held | None = None, last: Sequence[str] = ()) -> Choice:
+        """The choice for a session: `held` is with whom it was, `last` who answered elsewhere.
 
         Raises:
             AuthenticationError: the model that was asked for needs a key, and there is none.
@@ -63,8 +69,8 @@ class Chooser:
         """
         if self._origin.source == "option":
             return await self._named(self._settings.model or "", why="you asked for it")
-        if pinned is not None:
-            return self._kept(pinned)
+        if held is not None:
+            return self._kept(held)
         if self._settings.model is not None:
             return await self._named(self._settings.model, why=f"set in {self._origin.place}")
         return await self._found(last)
@@ -81,15 +87,31 @@ class Chooser:
         self._require_key(model)
         return Choice(model=model, why=why, is_pinned=is_pinned)
 
-    def _kept(self, pinned: str) -> Choice:
-        """The model that the session was left with."""
-        if is_simulated(pinned):
-            notice = "This conversation was held with the simulator, which goes on with it."
-            return Choice(model=None, why="the session", is_simulated=True, notice=notice)
-        if pinned == LOCAL_MODEL:
-            return Choice(model=None, why="the session", is_local=True)
-        self._require_key(pinned)
-        return Choice(model=None, why="the session")
+    def _kept(self, held: Held) -> Choice:
+        """The model with which the conversation was held goes on with it."""
+        model, why = held.model, "the session"
+        if held.is_simulated:
+            is_usual = (self._settings.model or "").partition(":")[0] == SIMULATOR
+            notice = "" if is_usual else GOES_ON
+            return Choice(model=model, why=why, is_simulated=True, notice=notice)
+        if model == LOCAL_MODEL:
+            return Choice(model=model, why=why, is_local=True)
+        profile = self._profile(model)
+        if profile is None:
+            raise UnknownModelError(model, "the conversation was held with it; -m names another")
+        if not self._has_key(profile):
+            raise AuthenticationError(
+                f"this conversation was held with {model}, and there is no key for it now: set "
+                f"{profile.auth.variable}, run `metis keys set {profile.name}`, "
+                "or let another go on with -m MODEL",
+                provider=profile.name,
+            )
+        return Choice(model=model, why=why)
+
+    def _profile(self, model: str) -> Profile | None:
+        """The provider of a model, if there is one."""
+        provider = ModelId.parse(model).provider if is_model_id(model) else ""
+        return adapters.profile_of(provider) if provider in adapters.names() else None
 
     async def _found(self, last: Sequence[str]) -> Choice:
         for model in last:
@@ -126,15 +148,13 @@ class Chooser:
         raise NetworkError(f"{NAMES[name]} {what} on this machine", provider=name)
 
     async def _can_ask(self, model: str) -> bool:
-        if is_simulated(model) or not is_model_id(model):
+        profile = None if is_simulated(model) else self._profile(model)
+        if profile is None:
             return False
-        provider = ModelId.parse(model).provider
-        if provider not in adapters.names():
-            return False
-        if provider in NAMES:
-            servers = await answering(self._settings.base_urls, [provider])
+        if profile.name in NAMES:
+            servers = await answering(self._settings.base_urls, [profile.name])
             return any(model in server.models for server in servers)
-        return self._has_key(adapters.profile_of(provider))
+        return self._has_key(profile)
 
     async def _servers(self) -> list[Server]:
         return await answering(self._settings.base_urls)
@@ -158,15 +178,11 @@ class Chooser:
         profile = adapters.profile_of(provider)
         if not self._has_key(profile):
             raise AuthenticationError(
-                f"there is no key for {model}: set {profile.auth.variable}, "
-                f"or try it on the simulator with -m sim:{ModelId.parse(model).name}",
+                f"there is no key for {model}: set {profile.auth.variable}, run "
+                f"`metis keys set {provider}`, or try it on the simulator with "
+                f"-m sim:{ModelId.parse(model).name}",
                 provider=provider,
             )
-
-
-def is_simulated(model: str) -> bool:
-    """Whether a model is one of the simulator."""
-    return model.partition(":")[2].startswith("sim-")
 
 
 def _default(profile: Profile) -> str:

@@ -131,8 +131,8 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
             missing.append(profile.auth.variable)
     if missing:
         names = ", ".join(dict.fromkeys(missing))
-        advice = 'export one of them, or write `openai = "…"` under [keys] into'
-        yield Finding("absent", f"not set: {names}", f"{advice} {file}, for your eyes only (600)")
+        advice = f"export one of them, or `metis keys set openai` keeps one in {file}"
+        yield Finding("absent", f"not set: {names}", advice)
 
 
 async def _servers(loaded: Loaded, local: Path) -> list[Finding]:

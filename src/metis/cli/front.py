@@ -14,7 +14,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Talk": ("ask", "demo", "local"),
     "Look": ("sessions", "show", "search", "trace", "cost", "models"),
     "Keep": ("export", "import", "fork", "store"),
-    "Set up": ("config", "doctor", "completion"),
+    "Set up": ("keys", "config", "doctor", "completion"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim", "tour"),
 }
 """How the help lists the commands."""

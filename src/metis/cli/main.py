@@ -79,16 +79,21 @@ def cli() -> None:
     type=click.Path(path_type=Path),
     help="Show a text, a picture or a PDF; several times for several.",
 )
+@click.option(
+    "--thinking",
+    metavar="LEVEL",
+    help="How much to think: off, on, minimal to max, a number of tokens, auto.",
+)
 @click.option("--system", metavar="TEXT", help="What the model is told first; new sessions only.")
 @click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
 @click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
 @click.option(
     "--schema",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A JSON Schema that the answer shall keep to.",
+    metavar="FILE|JSON",
+    help="Let the answer be JSON that keeps to a JSON Schema; `{}` is any object.",
 )
+@click.option("-x", "--extract", is_flag=True, help="Print only the first block of code, if any.")
 @click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
 @STORE
 def ask(  # noqa: PLR0913 - one parameter an option
@@ -97,13 +102,15 @@ def ask(  # noqa: PLR0913 - one parameter an option
     model: str | None,
     session_id: str | None,
     files: tuple[Path, ...],
+    thinking: str | None,
+    schema: str | None,
     system: str | None,
     store: str | None,
     is_continued: bool,
     tools: bool | None,
     is_trusting: bool,
     as_json: bool,
-    schema: Path | None,
+    extract: bool,
     verbose: bool,
 ) -> None:
     """Ask a question; without one, start a conversation at the terminal.
@@ -116,18 +123,22 @@ def ask(  # noqa: PLR0913 - one parameter an option
 
     if system is not None and (is_continued or session_id is not None):
         raise click.UsageError("--system is for a new conversation; leave out -c and -s")
+    if extract and as_json:
+        raise click.UsageError("--extract and --json are two ways to print; leave one out")
     if verbose:
         show_log()
     wish = Wish(
         model=model,
         store=store,
         tools=tools,
+        thinking=thinking,
+        schema=schema,
         system=system,
         session_id=session_id,
         is_continued=is_continued,
         is_trusting=is_trusting,
     )
-    sys.exit(run_ask(words, files, wish, as_json=as_json, schema=schema))
+    sys.exit(run_ask(words, files, wish, as_json=as_json, is_extracted=extract))
 
 
 @cli.command()
@@ -212,6 +223,7 @@ for _command in (
     store_commands.export,
     store_commands.import_session,
     store_commands.upkeep,
+    setup_commands.keys,
     setup_commands.config,
     setup_commands.doctor,
     setup_commands.completion,

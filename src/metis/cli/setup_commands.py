@@ -96,6 +96,40 @@ def config_path() -> None:
     sys.exit(guarded(print_paths))
 
 
+@click.group(invoke_without_command=True)
+@click.pass_context
+def keys(context: click.Context) -> None:
+    """Show which providers have a key, and keep keys in a file of your own; none is printed.
+
+    A variable such as ANTHROPIC_API_KEY counts before the file. Exits with 1 if there is no key.
+    """
+    if context.invoked_subcommand is None:
+        from metis.cli.failure import guarded
+        from metis.cli.keys import print_keys
+
+        sys.exit(guarded(print_keys))
+
+
+@keys.command(name="set")
+@click.argument("provider")
+def set_key(provider: str) -> None:
+    """Keep a key for a provider; it is asked for, or read from a pipe."""
+    from metis.cli import keys as kept
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(kept.set_key, provider))
+
+
+@keys.command(name="remove")
+@click.argument("provider")
+def remove_key(provider: str) -> None:
+    """Take a key out of the file."""
+    from metis.cli import keys as kept
+    from metis.cli.failure import guarded
+
+    sys.exit(guarded(kept.remove_key, provider))
+
+
 @click.group()
 def local() -> None:
     """Run a real, very small model on this machine: SmolLM2 with 135 million parameters."""

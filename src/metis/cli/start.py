@@ -3,26 +3,29 @@
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 
 from metis import store
-from metis.canonical.errors import EventError, SettingsError, StoreError
+from metis.canonical.errors import EventError, SettingsError, StoreError, UnknownSessionError
 from metis.canonical.message import Role
 from metis.canonical.tools import SideEffects
 from metis.catalog.load import catalog
 from metis.cli.choice import Choice, Chooser
 from metis.cli.failure import explain
 from metis.cli.finding import find_session
+from metis.cli.held import Held, held_with
 from metis.cli.local.running import serving
+from metis.cli.wanted_form import read_schema
 from metis.events import Bus
 from metis.events.sqlite_trace import SqliteTrace
 from metis.routing import PLACE, RulesFile
 from metis.session import Metis, Options, Session
 from metis.settings import Loaded, Places, load
+from metis.settings.thinking import AUTO, read_thinking
 from metis.store import SessionRecord, Store
 from metis.store.opening import path_of
 from metis.tools import Answer, Confirmation, Question, Registry, Rule
@@ -45,6 +48,10 @@ class Wish(Struct, frozen=True, kw_only=True):
     model: str | None = None
     store: str | None = None
     tools: bool | None = None
+    thinking: str | None = None
+    """How much to think in this session, from now on."""
+    schema: str | None = None
+    """What the answer has to keep to: a JSON Schema, or the file that holds it."""
     system: str | None = None
     session_id: str | None = None
     """The session to go on with; the start of its id is enough."""
@@ -89,6 +96,8 @@ class _Seen(Struct, frozen=True, kw_only=True):
     """What the store tells before anything is opened."""
 
     record: SessionRecord | None = None
+    held: Held | None = None
+    """With whom that session was held."""
     last: tuple[str, ...] = ()
     """Who answered lately, newest first."""
 
@@ -100,12 +109,12 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
     A session in which nobody said anything leaves no trace in the store.
     """
     places = Places.of()
+    thinking = None if wish.thinking is None else read_thinking(wish.thinking)
     loaded = load({"model": wish.model, "store": wish.store, "tools": wish.tools}, places=places)
     url = loaded.settings.store or places.store_url
     seen = await _look(url, wish)
     keys = Keys(file=places.keys)
-    pinned = None if seen.record is None else seen.record.active_model
-    choice = await Chooser(loaded, keys, places.local).choose(pinned=pinned, last=seen.last)
+    choice = await Chooser(loaded, keys, places.local).choose(held=seen.held, last=seen.last)
     asking = Asking()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(_traced(places))
@@ -113,6 +122,8 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
         options = _options(wish, loaded, choice, places, asking, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
         session = await _session(library, wish, choice, seen, loaded)
+        if wish.thinking is not None and thinking != session.reasoning:
+            await session.set_reasoning(thinking)
         yield Opened(
             library=library,
             session=session,
@@ -125,7 +136,7 @@ async def opened(wish: Wish) -> AsyncGenerator[Opened]:
             is_new=seen.record is None,
         )
         if seen.record is None:
-            await _forget_if_silent(library, session)
+            await forget_if_silent(library, session)
 
 
 async def _look(url: str, wish: Wish) -> _Seen:
@@ -137,9 +148,11 @@ async def _look(url: str, wish: Wish) -> _Seen:
         return _Seen()
     async with store.open(url, recover=False) as keep:
         records = await keep.sessions(_SESSIONS_SEEN)
-        record = await _wanted(keep, wish, records) if wants_old else None
-        order = [record] if record else records
-        return _Seen(record=record, last=await _answered(keep, order))
+        if not wants_old:
+            return _Seen(last=await _answered(keep, records))
+        record = await _wanted(keep, wish, records)
+        newest = await keep.messages(record.id, newest=_ANSWERS_SEEN)
+        return _Seen(record=record, held=held_with(record.active_model, newest))
 
 
 async def _wanted(keep: Store, wish: Wish, records: Sequence[SessionRecord]) -> SessionRecord:
@@ -213,7 +226,10 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         budget=settings.budget,
         bus=bus,
         options=AdapterOptions(
-            temperature=settings.temperature, max_output_tokens=settings.max_output_tokens
+            temperature=settings.temperature,
+            max_output_tokens=settings.max_output_tokens,
+            reasoning=read_thinking(settings.thinking or AUTO),
+            output=None if wish.schema is None else read_schema(wish.schema),
         ),
         workspace=_here(),
         home=places.home,
@@ -263,6 +279,8 @@ async def _session(
     return session
 
 
-async def _forget_if_silent(library: Metis, session: Session) -> None:
+async def forget_if_silent(library: Metis, session: Session) -> None:
+    """Let nothing be kept of a session in which nobody said anything."""
     if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in session.messages):
-        await library.store.delete(session.id)
+        with suppress(UnknownSessionError):  # it is gone already
+            await library.store.delete(session.id)

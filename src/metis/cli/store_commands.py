@@ -10,10 +10,13 @@ from metis.cli.options import INPUT, SESSION, STORE
 
 
 @click.command()
-@click.argument("source", metavar="SESSION|FILE|-")
+@click.argument("source", metavar="[SESSION|FILE|-]", default="last")
 @STORE
 def show(source: str, store: str | None) -> None:
-    """Print a stored session, or a JSON or JSONL file of messages, as a conversation for people."""
+    """Print a stored session, or a JSON or JSONL file of messages, as a conversation for people.
+
+    Without a name it is the one that changed last.
+    """
     if source != "-" and not Path(source).exists():
         from metis.cli.stored import print_session
 
@@ -27,11 +30,16 @@ def show(source: str, store: str | None) -> None:
 @click.command()
 @STORE
 @click.option("--limit", default=100, show_default=True, help="How many at most.")
-def sessions(store: str | None, limit: int) -> None:
-    """List the stored sessions, the one that changed last first."""
-    from metis.cli.stored import print_sessions
+@click.option("--here", "is_here", is_flag=True, help="Only those of this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> None:
+    """List conversations, the one that changed last first: what was asked, who answered, the cost.
 
-    sys.exit(print_sessions(store, limit))
+    In a pipe each is a line that begins with its whole id.
+    """
+    from metis.cli.sessions import print_sessions
+
+    sys.exit(print_sessions(store, limit, is_here=is_here, as_json=as_json))
 
 
 @click.command()

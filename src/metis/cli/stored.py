@@ -8,12 +8,15 @@ from typing import IO
 import click
 
 from metis import store
+from metis.cli.columns import printable, terminal_width
 from metis.cli.documents import name_of
 from metis.cli.exports import WRITERS, Talk
 from metis.cli.failure import guarded
 from metis.cli.finding import find_session
+from metis.cli.listing import SHORT
 from metis.cli.render import count, render_conversation
 from metis.cli.requests import loss_line
+from metis.cli.table import cut
 from metis.store import Store
 from metis.store.threads import Threads
 
@@ -28,19 +31,6 @@ def with_store(url: str | None, work: Work, *, recover: bool = True) -> int:
             return await work(keep)
 
     return guarded(lambda: asyncio.run(run()))
-
-
-def print_sessions(url: str | None, limit: int) -> int:
-    """Print the sessions that changed last, one a line."""
-
-    async def work(keep: Store) -> int:
-        for session in await keep.sessions(limit):
-            when = session.updated_at.strftime("%Y-%m-%d %H:%M")
-            model = session.active_model or "-"
-            click.echo(f"{session.id}  {when}  {model}  {session.workspace_path}".rstrip())
-        return 0
-
-    return with_store(url, work, recover=False)
 
 
 def print_session(url: str | None, session_id: str) -> int:
@@ -71,9 +61,14 @@ def print_matches(url: str | None, words: str, session_id: str | None, limit: in
 
     async def work(keep: Store) -> int:
         found = await keep.search(words, session_id=session_id, limit=limit)
+        width = terminal_width()
         for match in found:
-            snippet = " ".join(match.snippet.split())
-            click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
+            snippet = printable(" ".join(match.snippet.split()))
+            if width is None:
+                click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
+            else:
+                own = click.style(match.session_id[-SHORT:], dim=True)
+                click.echo(f"{own}  {cut(snippet, width - SHORT - 2)}")
         return 0 if found else 1
 
     return with_store(url, work, recover=False)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metis.canonical.errors import (
     AuthenticationError,
@@ -38,6 +39,8 @@ class Outage(Struct, frozen=True, kw_only=True):
     """The model, or those whose failures took the provider down."""
     reason: str
     began_at: datetime
+    is_ours: bool = False
+    """Whether the fault may be mended on this side: a key, a network."""
 
     def __str__(self) -> str:
         who = self.models[0] if self.scope == "model" else f"all of {self.provider}"
@@ -93,7 +96,9 @@ class Availability:
         reason = self._provider_reason(model, provider, error, now)
         if reason is not None and provider.outage is None:
             models = self._down(model, now) or (model,)
-            provider.outage = _outage(model, "provider", models, reason, now)
+            is_ours = isinstance(error, AuthenticationError | NetworkError)
+            made = _outage(model, "provider", models, reason, now)
+            provider.outage = replace(made, is_ours=is_ours)
             began.append(provider.outage)
         return tuple(began)
 
@@ -114,6 +119,15 @@ class Availability:
                 ended.append(health.outage)
                 health.outage, health.failed_at, health.network_at = None, [], []
         return tuple(ended)
+
+    def lifted(self, model: str) -> tuple[Outage, ...]:
+        """Let a model be asked again now if the fault may have been mended on this side."""
+        health = self._providers.get(_provider(model))
+        if health is None or health.outage is None or not health.outage.is_ours:
+            return ()
+        ended = health.outage
+        health.outage, health.failed_at, health.network_at = None, [], []
+        return (ended,)
 
     def _health(self, model: str, now: datetime) -> tuple[_Health, _Health]:
         """The health of a model and of its provider, with this attempt noted; rest heals."""

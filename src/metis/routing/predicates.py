@@ -4,6 +4,7 @@ A predicate is a row of `PREDICATES`: how its argument is read from the rules fi
 that it asks. Several predicates in one table must all hold.
 """
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import time
 from decimal import Decimal
@@ -63,8 +64,9 @@ def _read(when: object, path: str, problems: list[Problem], depth: int) -> Itera
             argument = _read_group(name, value, place, problems, depth)
             yield Condition(name, argument)
         elif name not in PREDICATES:
-            known = ", ".join(PREDICATES)
-            problems.append(Problem(place, RULE, f"no predicate is called {name!r}: {known}"))
+            near = difflib.get_close_matches(name, PREDICATES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PREDICATES)}"
+            problems.append(Problem(place, RULE, f"no predicate is called {name!r}; {hint}"))
         else:
             try:
                 yield Condition(name, PREDICATES[name].read(value))

@@ -22,7 +22,8 @@ class Router:
     """Chooses the model of a turn; the same facts, rules and outages give the same decision.
 
     `rules` is a policy, or a file that is looked at when a turn starts; `configured` names the
-    providers that can be called; `outage` is `Availability.outage`, if failures are counted.
+    providers that can be called, and may grow; `outage` is `Availability.outage`, if failures are
+    counted.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Router:
         outage: Callable[[str], Outage | None] = _no_outage,
     ) -> None:
         self._catalog = catalog
-        self._configured = frozenset(configured)
+        self._configured = configured
         self._rules = rules
         self._outage = outage
 

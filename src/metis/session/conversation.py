@@ -27,7 +27,8 @@ from metis.store.entries import (
     SwapEntry,
 )
 from metis.store.threads import Threads
-from metis.wire.call import UNPRICED
+from metis.wire.call import UNPRICED, AdapterOptions
+from metis.wire.reasoning import Reasoning
 from metis.wire.spelling import with_tool_ids
 
 PINNED = "session.model"
@@ -35,6 +36,9 @@ PINNED = "session.model"
 
 BUDGET = "session.budget"
 """The kind of the entry that sets the limits of the session."""
+
+REASONING = "session.reasoning"
+"""The kind of the entry that sets how much models think in the session."""
 
 UNSEEN = "session.usage"
 """The kind of the entry for a call that cost something and left no message."""
@@ -65,6 +69,8 @@ class Conversation:
         self.pinned = pinned
         """The model that the user set for the session."""
         self._limit_usd: Decimal | UnsetType | None = UNSET
+        self.reasoning: Reasoning | None = None
+        """How much models think in the session; None leaves it to the house."""
         self.checkpoints: dict[int, str | None] = {}
         """The message at each numbered place; None is before the first."""
         self._threads = Threads()
@@ -162,6 +168,10 @@ class Conversation:
         own = self._limit_usd
         return house if own is UNSET else replace(house, session_usd=own)
 
+    def options(self, house: AdapterOptions) -> AdapterOptions:
+        """The options of the house, with what the session says of thinking if it does."""
+        return house if self.reasoning is None else replace(house, reasoning=self.reasoning)
+
     async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
         entries = await self.store.append_all(messages, renew_ids=True)
         for entry in entries:
@@ -180,16 +190,11 @@ class Conversation:
                 self._take_message(entry.message)
             case SwapEntry():
                 self.pinned = entry.to_model
-            case SidecarEntry() if entry.kind == PINNED:
-                self.pinned = None
-            case SidecarEntry() if entry.kind == UNSEEN:
-                self._spend(*usage_in(entry.data))
-            case SidecarEntry() if entry.kind == BUDGET:
-                limit = entry.data["session_usd"]
-                self._limit_usd = None if limit is None else Decimal(limit)
+            case SidecarEntry():
+                self._take_note(entry)
             case CheckpointEntry():
                 self.checkpoints[entry.number] = entry.message_id
-            case BookmarkEntry() | SidecarEntry():
+            case BookmarkEntry():
                 pass
             case CompactionEntry():
                 self._view = None
@@ -197,6 +202,18 @@ class Conversation:
                     self._spend(*usage_in(entry.details))
             case _:
                 self._view = None
+
+    def _take_note(self, entry: SidecarEntry) -> None:
+        kind, data = entry.kind, entry.data
+        if kind == PINNED:
+            self.pinned = None
+        elif kind == UNSEEN:
+            self._spend(*usage_in(data))
+        elif kind == BUDGET:
+            limit = data["session_usd"]
+            self._limit_usd = None if limit is None else Decimal(limit)
+        elif kind == REASONING:
+            self.reasoning = msgspec.convert(data["reasoning"], Reasoning | None)
 
     def _take_message(self, message: Message) -> None:
         metadata = message.metadata

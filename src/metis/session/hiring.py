@@ -78,8 +78,8 @@ class Hiring:
                 budget=self._budget(),
                 options=replace(
                     setup.options,
+                    output=None,  # what the planner has to give is not what a worker has to
                     max_output_tokens=task.max_tokens or setup.options.max_output_tokens,
-                    output=None,
                 ),
                 skills=(),
                 parent=own,

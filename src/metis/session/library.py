@@ -15,6 +15,7 @@ from metis.canonical.errors import StoreClosedError
 from metis.catalog.load import load_tables
 from metis.events.work import SessionCreated, SessionResumed
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope, Tier
+from metis.session.configured import Configured
 from metis.session.context import Context, instructions, read_context
 from metis.session.conversation import Conversation
 from metis.session.delegate import Delegate
@@ -60,6 +61,7 @@ class Metis:
         keys = Keys(options.keys, file=options.key_file)
         models = Models(
             base_urls={**self._simulated(), **options.base_urls},
+            accounts=options.accounts,
             keys=keys,
             is_free=options.is_free,
         )
@@ -76,7 +78,7 @@ class Metis:
             models=models,
             router=Router(
                 models.catalog,
-                configured=models.configured(),
+                configured=Configured(models),
                 rules=self._rules(models),
                 outage=availability.outage,
             ),

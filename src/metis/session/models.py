@@ -1,7 +1,7 @@
 """Models: the names that people use, who serves them, and under which name they are priced."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from urllib.parse import urlsplit
@@ -47,12 +47,14 @@ class Models:
         self,
         *,
         base_urls: Mapping[str, str] | None = None,
+        accounts: Mapping[str, str] | None = None,
         keys: Keys | None = None,
         catalog: Catalog | None = None,
         is_free: bool = False,
     ) -> None:
         known = catalog or shipped_catalog()
         self._urls = dict(base_urls or {})
+        self._accounts = dict(accounts or {})
         self._keys = keys or Keys()
         self._is_free = is_free
         self._adapters: dict[str, Adapter] = {}
@@ -65,7 +67,12 @@ class Models:
 
     def apart(self) -> "Models":
         """The same models behind adapters of their own, which remember one conversation."""
-        other = Models(base_urls=self._urls, keys=self._keys, is_free=self._is_free)
+        other = Models(
+            base_urls=self._urls,
+            accounts=self._accounts,
+            keys=self._keys,
+            is_free=self._is_free,
+        )
         other.catalog, other._entries, other._told = self.catalog, self._entries, self._told
         return other
 
@@ -88,7 +95,13 @@ class Models:
 
     def configured(self) -> frozenset[str]:
         """The providers that can be called: there is a key, or none is needed."""
-        return frozenset(self._configured())
+        return frozenset(filter(self.is_configured, adapters.names()))
+
+    def is_configured(self, provider: str) -> bool:
+        """Whether one of them can be called now."""
+        profile = adapters.profile_of(provider)
+        is_open = provider in self._urls or profile.auth.variable is None
+        return is_open or bool(self._keys.of(profile)[0])
 
     def price(self, usage: Usage, served: Served, at: datetime) -> Usage:
         """The usage with its cost; without a price it says so, and the log does once."""
@@ -108,15 +121,9 @@ class Models:
         found = self._adapters.get(provider)
         if found is None:
             profile = adapters.profile_of(provider)
-            url = self._urls.get(provider, profile.base_url)
-            found = self._adapters[provider] = Adapter(replace(profile, base_url=url))
+            moved = profile.moved(self._urls.get(provider), self._accounts.get(provider))
+            found = self._adapters[provider] = Adapter(moved)
         return found
-
-    def _configured(self) -> Iterator[str]:
-        for name in adapters.names():
-            profile = adapters.profile_of(name)
-            if name in self._urls or profile.auth.variable is None or self._keys.of(profile)[0]:
-                yield name
 
 
 def _is_local(profile: Profile) -> bool:

@@ -17,6 +17,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     base_urls: Mapping[str, str] = {}
     """Other addresses of providers, by the name of the adapter."""
+    accounts: Mapping[str, str] = {}
+    """A word for whose keys are used, by the name of the adapter: seals of one go to no other."""
     keys: Mapping[str, str | Sequence[str]] = {}
     """Keys by the name of the adapter; else they come from the environment."""
     key_file: Path | None = None

@@ -32,6 +32,12 @@ class Outages:
         """End what has rested long enough."""
         self._recovered(self._availability.lapsed(), trace)
 
+    def lift(self, model: str, trace: Trace) -> bool:
+        """Ask a model again that was down by a fault of our own; whether it was."""
+        ended = self._availability.lifted(model)
+        self._recovered(ended, trace)
+        return bool(ended)
+
     def is_new(self, problem: RoutingPolicyError | None, trace: Trace) -> bool:
         """Whether a rules file is broken in a way that nobody was told of yet; then it is told."""
         is_new = problem is not None and problem is not self._problem

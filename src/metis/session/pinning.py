@@ -1,5 +1,7 @@
 """Pinning: the model that a user sets for a session, at once or when the turn that runs is over."""
 
+from msgspec.structs import replace
+
 from metis.canonical.errors import SwapRefusedError
 from metis.canonical.ids import new_ulid
 from metis.events import Actor
@@ -30,7 +32,9 @@ class Pinning:
     def preview(self, model: str) -> Preview:
         """Whether another model can go on, and exactly what it would not see as it is."""
         served = self._setup.models.served(self._setup.models.resolve(model))
-        return preview(self._setup, self._conversation.messages, served)
+        options = self._conversation.options(self._setup.options)
+        setup = replace(self._setup, options=options)
+        return preview(setup, self._conversation.messages, served)
 
     async def swap(self, model: str | None, *, is_running: bool) -> Preview | None:
         """Set another model, or let it wait for the end of the turn that runs."""

@@ -8,7 +8,7 @@ from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.events import Event
-from metis.routing import TurnFacts
+from metis.routing import Decision, Reason, TurnFacts
 from metis.routing.told import route_decided
 from metis.session.conversation import Conversation
 from metis.session.facts import estimate, facts_of, needed, words_of
@@ -60,6 +60,8 @@ class Route:
             facts = replace(facts, cost_today_usd=spent.day_usd)
         started_s = time.perf_counter()
         decision = setup.router.decide(facts)
+        if decision.chosen is None and self._lift(decision):
+            decision = setup.router.decide(facts)
         elapsed_ms = (time.perf_counter() - started_s) * 1000
         self._trace.emit(route_decided(decision, elapsed_ms=elapsed_ms), parent=parent)
         if setup.outages.is_new(decision.policy_problem, self._trace):
@@ -71,6 +73,18 @@ class Route:
         record = self._told.with_swap(record)
         self._told.chain = decision.chain
         return self._chosen(served, record)
+
+    def _lift(self, decision: Decision) -> bool:
+        """Whether somebody who is down is tried again, for nobody else can answer.
+
+        Keys and networks are mended, and who asks once more may have done so.
+        """
+        lifted = False
+        for entry in decision.chain:
+            model = entry.candidate_model
+            if model is not None and entry.reason == Reason.PROVIDER_UNAVAILABLE:
+                lifted |= self._setup.outages.lift(model, self._trace)
+        return lifted
 
     def fall_back(self, served: Served, error: ProviderError, tried: set[str]) -> Chosen:
         """The next model that steps in for one that is down; the error if there is none."""

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from decimal import Decimal
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock
@@ -19,7 +20,7 @@ from metis.events.house import FeedbackExplicit, FeedbackImplicit
 from metis.events.work import SessionEnded, SessionForked
 from metis.routing import read_override
 from metis.session.compaction import Compaction
-from metis.session.conversation import BUDGET, Conversation, SessionCost
+from metis.session.conversation import BUDGET, REASONING, Conversation, SessionCost
 from metis.session.finishing import finished
 from metis.session.history import History, Place, Span, spans
 from metis.session.notices import TurnEnded, TurnEvent
@@ -34,6 +35,7 @@ from metis.session.value import Wanted, value_of, wanted
 from metis.session.window import Why, WindowUse, use_of, why
 from metis.store.entries import SidecarEntry
 from metis.wire.output import OutputFormat
+from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
 
@@ -261,6 +263,16 @@ class Session:
         await self._note(BUDGET, {"session_usd": None if limit is None else str(limit)})
         self._told.warned.pop("session", None)
 
+    @property
+    def reasoning(self) -> Reasoning | None:
+        """How much models think in this session; None is as the options of the library say."""
+        return self._conversation.options(self._setup.options).reasoning
+
+    async def set_reasoning(self, reasoning: Reasoning | None) -> None:
+        """Set how much models think, from the next turn on and when the session is resumed."""
+        told = None if reasoning is None else msgspec.to_builtins(reasoning)
+        await self._note(REASONING, {"reasoning": told})
+
     # The history
 
     async def compact(self, model: str | None = None) -> int:
@@ -352,7 +364,7 @@ class Session:
         data = {"disposition": disposition, "total_cost_usd": str(cost.total_usd)}
         await self._note(ENDED, data)
 
-    async def _note(self, kind: str, data: Mapping[str, str | None]) -> None:
+    async def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         await self._conversation.note(
             SidecarEntry(
                 id=new_ulid(),

@@ -42,7 +42,8 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
             tree = tomllib.loads(text, parse_float=Decimal)
         except tomllib.TOMLDecodeError as error:
             reason, line = _fault(str(error))
-            raise SettingsError(f"this is no TOML: {reason}", place=f"{path}:{line}") from None
+            told = f"this is no TOML: {reason}; words have to stand in quotes"
+            raise SettingsError(told, place=f"{path}:{line}") from None
         return cls(path=path, text=text, values=dict(_flat(tree)))
 
     def place(self, name: str) -> str:

@@ -66,6 +66,13 @@ _ROWS = (
         example="4096",
     ),
     Setting(
+        name="thinking",
+        kind=str,
+        variable="METIS_THINKING",
+        meaning="How much models think: off, on, a word from minimal to max, a number of tokens.",
+        example='"high"',
+    ),
+    Setting(
         name="compact_with",
         kind=str,
         meaning="The model that sums up what is old when a window is full.",

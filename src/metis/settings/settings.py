@@ -14,6 +14,7 @@ from metis.events.budget import Budget
 from metis.settings.file import SettingsFile
 from metis.settings.places import Places
 from metis.settings.setting import SETTINGS, Setting, find_setting
+from metis.settings.thinking import read_thinking
 
 Source = Literal["option", "environment", "file", "default"]
 """What sets a value; the first that does wins."""
@@ -38,6 +39,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     system: str | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
+    thinking: str | None = None
+    """How much models think, as `read_thinking` reads it."""
     compact_with: str | None = None
     budget: Budget = Budget()
     base_urls: Mapping[str, str] = {}
@@ -90,9 +93,18 @@ def checked(row: Setting, name: str, value: Any, *, place: str) -> Any:
     except msgspec.ValidationError:
         told = f"{name} has to be {_WANTED[row.kind]}, such as {row.example}"
         raise SettingsError(told, place=place) from None
+    if name == "thinking":
+        _check_thinking(found, place)
     if name.startswith("base_urls."):
         _check_address(name.partition(".")[2], found, place)
     return found
+
+
+def _check_thinking(words: str, place: str) -> None:
+    try:
+        read_thinking(words)
+    except InvalidValueError as error:
+        raise SettingsError(error.reason, place=place) from None
 
 
 def _check_address(provider: str, url: str, place: str) -> None:

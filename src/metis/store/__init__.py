@@ -2,6 +2,7 @@
 
 from metis.store.opening import Durability
 from metis.store.opening import open_store as open  # noqa: A004 - the word for it, `store.open`
+from metis.store.overview import Overview
 from metis.store.records import EventRecord, Match, SessionRecord, ToolCallRecord
 from metis.store.retention import Policy, Sweep
 from metis.store.store import Store
@@ -10,6 +11,7 @@ __all__ = [
     "Durability",
     "EventRecord",
     "Match",
+    "Overview",
     "Policy",
     "SessionRecord",
     "Store",

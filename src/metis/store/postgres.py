@@ -24,7 +24,9 @@ from metis.canonical.errors import (
     StoreVersionError,
 )
 from metis.store import schema
+from metis.store.copying import copy_tables, new_file
 from metis.store.database import SESSION_TABLES, Rows, Transaction, WordsOf
+from metis.store.sqlite import SqliteDatabase
 
 try:
     import psycopg
@@ -43,6 +45,7 @@ _OPEN_LOCK = 0x6D657473
 _MARK = "metis_schema"
 _AT_ONCE = 500
 _RANKED = 500
+_MANY = 10_000
 _FETCH = 2000
 _HEADLINE = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
 _PATIENCE_S = 0.5
@@ -286,20 +289,15 @@ class PostgresDatabase:
         return []
 
     def backup(self, target: Path) -> None:
-        """Copy every table to a file, as of one point in time."""
-        if target.exists():
-            raise StoreUnavailableError(f"{target}: it is there already", hint="name a new file")
-        tables = ("sessions", "messages", "tool_calls", "journal", "message_parents", "bookmarks")
-        rest = ("tool_id_map", "open_messages", "price_versions", "events", "writers")
-        with self.read(), told(self.name), self._connect() as connection, target.open("wb") as file:
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            for table in (*tables, *rest):
-                file.write(f"-- {table}\n".encode())
-                statement = sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(table))
-                with connection.cursor().copy(statement) as rows:
-                    for part in rows:
-                        file.write(part)
-                file.write(b"\\.\n")
+        """Copy everything, as of one point in time, to a file that is a store of its own."""
+        with new_file(target):
+            copy = SqliteDatabase(target, durability="process", wait_s=0)
+            try:
+                copy.migrate()
+                with self.read() as transaction:
+                    copy.write(lambda rows: copy_tables(transaction, rows))
+            finally:
+                copy.close()
 
     def erase(self, session_ids: Sequence[str]) -> None:
         """Take sessions away with everything in them, also from the search index."""
@@ -350,7 +348,11 @@ class PostgresSearch:
             count, after = self._database.write(partial(_take_in, after=after, words_of=words_of))
             taken += count
             if not after:
-                return taken
+                break
+        if taken >= _MANY:
+            # Without numbers the server takes every word for a rare one, and sorts all hits.
+            self._database.write(lambda transaction: transaction.run("ANALYZE search_index"))
+        return taken
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
         """Session, message and snippet of the best matches."""

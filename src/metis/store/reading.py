@@ -36,10 +36,14 @@ def read_session(transaction: Transaction, session_id: str) -> SessionRecord:
     return session_record(found[0])
 
 
-def read_sessions(transaction: Transaction, limit: int) -> list[SessionRecord]:
-    """The sessions that changed last."""
-    sql = f"SELECT {SESSION_COLUMNS} FROM sessions ORDER BY updated_at DESC, id DESC LIMIT ?"  # noqa: S608 - no input
-    return [session_record(row) for row in transaction.run(sql, (limit,))]
+def read_sessions(
+    transaction: Transaction, limit: int, workspace_path: str | None = None
+) -> list[SessionRecord]:
+    """The sessions that changed last; of one folder, or of all."""
+    here = "" if workspace_path is None else "WHERE workspace_path = ?"
+    sql = f"SELECT {SESSION_COLUMNS} FROM sessions {here} ORDER BY updated_at DESC, id DESC LIMIT ?"  # noqa: S608 - no input
+    values = (limit,) if workspace_path is None else (workspace_path, limit)
+    return [session_record(row) for row in transaction.run(sql, values)]
 
 
 def read_messages(

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from metis.store import schema
+from metis.store.copying import new_file
 from metis.store.database import SESSION_TABLES, Rows, Transaction
 from metis.store.sqlite_file import (
     APPLICATION_ID,
@@ -42,10 +43,11 @@ class SqliteTransaction:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._cursor = connection.cursor()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Run one statement and give its rows."""
-        return self._connection.execute(sql, values).fetchall()
+        return self._cursor.execute(sql, values).fetchall()
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
         """Run one query and give its rows as they come."""
@@ -53,13 +55,13 @@ class SqliteTransaction:
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run one statement and give the number of rows that it changed."""
-        return self._connection.execute(sql, values).rowcount
+        return self._cursor.execute(sql, values).rowcount
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
         """Run one statement for each row of values and give the number of rows that it changed."""
         if len(rows) == 1:
-            return self._connection.execute(sql, rows[0]).rowcount
-        return self._connection.executemany(sql, rows).rowcount
+            return self._cursor.execute(sql, rows[0]).rowcount
+        return self._cursor.executemany(sql, rows).rowcount
 
 
 class SqliteDatabase:
@@ -85,6 +87,7 @@ class SqliteDatabase:
             self._mark()
             self._writer = self._connect()
         self._transaction = SqliteTransaction(self._writer)
+        self._execute = self._writer.cursor().execute
 
     def _mark(self) -> None:
         """Write our number into a new file, before the log takes over."""
@@ -143,7 +146,7 @@ class SqliteDatabase:
                 return None
             try:
                 value = work(self._transaction, given)
-                self._writer.execute("COMMIT")
+                self._execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
@@ -156,7 +159,7 @@ class SqliteDatabase:
 
     def _try_begin(self) -> sqlite3.Error | None:
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
@@ -205,7 +208,7 @@ class SqliteDatabase:
     def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - there is one writer
         """Whether anybody else may have written since the last transaction for writing."""
         seen = self._data_version
-        (self._data_version,) = self._writer.execute("PRAGMA data_version").fetchone()
+        (self._data_version,) = self._execute("PRAGMA data_version").fetchone()
         return self._data_version != seen
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
@@ -298,9 +301,8 @@ class SqliteDatabase:
 
     def backup(self, target: Path) -> None:
         """Copy everything to a file, while others go on."""
-        if target.exists():
-            raise StoreUnavailableError(f"{target}: it is there already", hint="name a new file")
         with (
+            new_file(target),
             told(self.name),
             closing(sqlite3.connect(target)) as copy,
             closing(self._connect()) as source,

@@ -1,9 +1,10 @@
 """The search index of a SQLite store: a file of its own, which can be deleted and made anew."""
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from metis.store.database import Rows, Transaction, WordsOf
@@ -21,7 +22,10 @@ CREATE TABLE waiting (number INTEGER PRIMARY KEY);
 CREATE TABLE progress (last INTEGER NOT NULL);
 PRAGMA user_version = {_VERSION};
 """
-_INSERT = "INSERT INTO words (rowid, body, session, session_id, message_id) VALUES (?, ?, ?, ?, ?)"
+_INSERT = (
+    "INSERT OR REPLACE INTO words (rowid, body, session, session_id, message_id) "
+    "VALUES (?, ?, ?, ?, ?)"
+)
 _CANDIDATES = (
     "SELECT rowid, session_id, message_id, body FROM words WHERE words MATCH ? "
     "ORDER BY rowid DESC LIMIT ?"
@@ -30,7 +34,7 @@ _SNIPPET = (
     "SELECT snippet(words, 0, '[', ']', '…', 12) FROM words WHERE words MATCH ? AND rowid = ?"
 )
 _COLUMNS = "rowid, id, session_id, role, content_json, metadata_json, created_at, schema_version"
-_AT_ONCE = 500
+_AT_ONCE = 2000
 _RANKED = 500
 Read = Callable[[], AbstractContextManager[Transaction]]
 
@@ -43,6 +47,9 @@ class SqliteSearch:
         self._read = read
         self._lock = threading.Lock()
         with told(self._name):
+            # It holds the words of messages, so it is for the same eyes only.
+            with suppress(OSError):
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=30
             )
@@ -90,20 +97,21 @@ class SqliteSearch:
             for number in waiting
             for row in messages.run(f"SELECT {_COLUMNS} FROM messages WHERE rowid = ?", (number,))  # noqa: S608 - no input
         ]
-        self._connection.execute("DELETE FROM waiting")
-        count = 0
-        for row in [*again, *fresh]:
-            words = words_of(row[1:])
-            if words is None:
-                self._connection.execute("INSERT OR IGNORE INTO waiting VALUES (?)", (row[0],))
-                continue
-            self._connection.execute("DELETE FROM words WHERE rowid = ?", (row[0],))
-            self._connection.execute(_INSERT, (row[0], words, as_word(row[2]), row[2], row[1]))
-            count += 1
+        execute = self._connection.execute
+        execute("DELETE FROM waiting")
+        found = [(row, words_of(row[1:])) for row in (*again, *fresh)]
+        ready = [
+            (row[0], words, as_word(row[2]), row[2], row[1])
+            for row, words in found
+            if words is not None
+        ]
+        self._connection.executemany(_INSERT, ready)
+        later = [(row[0],) for row, words in found if words is None]
+        self._connection.executemany("INSERT OR IGNORE INTO waiting VALUES (?)", later)
         if fresh:
-            self._connection.execute("DELETE FROM progress")
-            self._connection.execute("INSERT INTO progress VALUES (?)", (fresh[-1][0],))
-        return count, len(fresh) < _AT_ONCE
+            execute("DELETE FROM progress")
+            execute("INSERT INTO progress VALUES (?)", (fresh[-1][0],))
+        return len(ready), len(fresh) < _AT_ONCE
 
     def find(self, words: str, session_id: str | None, limit: int) -> Rows:
         """Session, message and snippet of the best matches."""

@@ -4,6 +4,7 @@ What is awaited here is durable when the answer comes. Reading sees one point in
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from metis.store.appending import Append, prepare
 from metis.store.checking import problems_of
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.overview import Overview, read_overviews
 from metis.store.recording import Record
 from metis.store.records import (
     EVENT_COLUMNS,
@@ -38,6 +40,7 @@ from metis.store.work import Plain, Work
 from metis.store.writer import Writer
 
 T = TypeVar("T")
+log = logging.getLogger("metis.store")
 _READERS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -101,6 +104,9 @@ class Store:
             if self._has_written and not self._has_open_work():
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(Plain(lambda tables: tables.change(sql, (self._id,))))
+        except StoreError as error:
+            # Everything acknowledged is there; whoever opens the store next looks after the rest.
+            log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
 
@@ -159,6 +165,12 @@ class Store:
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """The sessions that changed last, newest first."""
         return await self._read(lambda t: reading.read_sessions(t, limit))
+
+    async def overviews(
+        self, limit: int = 100, *, workspace_path: str | None = None
+    ) -> list[Overview]:
+        """The same with what was asked first, who answered, how much and for how much."""
+        return await self._read(lambda t: read_overviews(t, limit, workspace_path))
 
     # Messages and entries
 

@@ -2,10 +2,10 @@
 
 A caller puts down its job and gives all other tasks that are ready a turn to do the same; then the
 first to come back commits what is there. Who found nobody else the last time gives a turn only now
-and then. A small commit that does not wait for the disk takes less
-time than waking another thread, so it is done at once. Everything else is done by one thread:
-large batches, commits that wait for the disk or for another process, and upkeep. Either way a
-caller is answered only after the commit.
+and then. A small commit that does not wait for the disk takes less time than waking another
+thread, so it is done at once. Everything else is done by one thread: batches of many, so that the
+next ones are made ready meanwhile, commits that wait for the disk or for another process, and
+upkeep. Nobody overtakes what the thread was given, and a caller is answered only after the commit.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from metis.store.tables import Tables, UnansweredError
 from metis.store.work import Work
 
 _MOST = 512
-_SMALL_JOBS = 64
+_SMALL_JOBS = 8
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_EVERY = 128
 _HURRY = 16
@@ -48,6 +48,8 @@ class Writer:
         self._commits = 0
         self._is_alone = False
         self._hurried = 0
+        self._away = 0
+        """How many jobs the thread was given and has not answered."""
 
     async def submit(self, job: Work) -> Any:
         """Have something written; the answer comes when it is durable."""
@@ -75,12 +77,13 @@ class Writer:
             self._hurried = 0
             return False
         self._hurried += 1
-        is_small = self._is_cheap and job.size <= _SMALL_BYTES
+        is_small = self._is_cheap and job.size <= _SMALL_BYTES and not self._away
         return is_small and self._commit_here((job,))
 
     def _is_small(self, batch: Sequence[Work]) -> bool:
         return (
             self._is_cheap
+            and not self._away
             and len(batch) <= _SMALL_JOBS
             and sum([job.size for job in batch]) <= _SMALL_BYTES
         )
@@ -109,6 +112,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         for job in batch:
             job.answer = loop.create_future()
+        self._away += len(batch)
         self._hand_over(batch)
 
     def _commit_here(self, batch: Sequence[Work]) -> bool:
@@ -137,11 +141,23 @@ class Writer:
             is_last = self._gather(batch)
             if batch:
                 self._commit(batch)
-                _answer(batch)
+                self._answer(batch)
             with contextlib.suppress(MetisError):  # what fails for good fails a commit, too
                 self._database.tend()
             if is_last:
                 return
+
+    def _answer(self, batch: list[Work]) -> None:
+        """Wake those who wait for jobs that the thread did, with one word to their loop."""
+        loop = next((job.answer.get_loop() for job in batch if job.answer is not None), None)
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake, batch)
+
+    def _wake(self, batch: list[Work]) -> None:
+        self._away -= len(batch)
+        for job in batch:
+            if job.answer is not None and not job.answer.done():
+                job.answer.set_result(None)
 
     def _gather(self, batch: list[Work]) -> bool:
         """Add what came in meanwhile; True if that was the last."""
@@ -200,16 +216,3 @@ class Writer:
                 return job.explain(transaction) or error
         except MetisError:
             return error
-
-
-def _answer(batch: list[Work]) -> None:
-    """Wake those who wait for jobs that another thread did, with one word to their loop."""
-    loop = next((job.answer.get_loop() for job in batch if job.answer is not None), None)
-    if loop is not None and not loop.is_closed():
-        loop.call_soon_threadsafe(_wake, batch)
-
-
-def _wake(batch: list[Work]) -> None:
-    for job in batch:
-        if job.answer is not None and not job.answer.done():
-            job.answer.set_result(None)

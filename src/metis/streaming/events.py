@@ -42,12 +42,16 @@ class TextDelta(Event, frozen=True, tag="text_delta"):
 
 
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
-    """More of a thought; the signature, if there is one, comes with the last delta."""
+    """More of a thought; the signature, if there is one, comes with the last delta.
+
+    `format` comes with the first delta of a thought that stood in the text of its host.
+    """
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
     content_block_index: int
     text: str
     signature: str | None = None
+    format: str | None = None
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
@@ -53,7 +54,7 @@ class Keys:
             return _several(self._environment[variable]), f"${variable}"
         if profile.auth.signs and (pair := self._pair()):
             return [pair], PAIR
-        filed = self._filed().get(name)
+        filed = self._shared(profile)
         if filed is not None:
             return _several(filed), str(self._file)
         kept = _from_keyring(name)
@@ -86,6 +87,16 @@ class Keys:
             return None
         return ":".join(part for part in (*parts, found("AWS_SESSION_TOKEN")) if part)
 
+    def _shared(self, profile: Profile) -> Any:
+        """What the file has for a provider, or for another that reads the same variable."""
+        filed = self._filed()
+        if profile.name in filed or profile.auth.variable is None:
+            return filed.get(profile.name)
+        for name in filed.keys() & set(adapters.names()):
+            if adapters.profile_of(name).auth.variable == profile.auth.variable:
+                return filed[name]
+        return None
+
     def _filed(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
             return {}
@@ -95,7 +106,8 @@ class Keys:
             read = tomllib.loads(self._file.read_text())
         except (OSError, ValueError) as error:
             # The text of a TOML error may hold a piece of the file, and so of a key.
-            reason = f"{self._file} cannot be read as TOML ({type(error).__name__})"
+            wanted = 'a line [keys], and under it lines such as openai = "…"'
+            reason = f"{self._file} cannot be read ({type(error).__name__}); it has to be {wanted}"
             raise KeyFileError(reason) from None
         keys = read.get("keys", {})
         if not isinstance(keys, dict):

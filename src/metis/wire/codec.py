@@ -1,7 +1,7 @@
 """Codec: what each protocol package offers, as one value."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.output import OutputKeys
 from metis.wire.reasoning import ReasoningKeys
+from metis.wire.spelling import NOTHING
 
 
 class StreamReader(Protocol):
@@ -48,8 +49,8 @@ class StreamWriter(Protocol):
 class TurnWriter(Protocol):
     """Writes the turns of a conversation, each once, and request bodies with them."""
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for the protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for the protocol; `ids` are those of odd calls."""
         ...
 
     def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
@@ -112,6 +113,10 @@ class Codec(Struct, frozen=True, kw_only=True):
     """What the options of a request change about its target."""
     cite: Cite = _no_citation
     """How an answer cites what another provider cited."""
+    cites_in_streams: Literal["all", "last", "none"] = "none"
+    """Which texts of a streamed answer may have citations: they are known when it has come."""
+    private_parts: bool = False
+    """Whether a host of the protocol has parts of its own that clients of others cannot read."""
     seals: bool = False
     """Whether an answer may hold thoughts that the client cannot read."""
     pictures: bool = False

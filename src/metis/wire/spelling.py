@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from metis.canonical.message import Message
 
 NOTHING: Mapping[str, Any] = {}
+QUIET_KEYS = frozenset({"digest", "ids", "joined", "plain"})
+"""What a spelling remembers that is only of use in its own protocol."""
 CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
 """Keys of a message that blocks speak for, however they are spelled."""
 

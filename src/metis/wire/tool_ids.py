@@ -20,6 +20,7 @@ OURS = "tu_"
 """How an id begins that we minted."""
 
 _IDS_KEPT = 20_000  # a client sends its whole history again with every request
+_USUAL = "[a-zA-Z0-9_-]+"
 _ALNUM = string.digits + string.ascii_letters
 
 
@@ -39,7 +40,7 @@ class IdRule(Struct, frozen=True, kw_only=True):
 
     prefix: str
     """How an id begins that is derived from ours."""
-    pattern: str = "[a-zA-Z0-9_-]+"
+    pattern: str = _USUAL
     longest: int = 64
     hashed: int = 24
     """How many letters and digits stand in for an id that does not fit."""
@@ -48,9 +49,22 @@ class IdRule(Struct, frozen=True, kw_only=True):
         """Whether the provider takes an id."""
         return len(wire_id) <= self.longest and bool(re.fullmatch(self.pattern, wire_id))
 
+    def fits_all(self, wire_ids: Collection[str]) -> bool:
+        """Whether the provider takes each of these ids; all at once, where that is simple."""
+        if self.pattern != _USUAL:
+            return all(map(self.fits, wire_ids))
+        letters = "".join(wire_ids).replace("_", "").replace("-", "")
+        are_letters = letters.isascii() and letters.isalnum()
+        return (
+            are_letters
+            and len(min(wire_ids, key=len)) > 0
+            and (len(max(wire_ids, key=len)) <= self.longest)
+        )
+
     def wire_id(self, tool_use_id: str, taken: Collection[str] = ()) -> str:
-        """The id for a call of ours: derived while that fits, else a hash of it all (T02, T13)."""
-        derived = derived_id(tool_use_id, self.prefix)
+        """The id for a call: derived from ours, or as it is, else a hash of it all (T02, T13)."""
+        is_ours = tool_use_id.startswith(OURS)
+        derived = derived_id(tool_use_id, self.prefix) if is_ours else tool_use_id
         if self.fits(derived) and derived not in taken:
             return derived
         candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hashed) for salt in count())

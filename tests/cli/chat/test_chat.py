@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -291,9 +292,26 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.send("/why")
     chat.wait_for("anthropic:claude-haiku-4-5  asked for once")
     chat.send("/sessions")
-    chat.wait_for("/resume ID goes on with one.")
+    chat.wait_for("/resume ID goes on with one; words of its title will do.")
     chat.send("/search two")
     chat.wait_for(lambda text: "/search two" in text and "say [two]" in text.replace("«", "["))
+
+
+def test_what_nobody_said_anything_in_is_not_kept(chat: Terminal, tmp_path: Path) -> None:
+    chat.send("/new")
+    chat.wait_for("A new conversation.")
+    answered(chat, "say hello", "hello\n")
+    chat.send("/new")
+    chat.wait_for(lambda text: text.count("A new conversation.") > 1)
+    chat.send("/resume hello")
+    chat.wait_for(lambda text: text.count("say hello") > 1)
+    chat.send("/new")
+    chat.wait_for(lambda text: text.count("A new conversation.") > 2)
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    with sqlite3.connect(tmp_path / "metis" / "metis.db") as database:
+        assert database.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
+    database.close()
 
 
 @pytest.mark.parametrize("name", ["talk.md", "talk.html", "talk.json", "talk.jsonl", "t sharegpt"])
@@ -309,31 +327,87 @@ def test_thoughts_are_folded_or_shown(start: Start) -> None:
     text = answered(chat, "say hello", "hello")
     assert "thought, about" in text
     assert "The user says" not in text
-    chat.send("/thinking")
+    chat.send("/thinking show")
     chat.wait_for("Thoughts are shown in full from now on.")
     answered(chat, "say goodbye", "goodbye")
     assert "│ The user says: say goodbye." in chat.text
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ("sim: 400", "anthropic refused ("),
-        ("sim: 401", "anthropic does not take the key ("),
-        ("sim: cut 200", "anthropic was not reached ("),
-        ("@nobody hello", "There is no model 'nobody'"),
-        ("/resume nowhere", "No session has the id 'nowhere'"),
-        ("/budget much", "is no amount"),
-        ("/rewind 7", "There is no turn 7"),
-        ("/export /nowhere/at/all.md", "/nowhere/at/all.md: No such file or directory."),
-    ],
-)
-def test_what_fails_is_a_sentence_and_the_chat_goes_on(
-    chat: Terminal, asked: str, told: str
+def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
+    chat = ready(start())
+    text = answered(chat, "say hello", "hello")
+    assert "thought, about" not in text
+    chat.send("/thinking high")
+    chat.wait_for("Thinking is high; thoughts are folded.")
+    answered(chat, "say one", "one\n")
+    chat.wait_for("thought, about")
+    chat.wait_for("session · thinking high")
+    chat.send("/thinking much")
+    chat.wait_for("Thinking is one of off, on, minimal")
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    again = ready(start("-c"))
+    again.wait_for("thinking high")
+    again.send("/thinking auto")
+    again.wait_for("as much as it does by itself")
+    assert "thinking high" not in again.lines[-1]
+
+
+def test_a_swap_that_changes_the_form_only_is_not_asked_about(
+    chat: Terminal, tmp_path: Path
 ) -> None:
-    chat.send(asked)
-    chat.wait_for(told)
-    chat.send("/model gpt-5")
-    chat.wait_for("answers from now on")
-    answered(chat, "say still here", "still here")
+    (tmp_path / "work" / "a.txt").write_text("words")
+    answered(chat, "read the file a.txt", "read_file gave")
+    chat.send("/model gemini")
+    text = chat.wait_for("answers from now on.")
+    assert "Sent in another form, with the same meaning: 1 thought" in text
+    assert "y/n" not in text
+    assert "in another form" not in answered(chat, "say on", "on\n").partition("say on")[2]
+
+
+def test_an_answer_goes_to_the_clipboard_of_the_terminal(chat: Terminal) -> None:
+    chat.send("/copy")
+    chat.wait_for("There is no answer to copy yet.")
+    answered(chat, "say hoot hoot", "hoot hoot\n")
+    chat.send("/copy")
+    chat.wait_for("9 letters are in the clipboard")
+    assert b"\x1b]52;c;" + base64.b64encode(b"hoot hoot") + b"\x07" in chat.raw
+
+
+FAILS = {
+    "sim: 400": "anthropic refused (",
+    "sim: 401": "mend it and /retry, or take another model with /model.",
+    "sim: cut 200": "anthropic was not reached (",
+    "@nobody hello": "There is no model 'nobody'; /models lists all.",
+    "@nothere.txt hm": "There is no file and no model 'nothere.txt'; /models lists all.",
+    "@x.bin hm": "x.bin cannot be attached: it is neither text, nor a picture, nor a PDF.",
+    "@. hm": ". cannot be attached: it is a folder; name a file.",
+    "/model gpt5": "There is no model 'gpt5'; did you mean gpt-5",
+    "/modle": "There is no command /modle; did you mean /model?",
+    "/resume nowhere": "No session has 'nowhere' in its id or title; /sessions lists all.",
+    "/budget much": "'much' is no amount; write one in dollars, such as /budget 0.50, or none.",
+    "/budget -3": "'-3' is no amount",
+    "/thinking lots": "Thinking is one of off, on, minimal, low, medium, high, xhigh, max, auto",
+    "/rewind 7": "There is no turn 7; /rewind lists them.",
+    "/fork nope": "No message and no bookmark is named 'nope'.",
+    "/diff": "Name the model to compare with: /diff MODEL.",
+    "/export /nowhere/at/all.md": "/nowhere/at/all.md: No such file or directory.",
+    "/export x.foo": "x.foo does not say its form; write one of jsonl, markdown,",
+}
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_what_fails_is_a_sentence_and_the_chat_goes_on(
+    start: Start, tmp_path: Path, term: str
+) -> None:
+    chat = start(variables={"TERM": term}, rows=60)
+    (tmp_path / "work" / "x.bin").write_bytes(b"\0\1")
+    chat.wait_for("›")  # noqa: RUF001 - the mark of the prompt
+    for number, (asked, told) in enumerate(FAILS.items(), 1):
+        chat.send(asked)
+        chat.wait_for(lambda text, told=told: told in text.replace("\n", " "))
+        chat.send("/new")
+        chat.wait_for(lambda _, n=number: chat.scrollback.count("A new conversation.") == n)
+    chat.send("say still here")
+    chat.wait_for("\nstill here")
     assert "Traceback" not in chat.scrollback

@@ -1,5 +1,1 @@
 """The chat: a conversation with models at a terminal."""
-
-from metis.cli.chat.chat import run
-
-__all__ = ["run"]

@@ -13,6 +13,7 @@ from metis.routing import Asked, read_override
 
 _NAMED = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
 _TRAILING = ".,;:!?)"
+_ENDING = re.compile(r"\w\.[A-Za-z]\w{0,4}$")
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ def _file(name: str) -> Path | None:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith(("/", "./", "../", "~/"))
+    return name.startswith(("/", "./", "../", "~/")) or _ENDING.search(name) is not None
 
 
 def _note(path: Path, block: ContentBlock) -> str:

@@ -44,7 +44,7 @@ class Chat:
     def __init__(self, opened: Opened) -> None:
         self._screen = screen = Screen()
         self._talk = talk = Talk(opened.library, opened.session, screen)
-        opened.asking.ask = Confirm(screen, talk.keyboard, talk.paused, talk.stop)
+        opened.asking.ask = Confirm(screen, talk.keyboard, talk.stage.paused, talk.stage.stop)
         self._notice = opened.notice
         self._prompt = None if screen.is_plain else _prompt(opened, talk)
         self._is_leaving = False
@@ -57,7 +57,7 @@ class Chat:
         listening = asyncio.create_task(self._listen())
         with (
             contextlib.nullcontext() if self._screen.is_plain else quiet(),
-            signals(stop=self._stop, resized=self._talk.resized, end=listening.cancel),
+            signals(stop=self._stop, resized=self._talk.stage.resized, end=listening.cancel),
         ):
             try:
                 await listening
@@ -67,6 +67,7 @@ class Chat:
                 return TERMINATED
             finally:
                 preparing.cancel()
+                await self._talk.leave()
         return 0
 
     async def _prepare(self) -> None:
@@ -143,7 +144,7 @@ class Chat:
     def _stop(self) -> None:
         """Ctrl-C as a signal: stop what runs; if nothing does, the prompt hears of it."""
         task = self._command_task
-        if self._talk.keyboard.interrupt() or self._talk.stop() or (task and task.cancel()):
+        if self._talk.keyboard.interrupt() or self._talk.stage.stop() or (task and task.cancel()):
             return
         if self._prompt is not None:
             self._prompt.interrupt()

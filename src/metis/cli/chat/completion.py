@@ -1,5 +1,6 @@
 """Completion: commands, models, sessions and files, while they are written."""
 
+import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,10 +9,15 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from metis.cli.chat.commands import COMMANDS
+from metis.cli.chat.commands.conversation import SHOWING
+from metis.cli.chat.letters import one_line
 from metis.cli.chat.talk import Talk
+from metis.cli.listing import SHORT
+from metis.settings.thinking import AUTO, LEVELS
 
 MOST = 200
-"""How many files of a folder are offered."""
+"""How many files of a folder, or sessions, are offered."""
+TITLE = 50
 
 
 class ChatCompleter(Completer):
@@ -19,6 +25,7 @@ class ChatCompleter(Completer):
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
+        self._loop = asyncio.get_running_loop()
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
@@ -50,8 +57,19 @@ class ChatCompleter(Completer):
             yield from _starting({**self._aliases(), **self._ids()}, argument)
         elif kind == "command":
             yield from _starting({each.name: each.help for each in COMMANDS.values()}, argument)
+        elif kind == "thinking":
+            yield from _starting(dict.fromkeys((*LEVELS, AUTO, *SHOWING), ""), argument)
+        elif kind == "session":
+            yield from _starting(self._sessions(), argument)
         elif kind == "file":
             yield from _files(argument)
+
+    def _sessions(self) -> dict[str, str]:
+        """The ends of the ids with the titles; asked of the loop, for this runs in a thread."""
+        found = asyncio.run_coroutine_threadsafe(
+            self._talk.library.store.overviews(MOST), self._loop
+        ).result()
+        return {each.session.id[-SHORT:]: one_line(each.title, TITLE) for each in found}
 
     def _aliases(self) -> dict[str, str]:
         return dict(self._talk.library.models.catalog.aliases)
@@ -62,7 +80,7 @@ class ChatCompleter(Completer):
 
 def _starting(names: dict[str, str], start: str) -> Iterator[Completion]:
     for name, meta in names.items():
-        if name.startswith(start.lower()):
+        if name.lower().startswith(start.lower()):
             yield Completion(name, start_position=-len(start), display_meta=meta)
 
 

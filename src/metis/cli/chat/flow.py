@@ -65,9 +65,7 @@ class FoldedFlow:
     def end(self, width: int) -> list[Text]:
         """A word on what went on."""
         del width
-        return [
-            Text(f"thought, about {self._count + 1} words · /thinking shows them", "dim italic")
-        ]
+        return [Text(f"thought, about {self._count + 1} words · /thinking show", "dim italic")]
 
 
 def _thought(line: str, width: int) -> list[Text]:

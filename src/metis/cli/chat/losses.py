@@ -13,6 +13,14 @@ MOST = 12
 """How many kinds of losses are told in full."""
 
 
+LossKey = tuple[str, str, str, str]
+
+
+def loss_key(loss: Loss) -> LossKey:
+    """What makes two losses the same to a person."""
+    return loss.adapter, loss.block_type, str(loss.change), loss.reason
+
+
 def loss_rows(losses: Iterable[Loss], width: int, most: int = MOST) -> list[Text]:
     """One row for each kind of loss, with how often it happens."""
     kinds = Counter((loss.block_type, str(loss.change), loss.reason) for loss in losses)

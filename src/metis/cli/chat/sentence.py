@@ -15,8 +15,12 @@ from metis.canonical.errors import (
     RefusedChoiceError,
     ServerError,
     UnknownModelError,
+    UnknownSessionError,
 )
 from metis.cli.failure import explain
+
+_FILE = re.compile(r"/|\.[A-Za-z]\w*$")
+"""What the name of a file has, and that of a model hardly."""
 
 
 def sentence(error: Exception) -> str:
@@ -39,7 +43,10 @@ def _of_provider(error: ProviderError) -> str:
     who, text = error.provider or "The provider", _bare(error.text)
     match error:
         case AuthenticationError():
-            return f"{who} does not take the key ({text}); `metis doctor` says where it is from."
+            return (
+                f"{who} does not take the key ({text}); `metis doctor` says where it is from: "
+                "mend it and /retry, or take another model with /model."
+            )
         case RateLimitError():
             wait = "a little" if error.retry_after_s is None else f"{error.retry_after_s:.0f} s"
             return f"{who} asks to wait ({text}); /retry in {wait}, or take another /model."
@@ -56,12 +63,12 @@ def _of_provider(error: ProviderError) -> str:
             return f"{who} refused ({text}); say it otherwise, or take another /model."
 
 
-def _of_metis(error: MetisError) -> str:
+def _of_metis(error: MetisError) -> str:  # noqa: PLR0911 - one short case a kind
     match error:
         case UnknownModelError():
-            near = re.match(r"did you mean .+?\?", error.hint)
-            hint = near[0] if near else "/models lists all."
-            return f"There is no model {error.model!r}; {hint}"
+            return _unknown_model(error)
+        case UnknownSessionError():
+            return f"No session has {error.session_id!r} in its id or title; /sessions lists all."
         case AmbiguousModelError():
             return f"{error.name!r} fits several; name one of {', '.join(error.candidates)}."
         case NoModelError():
@@ -76,10 +83,19 @@ def _of_metis(error: MetisError) -> str:
             return _ended(explain(error))
 
 
+def _unknown_model(error: UnknownModelError) -> str:
+    near = re.match(r"did you mean .+?\?", error.hint)
+    hint = near[0] if near else "/models lists all."
+    what = "file and no model" if _FILE.search(error.model) else "model"
+    return f"There is no {what} {error.model!r}; {hint}"
+
+
 def _bare(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
 def _ended(text: str) -> str:
-    whole = text[:1].upper() + text[1:]
+    """A whole sentence; a file at its start is still called as it is."""
+    is_word = text.partition(" ")[0].isalpha()
+    whole = text[:1].upper() + text[1:] if is_word else text
     return whole if whole.endswith((".", "!", "?")) else f"{whole}."

@@ -1,27 +1,26 @@
 """Talk: the conversation of a chat: who speaks, on which screen, and what is known of it."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from decimal import Decimal
 
 from metis.canonical.errors import MetisError
 from metis.canonical.metadata import RoutingDecisionRecord
 from metis.cli.chat import statusline
 from metis.cli.chat.keyboard import keyboard_of
+from metis.cli.chat.losses import LossKey
 from metis.cli.chat.screen import Screen
 from metis.cli.chat.sentence import sentence
+from metis.cli.chat.stage import Stage
 from metis.cli.chat.terminal import is_ending
 from metis.cli.chat.turn import TurnView
+from metis.cli.start import forget_if_silent
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Said
+from metis.settings.thinking import told_thinking
 
 log = logging.getLogger("metis.chat")
-
-TICK_S = 1.0
-"""How often the seconds of a turn are told."""
 
 
 class Talk:
@@ -34,14 +33,16 @@ class Talk:
         self.shows_thinking = False
         self.previous_model: str | None = None
         """Who answered before the last swap."""
+        self.told_losses: set[LossKey] = set()
+        """What was told when a model was swapped, and need not be told again."""
         self._session = session
         self._turn_usd = Decimal(0)
         self.window: WindowUse | None = None
         """How full the window of the model is that answers next."""
         self.record: RoutingDecisionRecord | None = None
         """Who answered last, and why."""
-        self._view: TurnView | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._begun: set[str] = set()
+        self.stage = Stage(screen)
         self.refresh()
 
     @property
@@ -49,8 +50,21 @@ class Talk:
         """The session that is talked in."""
         return self._session
 
-    def move(self, session: Session) -> None:
+    async def begin(self, model: str | None) -> None:
+        """Go on in a new session."""
+        session = await self.library.session(model=model)
+        self._begun.add(session.id)
+        await self.move(session)
+
+    async def leave(self) -> None:
+        """Let nothing be kept of a session that was begun here and in which nothing was said."""
+        if self._session.id in self._begun:
+            await forget_if_silent(self.library, self._session)
+
+    async def move(self, session: Session) -> None:
         """Go on in another session."""
+        if session.id != self._session.id:
+            await self.leave()
         self._session = session
         self._turn_usd = Decimal(0)
         self.refresh()
@@ -74,20 +88,14 @@ class Talk:
 
     async def play(self, events: AsyncGenerator[TurnEvent]) -> None:
         """Show a turn; whatever fails is a sentence on the screen."""
-        view = TurnView(self.screen, shows_thinking=self.shows_thinking, model=self.model or "")
-        self._view = view
-        self._task = asyncio.create_task(_watch(view, events))
-        ticking = asyncio.create_task(_tick(view))
+        view = TurnView(
+            self.screen,
+            shows_thinking=self.shows_thinking,
+            model=self.model or "",
+            told_losses=self.told_losses,
+        )
         try:
-            await self._wait(view, self._task)
-        finally:
-            ticking.cancel()
-            self._view = self._task = None
-
-    async def _wait(self, view: TurnView, task: asyncio.Task[None]) -> None:
-        """Wait for the end of the turn, and say how it ended if that was not by itself."""
-        try:
-            await task
+            await self.stage.play(view, events)
         except asyncio.CancelledError:
             view.end("stopped · what came is kept")
             if is_ending():
@@ -104,28 +112,6 @@ class Talk:
         self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
         self.refresh()
 
-    def stop(self) -> bool:
-        """End the turn that runs, if there is one; what has come is kept."""
-        return self._task is not None and self._task.cancel()
-
-    def resized(self) -> None:
-        """Draw what is not finished anew, for the terminal has another size."""
-        self.screen.resized()
-        if self._view is not None:
-            self._view.draw()
-
-    @contextlib.contextmanager
-    def paused(self, call_id: str) -> Generator[None]:
-        """Have the screen for a question about a call."""
-        view = self._view
-        if view is not None:
-            view.pause(call_id)
-        try:
-            yield
-        finally:
-            if view is not None:
-                view.go_on()
-
     # What is known
 
     def status(self) -> str:
@@ -139,9 +125,15 @@ class Talk:
             f"{window.model} ({reason})" if reason else window.model,
             statusline.share(window.tokens, window.window_tokens),
             f"{statusline.money(cost.total_usd)} session{unpriced}",
+            self._thinking(),
             f"{statusline.money(self._turn_usd)} turn" if self._turn_usd else "",
         ]
         return statusline.fitted(parts, self.screen.width - 1)
+
+    def _thinking(self) -> str:
+        """How much is thought, if somebody said it."""
+        reasoning = self._session.reasoning
+        return "" if reasoning is None else f"thinking {told_thinking(reasoning)}"
 
     def _reason(self, model: str) -> str:
         """Why a model answers next."""
@@ -149,15 +141,3 @@ class Talk:
             return "your choice"
         record = self.record
         return statusline.why(record) if record and record.chosen_model == model else ""
-
-
-async def _watch(view: TurnView, events: AsyncGenerator[TurnEvent]) -> None:
-    async with aclosing(events) as told:
-        async for event in told:
-            view.take(event)
-
-
-async def _tick(view: TurnView) -> None:
-    while True:
-        await asyncio.sleep(TICK_S)
-        view.draw()

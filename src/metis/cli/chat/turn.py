@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from rich.text import Text
@@ -10,9 +10,10 @@ from rich.text import Text
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.calls import call_rows, result_rows
+from metis.cli.chat.felt import form_line, is_felt
 from metis.cli.chat.flow import Flow, FoldedFlow, ThoughtFlow, markdown_flow
 from metis.cli.chat.letters import harmless
-from metis.cli.chat.losses import loss_rows
+from metis.cli.chat.losses import LossKey, loss_key, loss_rows
 from metis.cli.chat.rows import wrapped
 from metis.cli.chat.screen import Screen
 from metis.cli.render import render_block
@@ -33,6 +34,9 @@ FRAME_S = 0.033
 PATIENCE = 4
 """How much longer than it took to draw; a very long paragraph shall not keep a processor busy."""
 
+OUTAGE = "outage"
+"""The warning that says what the error, or whoever steps in, says as well."""
+
 Kind = Literal["text", "thinking", "tools", "notice"]
 _LOSSES = 4
 
@@ -40,14 +44,24 @@ _LOSSES = 4
 class TurnView:
     """Draws the events of one turn."""
 
-    def __init__(self, screen: Screen, *, shows_thinking: bool, model: str = "") -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        shows_thinking: bool,
+        model: str = "",
+        told_losses: Collection[LossKey] = (),
+        is_alone: bool = False,
+    ) -> None:
+        self._is_alone = is_alone  # nothing stands above or below
         self._screen = screen
+        self._told_losses = told_losses
         self._shows_thinking = shows_thinking
         self._model = model
         self._doing = ""
         self._flow: Flow | None = None
         self._kind: Kind | None = None
-        self._done: list[Text] = [Text()]
+        self._done: list[Text] = [] if is_alone else [Text()]
         self._calls: dict[str, ToolUseBlock] = {}
         self._asked: str | None = None
         self._began_s = time.monotonic()
@@ -55,7 +69,7 @@ class TurnView:
         self._timer: asyncio.TimerHandle | None = None
         self.ended: TurnEnded | None = None
         self.routed: Routed | None = None
-        self.is_paused = False
+        self.is_paused = self._is_over = False
         """Whether somebody else has the screen."""
 
     # What happens
@@ -85,10 +99,8 @@ class TurnView:
             case Routed():
                 self.routed, self._model = event, event.record.chosen_model
             case Lost():
-                head = f"{event.model} does not get everything as it was said:"
-                rows = loss_rows(event.losses, self._screen.width, _LOSSES)
-                self._add("notice", [Text(head, "yellow"), *rows])
-            case Warned():
+                self._add_losses(event)
+            case Warned() if event.code != OUTAGE:
                 self._notice(event.text)
             case CallFailed() if event.next_in_s is not None:
                 again = f"asked again in {event.next_in_s:.0f} s"
@@ -97,6 +109,18 @@ class TurnView:
                 self.ended = event
             case _:
                 pass
+
+    def _add_losses(self, event: Lost) -> None:
+        """Tell what the model does not get, unless it was told before or is a matter of form."""
+        fresh = [loss for loss in event.losses if loss_key(loss) not in self._told_losses]
+        felt = [loss for loss in fresh if is_felt(loss)]
+        if felt:
+            head = f"{event.model} does not get everything as it was said:"
+            rows = loss_rows(felt, self._screen.width, _LOSSES)
+            self._add("notice", [Text(head, "yellow"), *rows])
+        formal = form_line(loss for loss in fresh if not is_felt(loss))
+        if formal:
+            self._add("notice", wrapped(Text(formal, "dim"), self._screen.width))
 
     def _notice(self, text: str) -> None:
         self._add("notice", wrapped(Text(harmless(text), "yellow"), self._screen.width))
@@ -199,13 +223,16 @@ class TurnView:
         self.draw()
 
     def end(self, note: str = "", style: str = "dim") -> None:
-        """The turn is over; nothing is drawn any more."""
+        """The turn is over; nothing is drawn any more, and who says so again is not heard."""
+        if self._is_over:
+            return
+        self._is_over = True
         self._end_flow()
         for call_id in tuple(self._calls):
             self._add_call(call_id)
         if note:
             self._add("notice", wrapped(Text(harmless(note), style), self._screen.width))
-        if self._kind is not None:
+        if self._kind is not None and not self._is_alone:
             self._done.append(Text())
         self.is_paused = True
         self._flush()

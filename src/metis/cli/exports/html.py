@@ -1,13 +1,17 @@
 """A conversation as one HTML page that needs nothing else and runs nothing.
 
-Whatever was said is escaped; a policy in the page forbids scripts and everything from elsewhere.
+Answers are drawn as the markdown that they are, everything else stands as it was written. Marks of
+HTML are escaped; a policy in the page forbids scripts and everything from elsewhere.
 """
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from functools import cache
 from html import escape
 
 import msgspec
+from markdown_it import MarkdownIt
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -17,16 +21,19 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.cli.exports.written import Losses, Talk, Written
 from metis.cli.render import render_block
+from metis.cli.table import dollars
 from metis.projection.loss import Change
+from metis.store.overview import title_of
 
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Kinds that hold no script."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
 _FENCE = re.compile(r"^(`{3,})[^\n`]*\n(.*?)^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
+_LINKS = ("http://", "https://", "mailto:")
 
 _HEAD = """\
 <!doctype html>
@@ -39,15 +46,24 @@ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; \
+padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; line-height: 1.25; margin: 0; }}
 article {{ border-left: 3px solid #8888; margin: 1.5rem 0; padding: 0 0 0 1rem; }}
+article :is(h1, h2, h3, h4, h5, h6) {{ font-size: 1.05rem; margin: .8rem 0 .4rem; }}
+article :is(p, ul, ol, table, blockquote) {{ margin: .5rem 0; }}
 article.user {{ border-color: #2a7; }}
 article.assistant {{ border-color: #27c; }}
 article.tool {{ border-color: #c92; }}
-header, footer {{ color: #888; font-size: .85rem; }}
+header, footer, .about, summary {{ color: #888; font-size: .85rem; }}
 .text {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
-pre {{ background: #8881; padding: .6rem; overflow-x: auto; white-space: pre-wrap; }}
-code {{ font-family: ui-monospace, monospace; }}
+pre {{ background: #8881; padding: .6rem .8rem; overflow-x: auto; white-space: pre-wrap; \
+border-radius: 4px; }}
+code {{ font-family: ui-monospace, monospace; font-size: .9em; }}
+:not(pre) > code {{ background: #8882; padding: .1em .3em; border-radius: 3px; }}
+table {{ border-collapse: collapse; }}
+th, td {{ border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; text-align: left; }}
+blockquote {{ border-left: 3px solid #8884; margin-left: 0; padding-left: 1rem; color: #888; }}
 img {{ max-width: 100%; }}
 .error {{ color: #c33; }}
 </style>
@@ -59,21 +75,39 @@ img {{ max-width: 100%; }}
 def write_html(talk: Talk) -> Written:
     """Every message as an article; thoughts, calls and results can be folded."""
     losses = Losses("html")
-    title = escape(talk.session.id)
-    when = talk.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
-    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n<p>{when}</p>\n"]
+    title = escape(_title(talk))
+    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n", _about(talk)]
     for message in talk.messages:
         parts += _article(message, losses)
     parts.append("</body>\n</html>\n")
     return Written("".join(parts).encode(), tuple(losses.found))
 
 
+def _title(talk: Talk) -> str:
+    """What was asked first, else the id."""
+    asked = next((each for each in talk.messages if each.role is Role.USER), None)
+    return (title_of(asked.content) if asked else "") or talk.session.id
+
+
+def _about(talk: Talk) -> str:
+    """When, with whom, for how much; and the name under which the conversation is kept."""
+    used = [each.metadata for each in talk.messages if each.metadata.model]
+    models = dict.fromkeys(each.model or "" for each in used)
+    spent = sum((each.usage.cost_usd for each in used if each.usage), Decimal(0))
+    when = talk.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
+    told = " · ".join([when, *models, dollars(spent), talk.session.id])
+    return f'<p class="about">{escape(told)}</p>\n'
+
+
 def _article(message: Message, losses: Losses) -> Iterator[str]:
     role = escape(str(message.role), quote=True)
     model = f" · {escape(message.metadata.model)}" if message.metadata.model else ""
     yield f'<article class="{role}">\n<header>{role}{model}</header>\n'
-    for place, block in enumerate(message.content):
-        yield _block(message, place, block, losses)
+    inner = "".join(
+        _block(message, place, block, losses) for place, block in enumerate(message.content)
+    )
+    is_told_first = message.role in (Role.SYSTEM, Role.DEVELOPER)
+    yield _folded("what the model is told first", inner) if is_told_first else inner
     usage = message.metadata.usage
     if usage is not None:
         tokens = f"{usage.prompt_tokens} in · {usage.output_tokens} out"
@@ -84,9 +118,10 @@ def _article(message: Message, losses: Losses) -> Iterator[str]:
 def _block(message: Message, place: int, block: ContentBlock, losses: Losses) -> str:
     match block:
         case TextBlock():
-            return _text(block.text)
+            is_answer = message.role is Role.ASSISTANT
+            return _markdown(block.text) if is_answer else _text(block.text)
         case ThinkingBlock() if block.text:
-            return _folded("thinks", _text(block.text))
+            return _folded("thinks", _markdown(block.text))
         case ToolUseBlock():
             arguments = msgspec.json.format(msgspec.json.encode(block.input)).decode()
             return _folded(f"calls {block.name}", _code(arguments), is_open=True)
@@ -107,6 +142,22 @@ def _is_shown(image: ImageBlock) -> bool:
     source = image.source
     is_inline = source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
     return is_inline and image.media_type in _PICTURES
+
+
+def _markdown(text: str) -> str:
+    return f"<div>{_parser().render(text)}</div>\n"
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Reads markdown without HTML in it; a picture is a link, for nothing comes from elsewhere."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.disable("image").validateLink = _is_link
+    return parser
+
+
+def _is_link(url: str) -> bool:
+    return url.strip().lower().startswith(_LINKS)
 
 
 def _text(text: str) -> str:

@@ -27,6 +27,7 @@ CODEC = Codec(
     reasoning=REASONING,
     output=OUTPUT,
     unsaid=unsaid_keys,
+    cites_in_streams="last",
     seals=True,
 )
 """Anthropic Messages, both directions."""

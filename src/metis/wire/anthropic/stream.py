@@ -30,14 +30,16 @@ from metis.streaming import (
     UsageUpdate,
     read_arguments,
 )
-from metis.wire.anthropic import types
 from metis.wire.anthropic.blocks import PROTOCOL, decode_block
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
+from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
+from metis.wire.anthropic.types import TextDelta as SomeText
+from metis.wire.anthropic.types import ThinkingDelta as SomeThought
 from metis.wire.call import RequestContext
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
-_read_delta = msgspec.json.Decoder(types.ContentBlockDelta).decode
+_read_delta = msgspec.json.Decoder(ContentBlockDelta).decode
 _HEAD_BYTES = 65536
 _read_event = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -118,17 +120,20 @@ class StreamDecoder:
             except (ValueError, RecursionError):
                 self._take(data, events)
                 continue
-            delta, block = event.delta, self._blocks.get(event.index)
+            delta, index = event.delta, event.index
+            block = self._blocks.get(index)
             if block is None or self._end is not None:
                 self._take(data, events)
-            elif isinstance(delta, types.TextDelta):
-                block.texts.append(delta.text)
-                events.append(TextDelta(self._id, event.index, delta.text))
-            elif isinstance(delta, types.ThinkingDelta):
-                block.thoughts.append(delta.thinking)
-                events.append(ThinkingDelta(self._id, event.index, delta.thinking))
-            else:
-                self._take_arguments(event.index, block, delta.partial_json, events)
+            elif type(delta) is SomeText:
+                text = delta.text
+                block.texts.append(text)
+                events.append(TextDelta(self._id, index, text))
+            elif type(delta) is SomeThought:
+                text = delta.thinking
+                block.thoughts.append(text)
+                events.append(ThinkingDelta(self._id, index, text))
+            elif type(delta) is InputJsonDelta:
+                self._take_arguments(index, block, delta.partial_json, events)
         return events
 
     def finish(self) -> list[StreamEvent]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.streaming import (
@@ -184,14 +185,29 @@ class StreamEncoder:
         }
         body = {"type": "message_delta", "delta": delta, "usage": self._usage}
         return (
-            self._stop()
+            self._cite(message)
+            + self._stop()
             + _frame("message_delta", body)
             + _frame("message_stop", {"type": "message_stop"})
         )
 
+    def _cite(self, message: Message) -> bytes:
+        """What the text that is still open cites."""
+        index = self._open
+        block = message.content[index] if index is not None and index < len(message.content) else 0
+        if type(block) is not TextBlock:
+            return b""
+        notes = (note.raw for note in block.citations if note.raw is not None)
+        return b"".join(
+            _delta_at(index, {"type": "citations_delta", "citation": note}) for note in notes
+        )
+
 
 def _delta(event: Any, delta: Wire) -> bytes:
-    index: int = event.content_block_index
+    return _delta_at(event.content_block_index, delta)
+
+
+def _delta_at(index: int | None, delta: Wire) -> bytes:
     body = {"type": "content_block_delta", "index": index, "delta": delta}
     return b"event: content_block_delta\ndata: %b\n\n" % _write(body)
 

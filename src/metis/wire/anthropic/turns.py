@@ -32,6 +32,10 @@ from metis.wire.tool_ids import OURS, derived_id
 # Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
 _write = msgspec.json.Encoder(order="deterministic").encode
 _PREFIX = "toolu_"
+_PLAIN = frozenset({"ids", "response"})
+"""What the spelling of a message may hold that is written like one of ours."""
+_PLACED = _PLAIN | {"joined"}
+"""The same, but for the place where it is written."""
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
@@ -92,8 +96,9 @@ class Turns:
             wire["system"] = _encode_system(self._system)
         return wire
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._ids.update(ids)
         if self._last is None:
             messages = self._without_system(messages)
         turns: list[_Turn | Wire] = [] if self._last is None else [_reopened(self._last)]
@@ -102,8 +107,11 @@ class Turns:
             role, metadata = message.role, message.metadata
             raw = metadata.provider_raw
             if raw is not None and PROTOCOL in raw:
-                results = self._add_spelled(message, raw[PROTOCOL], turns, results)
-                continue
+                spelling = raw[PROTOCOL]
+                if role is _TOOL or not spelling.keys() <= _PLAIN:
+                    results = self._add_spelled(message, spelling, turns, results)
+                    continue
+                self._ids.update(spelling.get("ids", NOTHING))
             blocks = self._marked(message) if metadata.hints else self._blocks(message.content)
             if role is not _TOOL:
                 results = None
@@ -127,7 +135,11 @@ class Turns:
     ) -> list[Any] | None:
         """Add a message as it was spelled; the results that others can join, if it leaves some."""
         self._ids.update(spelling.get("ids", NOTHING))
-        role, blocks = message.role, _spelled_blocks(message, spelling, self._wire_id)
+        if spelling.keys() <= _PLACED and not message.metadata.hints:
+            blocks = [*self._blocks(message.content)]
+        else:
+            blocks = _spelled_blocks(message, spelling, self._wire_id)
+        role = message.role
         word, is_result = _word(role), role is _TOOL
         if spelling.get("joined") and turns and _role_of(turns[-1]) == word:
             before = _blocks_of(turns[-1])

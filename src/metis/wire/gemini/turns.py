@@ -83,8 +83,9 @@ class Turns:
             wire[key] = instruction
         return wire
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._ids.update(ids)
         if self._last is None:
             messages = self._without_system(messages)
         turns: list[_Turn | Wire] = [] if self._last is None else [self._last]

@@ -103,8 +103,9 @@ class Turns:
             return write_json(_encode_prompt(encode_options(options, tools), self._first))
         return self._turns.body(tools, options, _around)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._known.update(ids)
         if len(self._first) <= _MOST_OF_A_PROMPT:
             self._first += messages[: _MOST_OF_A_PROMPT + 1]
         self._turns.add(self._encode(messages))
@@ -122,7 +123,7 @@ class Turns:
                 results = []
             if role is _ASSISTANT:
                 self._note_calls(content)
-            if message.metadata.provider_raw is None:
+            if not spelling_of(message, PROTOCOL):
                 if len(content) == 1 and type(only := content[0]) is TextBlock:
                     turns.append(Said(only.text, _WORDS.get(role, "system")))
                     continue
@@ -143,8 +144,6 @@ class Turns:
         """One message that is no result."""
         if message.role is not Role.ASSISTANT:
             return encode_asked(message)
-        if message.metadata.provider_raw is None:
-            return encode_assistant(message.content, {}, self._known)
         spelling = spelling_of(message, PROTOCOL)
         self._known.update(spelling.get("ids") or {})
         return whole(message) or encode_assistant(message.content, spelling, self._known)
@@ -167,7 +166,7 @@ class Turns:
     def _plain_result(self, message: Message) -> Result | None:
         """A result of one text that nobody spelled; None for all others."""
         result = message.content[0] if len(message.content) == 1 else None
-        if message.metadata.provider_raw is not None or type(result) is not ToolResultBlock:
+        if type(result) is not ToolResultBlock or spelling_of(message, PROTOCOL):
             return None
         only = result.content[0] if len(result.content) == 1 else None
         if type(only) is not TextBlock or result.is_error:
@@ -215,7 +214,7 @@ def encode_asked(message: Message) -> ChatMessage | Wire:
     """A message of the user or of the system."""
     content = message.content
     role = "user" if message.role is Role.USER else "system"
-    if message.metadata.provider_raw is None:
+    if not spelling_of(message, PROTOCOL):
         if len(content) == 1 and type(content[0]) is TextBlock:
             return ChatMessage(role=role, content=content[0].text)
     elif (odd := whole(message)) is not None:

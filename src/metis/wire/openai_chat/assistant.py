@@ -37,6 +37,7 @@ from metis.wire.openai_chat.parts import (
 )
 from metis.wire.openai_chat.thoughts import Thought, clear_text, decode_thoughts, encode_thoughts
 from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.spelling import NOTHING
 from metis.wire.tool_ids import CallIds
 
 _SOUND = "audio/*"
@@ -206,15 +207,20 @@ def _encode_asides(content: Sequence[ContentBlock]) -> Wire:
     asides: Wire = {}
     if text := clear_text(content):
         asides["reasoning_content"] = text
+    if notes := encode_notes(content):
+        asides["annotations"] = notes
+    return asides
+
+
+def encode_notes(content: Sequence[ContentBlock]) -> list[Wire]:
+    """What texts cite, with places in the one string that they become."""
     notes: list[Wire] = []
     begun = 0
     for block in content:
         if isinstance(block, TextBlock):
             notes += (_shifted(note.raw, begun) for note in block.citations if note.raw)
             begun += len(block.text)
-    if notes:
-        asides["annotations"] = notes
-    return asides
+    return notes
 
 
 def _shifted(note: Mapping[str, Any], begun: int) -> Wire:
@@ -253,7 +259,6 @@ def _encode_calls(
     *,
     is_answer: bool,
 ) -> tuple[list[Any], Wire]:
-    odd: Mapping[str, Wire] = spelling.get("calls") or {}
     old: Mapping[str, Wire] = spelling.get("function_call") or {}
     calls: list[Any] = []
     legacy: Wire = {}
@@ -266,19 +271,23 @@ def _encode_calls(
             same = is_same_call(block, {"function": old[block.id]})
             legacy["function_call"] = old[block.id] if same else encode_function(block)
         else:
-            call = odd.get(block.id)
-            if call is None or not is_same_call(block, call):
-                call = encode_call(block, wire_id)
-            elif not is_answer:
-                call = _call_for_history(call, block, spelling, wire_id)
-            calls.append(call)
+            kept = kept_call(block, spelling, wire_id, is_answer=is_answer)
+            calls.append(kept or encode_call(block, wire_id))
     return calls, legacy
 
 
-def _call_for_history(
-    call: Wire, block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireId
-) -> Wire:
-    """A call as it came, with an id, and without what its host had left empty."""
+def kept_call(
+    block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireId, *, is_answer: bool = False
+) -> Wire | None:
+    """A call as it came; in a history with an id, and without what its host had left empty.
+
+    None if nothing is kept of it, or if the block says something else by now.
+    """
+    call = spelling.get("calls", NOTHING).get(block.id)
+    if call is None or not is_same_call(block, call):
+        return None
+    if is_answer:
+        return call
     if not call.get("id"):
         call = {**call, "id": wire_id(block.id)}
     if "response" in spelling:

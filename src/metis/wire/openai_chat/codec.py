@@ -62,5 +62,7 @@ CODEC = Codec(
     common_keys=COMMON_KEYS,
     unsaid=unsaid_keys,
     cite=cite,
+    cites_in_streams="all",
+    private_parts=True,
 )
 """Chat Completions, both directions."""

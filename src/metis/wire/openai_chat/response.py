@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
+from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
@@ -104,7 +104,6 @@ def decode_body(
 
 def encode_response(message: Message, context: RequestContext) -> bytes:
     """The response body for a message."""
-    message = _without_foreign_parts(message, context.provider or PROTOCOL)
     spelling = spelling_of(message, PROTOCOL)
     said = encode_message(message, spelling, known_ids(spelling), is_answer=True)
     body: Wire = spelling.get("response") or new_envelope(message, context)
@@ -118,17 +117,6 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     ):
         first["finish_reason"] = encode_stop_reason(reason)
     return write_json({**body, "choices": [first, *choices[1:]]})
-
-
-def _without_foreign_parts(message: Message, provider: str) -> Message:
-    """The answer without opaque parts that a client of this provider could not read."""
-    content = message.content
-    if not any(isinstance(block, OpaqueBlock) and block.issuer != provider for block in content):
-        return message
-    kept = (
-        block for block in content if not isinstance(block, OpaqueBlock) or block.issuer == provider
-    )
-    return replace(message, content=tuple(kept))
 
 
 def new_envelope(message: Message, context: RequestContext) -> Wire:

@@ -18,6 +18,7 @@ from metis.streaming.events import (
 from metis.streaming.sse import write_frame
 from metis.wire.call import RequestContext
 from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
+from metis.wire.openai_chat.assistant import encode_notes
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.response import wire_model
 from metis.wire.openai_chat.usage import encode_stop_reason, encode_usage
@@ -132,9 +133,11 @@ class StreamEncoder:
         if is_broken(event.stop_reason):
             return self._fail(broken_error(event.stop_reason))
         self._is_over = True
+        notes = encode_notes(event.message.content)
+        told = self._delta({"annotations": notes}) if notes else b""
         reason = encode_stop_reason(event.stop_reason)
         choice: Wire = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
-        end = write_frame(write_json({**self._envelope, "choices": [choice]}))
+        end = told + write_frame(write_json({**self._envelope, "choices": [choice]}))
         usage = event.message.metadata.usage or self._usage
         if usage is None:
             return end

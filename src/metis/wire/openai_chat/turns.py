@@ -3,7 +3,7 @@
 Each message is one turn; turns are kept as bytes, so that the next request writes what is new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,14 +13,18 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
+from metis.wire.openai_chat.assistant import kept_call
 from metis.wire.openai_chat.options import encode_options
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message
+from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING
 from metis.wire.tool_ids import OURS, derived_id
 
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _PREFIX = "call_"
+_PLAIN = frozenset({"calls", "ids", "response"})
+"""What the spelling of a message may hold that is written like one of ours."""
 
 
 class _Said(Struct, gc=False):
@@ -47,7 +51,7 @@ class _Call(Struct, gc=False):
 
 class _Asked(Struct, gc=False):
     content: str | None
-    tool_calls: list[_Call]
+    tool_calls: list[_Call | Wire]
     role: str = "assistant"
 
 
@@ -78,8 +82,9 @@ class Turns:
         """The request body with these turns."""
         return self._turns.body(tools, options, encode_options)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._ids.update(ids)
         turns: list[Any] = []
         for message in messages:
             raw = message.metadata.provider_raw
@@ -87,12 +92,14 @@ class Turns:
             turn = None
             if spelling:
                 self._ids.update(spelling.get("ids") or NOTHING)
-            else:
-                turn = self._plain(message.role, message.content)
+            if spelling.keys() <= _PLAIN:
+                turn = self._plain(message.role, message.content, spelling)
             turns.append(turn or encode_message(message, spelling, self._wire_id))
         self._turns.add(turns)
 
-    def _plain(self, role: Role, content: Sequence[ContentBlock]) -> Struct | None:
+    def _plain(
+        self, role: Role, content: Sequence[ContentBlock], spelling: Mapping[str, Any]
+    ) -> Struct | None:
         """The turn of a message of texts and calls; None for all others."""
         if len(content) == 1:
             only = content[0]
@@ -100,7 +107,7 @@ class Turns:
                 return None if only.citations else _Said(only.text, _word(role))
             if type(only) is ToolResultBlock:
                 return self._result(only)
-        return self._asked(content) if content and role is _ASSISTANT else None
+        return self._asked(content, spelling) if content and role is _ASSISTANT else None
 
     def _result(self, result: ToolResultBlock) -> _Result | None:
         inner = result.content
@@ -112,12 +119,15 @@ class Turns:
         theirs = self._ids.get(call)
         return _Result(only.text, _PREFIX + call.removeprefix(OURS) if theirs is None else theirs)
 
-    def _asked(self, content: Sequence[ContentBlock]) -> _Asked | None:
+    def _asked(self, content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> _Asked | None:
         text = None
-        calls: list[_Call] = []
-        ids = self._ids
+        calls: list[_Call | Wire] = []
+        ids, odd = self._ids, spelling.get("calls", NOTHING)
         for block in content:
             if type(block) is ToolUseBlock:
+                if odd and (kept := kept_call(block, spelling, self._wire_id)) is not None:
+                    calls.append(kept)
+                    continue
                 invalid, call = block.invalid, block.id
                 arguments = invalid.raw if invalid else write_json(block.input).decode()
                 theirs = ids.get(call)

@@ -7,11 +7,13 @@ from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message
 from metis.wire.openai_chat.calls import encode_call
 from metis.wire.openai_chat.parts import PROTOCOL, decode_part, encode_part
-from metis.wire.shape import maybe_object
+from metis.wire.shape import Wire, maybe_object
 from metis.wire.spelling import says, spelling_of, unsaid
 
 _TOLD = frozenset({"role", "content", "tool_calls", "function_call", "tool_call_id", "annotations"})
 """Keys that blocks speak for, however they are spelled."""
+_CALL = {"function", "id", "type"}
+_FUNCTION = {"arguments", "name"}
 
 
 def unsaid_keys(message: Message) -> Iterator[str]:
@@ -25,8 +27,13 @@ def unsaid_keys(message: Message) -> Iterator[str]:
     yield from _unsaid_parts(message, maybe_object(spelling.get("blocks")))
     calls = maybe_object(spelling.get("calls"))
     for index, block in enumerate(message.content):
-        if isinstance(block, ToolUseBlock) and block.id in calls:
+        if isinstance(block, ToolUseBlock) and block.id in calls and not _is_usual(calls[block.id]):
             yield from unsaid(calls[block.id], encode_call(block, str), f"$.content[{index}]")
+
+
+def _is_usual(call: Wire) -> bool:
+    """Whether a call of a function says nothing but what our block does."""
+    return call.keys() == _CALL and maybe_object(call["function"]).keys() == _FUNCTION
 
 
 def _unsaid_parts(message: Message, odd: Mapping[str, Any]) -> Iterator[str]:

@@ -29,6 +29,7 @@ CODEC = Codec(
     common_keys=COMMON_KEYS,
     fit=fit_target,
     cite=cite,
+    cites_in_streams="all",
     seals=True,
     pictures=True,
 )

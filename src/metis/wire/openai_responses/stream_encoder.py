@@ -7,6 +7,7 @@ from metis.canonical.blocks import (
     ContentBlock,
     OpaqueBlock,
     RedactedThinkingBlock,
+    TextBlock,
     ThinkingBlock,
 )
 from metis.canonical.message import Message
@@ -29,6 +30,7 @@ from metis.wire.call import RequestContext
 from metis.wire.openai_responses.items import encode_picture, item_id
 from metis.wire.openai_responses.parts import PROTOCOL, write_json
 from metis.wire.openai_responses.response import bare_envelope, encode_output_items, wire_model
+from metis.wire.openai_responses.said import encode_answered
 from metis.wire.openai_responses.thoughts import encode_foreign, encode_plain
 from metis.wire.openai_responses.usage import encode_status, encode_usage
 from metis.wire.shape import Wire
@@ -59,6 +61,8 @@ class StreamEncoder:
         self._signature: str | None = None
         self._usage: Usage | None = None
         self._is_over = False
+        self._said: tuple[ContentBlock, ...] = ()
+        """The whole answer, once it is known."""
         self._behind = b""
         """What stands behind the text of a delta of the open message, up to its number."""
 
@@ -232,7 +236,7 @@ class StreamEncoder:
         written = b""
         match item["type"]:
             case "message":
-                part = _text_part(text)
+                part = self._cited(item, text)
                 written = self._about("output_text.done", content_index=0, text=text, logprobs=[])
                 written += self._about("content_part.done", content_index=0, part=part)
                 item = {**item, "content": [part], "status": "completed"}
@@ -253,6 +257,13 @@ class StreamEncoder:
         self._places.append(self._index)
         self._open, self._pieces, self._signature = None, [], None
         return written
+
+    def _cited(self, item: Wire, text: str) -> Wire:
+        """The part of a message; what it cites is known if the answer is at its end."""
+        block = self._said[self._index] if self._index < len(self._said) else None
+        if isinstance(block, TextBlock) and block.citations and block.text == text:
+            return encode_answered(block, item["id"])["content"][0]
+        return _text_part(text)
 
     def _close_summary(self, text: str) -> bytes:
         if not text:
@@ -278,6 +289,7 @@ class StreamEncoder:
         start = b""
         if not self._envelope:
             start = self._start(message.id, metadata.response_id, metadata.model)
+        self._said = message.content
         start += self._close()
         if not self._output:
             start += self._tell(message)
@@ -295,11 +307,14 @@ class StreamEncoder:
         return b"".join(self._give(index, item) for index, item in enumerate(items))
 
     def _reseal(self, message: Message) -> None:
-        """Seal the thoughts of the final response: only the message knows who issued them."""
+        """Seal the thoughts of the final response and cite: only the message knows whom."""
         for number, (item, place) in enumerate(zip(self._output, self._places, strict=True)):
             block = message.content[place] if place < len(message.content) else None
             if isinstance(block, ThinkingBlock) and item.get("type") == "reasoning":
                 self._output[number] = self._sealed(item, block)
+            elif isinstance(block, TextBlock) and block.citations and item.get("type") == "message":
+                part = encode_answered(block, item["id"])["content"][0]
+                self._output[number] = {**item, "content": [part]}
 
     def _end(self, name: str, changes: Wire) -> bytes:
         self._is_over = True

@@ -29,6 +29,7 @@ from metis.wire.shape import Wire
 from metis.wire.spelling import NOTHING, spelling_of
 
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
+_IDS = {"ids"}
 _BETWEEN = "\n\n"
 
 
@@ -86,8 +87,9 @@ class Turns:
         other._counts = dict(self._counts)
         return other
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that were projected for this protocol."""
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = NOTHING) -> None:
+        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
+        self._calls.learn({"ids": ids})
         if messages and not self._messages and self._instructions is None:
             first = messages[0]
             if _instructs(first):
@@ -147,10 +149,11 @@ class Turns:
         for message in messages:
             raw = message.metadata.provider_raw
             spelling = NOTHING if raw is None else raw.get(PROTOCOL, NOTHING)
-            content = message.content
+            role, content = message.role, message.content
+            is_plain = not spelling or (role is _TOOL and spelling.keys() == _IDS)
             if spelling == EASY_RUN and len(content) == 1 and type(content[0]) is TextBlock:
                 items.append(_Said(content[0].text, "assistant"))
-            elif spelling or not self._plain(message.role, content, items):
+            elif not (is_plain and self._plain(role, content, items)):
                 self._encode(message, spelling, items, is_stateless=is_stateless)
         return items
 

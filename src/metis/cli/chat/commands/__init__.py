@@ -2,7 +2,7 @@
 
 import difflib
 
-from metis.cli.chat.commands import about, conversation, export, model, money, sessions, tools
+from metis.cli.chat.commands import about, conversation, copy, export, model, money, sessions, tools
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.commands.help import help_command
 from metis.cli.chat.talk import Talk
@@ -10,11 +10,27 @@ from metis.cli.chat.talk import Talk
 __all__ = ["COMMANDS", "Command", "run_command"]
 
 LEAVING = ("quit", "exit", "q")
+ELSEWHERE = {
+    "clear": "new",
+    "reset": "new",
+    "undo": "rewind",
+    "tokens": "context",
+    "usage": "cost",
+    "save": "export",
+    "load": "resume",
+    "history": "sessions",
+    "reasoning": "thinking",
+    "think": "thinking",
+    "compress": "compact",
+    "redo": "retry",
+}
+"""What other programs call the same."""
 
 _ALL = (
     *model.COMMANDS,
     *conversation.COMMANDS,
     *sessions.COMMANDS,
+    *copy.COMMANDS,
     *export.COMMANDS,
     *money.COMMANDS,
     *about.COMMANDS,
@@ -41,5 +57,7 @@ async def run_command(talk: Talk, text: str) -> bool:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    if name in ELSEWHERE:
+        near = [ELSEWHERE[name]]
     hint = f"did you mean /{near[0]}?" if near else "/help lists all."
     return f"There is no command /{name}; {hint}"

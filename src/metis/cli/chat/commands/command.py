@@ -10,7 +10,7 @@ from metis.cli.chat.talk import Talk
 Run = Callable[[Talk, str], Awaitable[None]]
 """Does the command, with what stands behind its name."""
 
-Completes = Literal["", "model", "file", "command"]
+Completes = Literal["", "model", "file", "command", "session", "thinking"]
 
 
 class Command(Struct, frozen=True, kw_only=True):

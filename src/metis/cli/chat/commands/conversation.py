@@ -7,8 +7,12 @@ from metis.cli.chat.table import columns
 from metis.cli.chat.talk import Talk
 from metis.cli.render import count
 from metis.session.facts import words_of
+from metis.settings.thinking import AUTO, LEVELS, read_thinking, told_thinking
 
 _LISTED = 10
+SHOWING = ("show", "hide")
+"""The words that are about the screen, and not about the model."""
+_AS_IT_LIKES = "The model thinks as much as it does by itself"
 
 
 async def retry(talk: Talk, model: str) -> None:
@@ -78,10 +82,23 @@ async def compact(talk: Talk, model: str) -> None:
 
 
 async def thinking(talk: Talk, words: str) -> None:
-    """Show thoughts in full, or fold them."""
-    talk.shows_thinking = words != "off" if words else not talk.shows_thinking
-    how = "shown in full" if talk.shows_thinking else "folded"
-    talk.screen.say(f"Thoughts are {how} from now on.", "dim")
+    """Set how much models think, or whether their thoughts are shown; without a word, say both."""
+    if words in SHOWING:
+        talk.shows_thinking = words == "show"
+        talk.screen.say(f"Thoughts are {_shown(talk)} from now on.", "dim")
+        return
+    if words:
+        await talk.session.set_reasoning(read_thinking(words))
+    level = told_thinking(talk.session.reasoning)
+    how = _AS_IT_LIKES if level == AUTO else f"Thinking is {level}"
+    talk.screen.say(f"{how}; thoughts are {_shown(talk)}.", "dim")
+    if not words:
+        known = ", ".join((*LEVELS, "a number of tokens", AUTO))
+        talk.screen.say(f"/thinking takes {known}; show, hide.", "dim")
+
+
+def _shown(talk: Talk) -> str:
+    return "shown in full" if talk.shows_thinking else "folded"
 
 
 COMMANDS = (
@@ -101,5 +118,11 @@ COMMANDS = (
         run=compact,
         completes="model",
     ),
-    Command(name="thinking", usage="[on|off]", help="show or fold thoughts", run=thinking),
+    Command(
+        name="thinking",
+        usage="[LEVEL|show|hide]",
+        help="how much to think; whether thoughts are seen",
+        run=thinking,
+        completes="thinking",
+    ),
 )

@@ -2,19 +2,26 @@
 
 from rich.text import Text
 
+from metis import adapters
 from metis.canonical.errors import UnpricedModelError
 from metis.catalog import ModelInfo, PriceTable, price_table
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.confirm import agree
-from metis.cli.chat.losses import loss_rows
+from metis.cli.chat.felt import THINKING, form_line, is_felt
+from metis.cli.chat.losses import loss_key, loss_rows
+from metis.cli.chat.rows import wrapped
 from metis.cli.chat.statusline import share, tokens, why
 from metis.cli.chat.table import table_rows
 from metis.cli.chat.talk import Talk
 from metis.cli.render import count
+from metis.projection.loss import Loss
 from metis.session import Preview
 
 AUTO = "auto"
-_CAPABILITIES = ("tools", "images", "thinking")
+_CAPABILITIES = {"tools": "tools", "images": "img", "thinking": "think"}
+"""What a model may be able to do, and the word for it that leaves room for the others."""
+_ROOM_FOR_ALL = 72
+"""How wide a screen has to be for all columns."""
 
 
 async def choose(talk: Talk, name: str) -> None:
@@ -32,9 +39,12 @@ async def choose(talk: Talk, name: str) -> None:
 
 
 def _named(talk: Talk, name: str) -> str:
-    if name != "-":
-        return name
-    return talk.previous_model or talk.model or ""
+    """A model by its own name, by that of its provider, or the one before."""
+    if name == "-":
+        return talk.previous_model or talk.model or ""
+    if name in adapters.names():
+        return f"{name}:{adapters.profile_of(name).default_model}"
+    return name
 
 
 async def _swap(talk: Talk, name: str) -> None:
@@ -43,13 +53,24 @@ async def _swap(talk: Talk, name: str) -> None:
     before = talk.model
     if preview.fits:
         _show_preview(talk, preview)
-        if (preview.dropped or preview.altered) and not await agree(talk.keyboard, "Swap?"):
+        if _is_worth_a_question(preview) and not await agree(talk.keyboard, "Swap?"):
             talk.screen.say(f"{before or 'The rules'} goes on.", "dim")
             return
     await talk.session.swap(preview.model)
+    talk.told_losses |= {loss_key(loss) for loss in _losses(preview)}
     talk.previous_model = before
     talk.refresh()
     talk.screen.say(f"{preview.model} answers from now on.", "dim")
+
+
+def _is_worth_a_question(preview: Preview) -> bool:
+    """Whether the model would miss something that a person said or showed."""
+    losses = (*preview.dropped, *preview.altered)
+    return any(is_felt(loss) and loss.path != THINKING for loss in losses)
+
+
+def _losses(preview: Preview) -> tuple[Loss, ...]:
+    return (*preview.dropped, *preview.altered, *preview.kept)
 
 
 def _show_preview(talk: Talk, preview: Preview) -> None:
@@ -63,9 +84,13 @@ def _show_preview(talk: Talk, preview: Preview) -> None:
         ("It does not see, and whoever said it has it back later:", preview.kept),
     )
     for head, losses in parts:
-        if losses:
-            rows += [Text(head, "yellow"), *loss_rows(losses, talk.screen.width)]
-    if len(rows) == 1:
+        felt = [loss for loss in losses if is_felt(loss)]
+        if felt:
+            rows += [Text(head, "yellow"), *loss_rows(felt, talk.screen.width)]
+    formal = form_line(loss for loss in _losses(preview) if not is_felt(loss))
+    if formal:
+        rows += wrapped(Text(formal, "dim"), talk.screen.width)
+    elif len(rows) == 1:
         rows.append(Text("It sees everything as it was said.", "dim"))
     talk.screen.write(rows)
 
@@ -107,6 +132,8 @@ async def list_models(talk: Talk, words: str) -> None:
         [Text(name, "bold") for name in ("model", "alias", "window", "$/M in", "$/M out", "can")]
     ]
     cells += [_row(info, table, is_ready=info.provider in configured) for info in found]
+    if talk.screen.width < _ROOM_FOR_ALL:
+        cells = [row[:-1] for row in cells]
     talk.screen.write(table_rows(cells, talk.screen.width, right=(2, 3, 4)))
     if not words:
         talk.screen.say("/models WORDS looks through all of them; @alias asks one once.", "dim")
@@ -117,7 +144,8 @@ def _searched(info: ModelInfo) -> str:
 
 
 def _can(info: ModelInfo) -> list[str]:
-    return [each for each in _CAPABILITIES if getattr(info.capabilities, f"supports_{each}")]
+    can = info.capabilities
+    return [each for each in _CAPABILITIES if getattr(can, f"supports_{each}")]
 
 
 def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
@@ -128,7 +156,10 @@ def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
     except UnpricedModelError:
         price = ("", "")
     window = tokens(info.capabilities.max_context_tokens)
-    cells = (info.id, " ".join(info.aliases), window, *price, " ".join(_can(info)))
+    bare = info.id.partition(":")[2]
+    aliases = " ".join(alias for alias in info.aliases if alias != bare)
+    can = " ".join(_CAPABILITIES[each] for each in _can(info))
+    cells = (info.id, aliases, window, *price, can)
     return [Text(cell, style) for cell in cells]
 
 

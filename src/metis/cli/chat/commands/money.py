@@ -56,10 +56,13 @@ def _limit(words: str) -> Decimal | None:
     if words in ("none", "off"):
         return None
     try:
-        return Decimal(words.lstrip("$"))
+        amount = Decimal(words.lstrip("$"))
     except InvalidOperation:
+        amount = None
+    if amount is None or not amount.is_finite() or amount < 0:
         told = f"{words!r} is no amount; write one in dollars, such as /budget 0.50, or none"
-        raise InvalidValueError(told) from None
+        raise InvalidValueError(told)
+    return amount
 
 
 COMMANDS = (

@@ -1,59 +1,88 @@
 """/new, /sessions, /resume, /fork, /search: conversations that are kept."""
 
-from metis.canonical.message import Message, Role
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.text import Text
+
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.history import show_last
 from metis.cli.chat.letters import one_line
 from metis.cli.chat.table import columns
 from metis.cli.chat.talk import Talk
 from metis.cli.finding import find_session
-from metis.session.facts import words_of
+from metis.cli.held import Held, held_with
+from metis.cli.listing import HEAD, RIGHT, SHORT, session_rows, short_name
+from metis.store import Overview
 
 _LISTED = 15
-_SHORT = 6
-"""How much of the end of an id names a session."""
+_SEARCHED = 1000
+_ANSWERS = 8
+"""How many messages are looked through for who answered last."""
+_GAP = 2
+_HERE = "*"
+"""Marks the conversation that one is in."""
 
 
 async def list_sessions(talk: Talk, words: str) -> None:
-    """List the sessions that changed last."""
-    del words
-    rows: list[tuple[str, str, str, str]] = []
-    for record in await talk.library.sessions(_LISTED):
-        mark = "*" if record.id == talk.session.id else " "
-        when = record.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        messages = await talk.library.store.messages(record.id, newest=_LISTED)
-        rows.append(
-            (f"{mark} {record.id[-_SHORT:]}", when, record.active_model or "", _title(messages))
-        )
-    talk.screen.write(columns(rows, talk.screen.width))
-    talk.screen.say("/resume ID goes on with one.", "dim")
+    """List the sessions that changed last, or those whose title holds the words."""
+    wanted = words.lower()
+    found = await talk.library.store.overviews(_SEARCHED if words else _LISTED)
+    fitting = [each for each in found if wanted in each.title.lower()][:_LISTED]
+    if not fitting:
+        talk.screen.say(f"No title holds {words!r}; /search {words} looks at all that was said.")
+        return
+    talk.screen.write(_rows(talk, fitting))
+    talk.screen.say("/resume ID goes on with one; words of its title will do.", "dim")
 
 
-def _title(messages: list[Message]) -> str:
-    said = [words_of(each.content) for each in messages if each.role is Role.USER]
-    return one_line(said[-1], 60) if said else "(nothing said)"
+def _rows(talk: Talk, found: Sequence[Overview]) -> list[Text]:
+    """A row each; the one that is open is marked."""
+    width = talk.screen.width - len(_HERE) - _GAP
+    name = short_name(dict(talk.library.models.catalog.aliases))
+    rows = session_rows(found, width, now=datetime.now(UTC), name=name)
+    marks = [_HERE if each.session.id == talk.session.id else "" for each in found]
+    head = [Text(cell, "dim") for cell in ("", *HEAD)]
+    cells = [
+        [Text(mark, "bold blue"), *map(Text, row)] for mark, row in zip(marks, rows, strict=True)
+    ]
+    return columns([head, *cells], talk.screen.width, right=[place + 1 for place in RIGHT])
 
 
 async def resume(talk: Talk, name: str) -> None:
-    """Go on with another session, named by its id or the end of it."""
+    """Go on with another session, named by a part of its id or of its title."""
     if not name:
         await list_sessions(talk, "")
         return
-    talk.move(await talk.library.resume((await find_session(talk.library.store, name)).id))
+    record = await find_session(talk.library.store, name)
+    newest = await talk.library.store.messages(record.id, newest=_ANSWERS)
+    held = held_with(record.active_model, newest)
+    if held is not None and held.is_simulated != talk.library.options.simulate:
+        talk.screen.say(_elsewhere(held, record.id), "yellow")
+        return
+    await talk.move(await talk.library.resume(record.id))
     show_last(talk)
+
+
+def _elsewhere(held: Held, session_id: str) -> str:
+    """Why a session cannot go on in this program: only one of them has the simulator."""
+    who = "the simulator" if held.is_simulated else held.model
+    here = "real models answer" if held.is_simulated else "the simulator answers"
+    again = f"leave, and go on with `metis -s {session_id[-SHORT:]}`"
+    return f"That conversation was held with {who}, and here {here}: {again}."
 
 
 async def new(talk: Talk, model: str) -> None:
     """Begin a conversation with the same model, or another."""
-    talk.move(await talk.library.session(model=model or talk.session.model))
+    await talk.begin(model or talk.session.model)
     talk.screen.say("A new conversation.", "dim")
 
 
 async def fork(talk: Talk, message_id: str) -> None:
     """Go on in a copy; the conversation so far stays as it is."""
     before = talk.session.id
-    talk.move(await talk.session.fork(at=message_id or None))
-    told = f"This is a copy; /resume {before[-_SHORT:]} goes back to the original."
+    await talk.move(await talk.session.fork(at=message_id or None))
+    told = f"This is a copy; /resume {before[-SHORT:]} goes back to the original."
     talk.screen.say(told, "dim")
 
 
@@ -63,15 +92,23 @@ async def search(talk: Talk, words: str) -> None:
     if not found:
         talk.screen.say(f"Nothing holds {words!r}." if words else "Search for what? /search WORDS.")
         return
-    rows = [(each.session_id[-_SHORT:], one_line(each.snippet, 200)) for each in found]
+    rows = [(each.session_id[-SHORT:], one_line(each.snippet, 200)) for each in found]
     talk.screen.write(columns(rows, talk.screen.width))
     talk.screen.say("/resume ID goes on with one.", "dim")
 
 
 COMMANDS = (
     Command(name="new", usage="[MODEL]", help="begin anew", run=new, completes="model"),
-    Command(name="sessions", help="conversations that are kept", run=list_sessions),
-    Command(name="resume", usage="[ID]", help="go on with another", run=resume),
+    Command(
+        name="sessions", usage="[WORDS]", help="conversations that are kept", run=list_sessions
+    ),
+    Command(
+        name="resume",
+        usage="[ID|WORDS]",
+        help="go on with another",
+        run=resume,
+        completes="session",
+    ),
     Command(name="fork", usage="[MESSAGE]", help="go on in a copy", run=fork),
     Command(name="search", usage="WORDS", help="find words in all of them", run=search),
 )

@@ -1,0 +1,88 @@
+"""Forked: runs of `metis` that begin as copies of one process which has everything loaded.
+
+A page of the guides runs the program dozens of times, and nearly all of that time goes into loading
+the same modules. A run has its own process, arguments, folder, variables and streams, as any other.
+
+    python forked.py serve SOCKET     the process that is copied
+    python forked.py run SOCKET ...   one run; its exit code is that of the program
+"""
+
+import importlib
+import json
+import os
+import socket
+import sys
+
+LOADED = ("metis.cli.ask", "metis.cli.main", "metis.cli.sessions", "metis.sim")
+_MOST_BYTES = 1_000_000
+
+
+def serve(path: str) -> None:
+    """Wait for runs until somebody ends the process."""
+    for name in LOADED:
+        importlib.import_module(name)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            caller, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                _become(caller)
+            caller.close()
+            _forget_ended()
+
+
+def _become(caller: socket.socket) -> None:
+    """Be the program that somebody wants to run, and tell how it ended."""
+    data, streams, _, _ = socket.recv_fds(caller, _MOST_BYTES, 3)
+    wanted = json.loads(data)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(wanted["folder"])
+    os.environ.clear()
+    os.environ.update(wanted["variables"])
+    sys.argv = ["metis", *wanted["arguments"]]
+    caller.sendall(bytes([_run()]))
+    os._exit(0)
+
+
+def _run() -> int:
+    from metis.cli.main import main  # noqa: PLC0415 - only the process that is copied has it
+
+    code = 0
+    try:
+        main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1 if error.code else 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _forget_ended() -> None:
+    """Let no run that is over stay in the list of processes."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def run(path: str, arguments: list[str]) -> int:
+    """Run the program with our own streams, folder and variables; gives its exit code."""
+    wanted = {"arguments": arguments, "folder": os.getcwd(), "variables": dict(os.environ)}  # noqa: PTH109 - pathlib takes longer to load than this to run
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(path)
+        socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
+        told = server.recv(1)
+    return told[0] if told else 70
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    sys.exit(run(sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,71 @@
+"""Keys that are kept in a file, and never shown."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metis import adapters
+from metis.cli.main import cli
+from metis.settings import Places
+from metis.transport.keys import Keys
+
+KEY = "sk-blorb-0815"
+
+
+@pytest.fixture(autouse=True)
+def home(user: Path) -> Path:
+    return user
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    done = CliRunner().invoke(cli, list(arguments), input=stdin)
+    assert KEY not in done.output
+    return done
+
+
+def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
+    assert run("keys").exit_code == 1
+    assert run("keys", "set", "openai", stdin=f"{KEY}\n").exit_code == 0
+    file = home / "keys.toml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert Keys(file=Places.of().keys).of(adapters.profile_of("openai")) == ([KEY], str(file))
+    assert Keys(file=file).of(adapters.profile_of("openai-responses"))[0] == [KEY]
+    assert Keys(file=file).of(adapters.profile_of("groq"))[0] == []
+    listed = run("keys")
+    assert listed.exit_code == 0
+    assert f"openai            {file}" in listed.stdout
+    assert run("keys", "set", "anthropic", stdin="other").exit_code == 0
+    assert run("keys", "remove", "openai").exit_code == 0
+    assert run("keys", "remove", "openai").exit_code == 1
+    assert Keys(file=file).of(adapters.profile_of("anthropic"))[0] == ["other"]
+
+
+def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    done = run("keys", "set", "openai", stdin=KEY)
+    assert "$OPENAI_API_KEY is set, too, and counts before the file." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("provider", "key", "told"),
+    [
+        ("nobody", KEY, "nobody"),
+        ("ollama", KEY, "ollama"),
+        ("openai", "", "this is no key"),
+        ("openai", f"{KEY} {KEY}", "this is no key"),
+    ],
+)
+def test_what_is_no_key_is_a_sentence(provider: str, key: str, told: str) -> None:
+    done = run("keys", "set", provider, stdin=key)
+    assert done.exit_code == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("metis: ")
+    assert told in line
+
+
+def test_a_broken_file_is_not_shown(home: Path) -> None:
+    (home / "keys.toml").write_text(f'[keys]\nopenai = "{KEY}\n')
+    done = run("keys", "set", "anthropic", stdin="x")
+    assert done.exit_code == 2
+    assert "cannot be read as TOML; mend it, or take it away" in done.stderr

@@ -1,0 +1,66 @@
+"""What a list tells of each session, on SQLite and on PostgreSQL."""
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from build import MODEL, NOW, assistant, image, numbered, system, text, ulid, usage, user
+from metis.canonical import ContentBlock
+from metis.store import Store
+from metis.store.entries import SidecarEntry
+from metis.store.overview import TITLE_LENGTH, title_of
+
+S = "sess_42"
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_session_is_told_by_its_first_question(keep: Store) -> None:
+    await keep.create_session(S, workspace_path="/work")
+    await keep.append_all(
+        numbered(
+            system("Be short."),
+            user("# Why is\n\nthe sky blue?"),
+            assistant("Light."),
+            user("And at night?"),
+            assistant("None."),
+        )
+    )
+    await note(keep, {"model": MODEL, "usage": msgspec.to_builtins(usage())})
+    await note(keep, {"usage": [{"cost_usd": "of somebody else"}]})
+    await keep.create_session("sess_2", workspace_path="/other", active_model="openai:gpt-5")
+    silent, told = await keep.overviews()
+    assert (told.session.id, told.title, told.model) == (S, "Why is the sky blue?", MODEL)
+    assert (told.message_count, told.cost_usd) == (4, 3 * usage().cost_usd)
+    assert (silent.title, silent.model, silent.message_count) == ("", "openai:gpt-5", 0)
+    assert silent.cost_usd == Decimal(0)
+    assert [each.session.id for each in await keep.overviews(1)] == ["sess_2"]
+    assert [each.session.id for each in await keep.overviews(workspace_path="/work")] == [S]
+
+
+async def note(keep: Store, data: Any) -> None:
+    entry = SidecarEntry(id=ulid(900), session_id=S, created_at=NOW, kind="note", data=data)
+    await keep.record(msgspec.structs.replace(entry, id=ulid(900 + len(await keep.history(S)))))
+
+
+@pytest.mark.parametrize(
+    ("content", "title"),
+    [
+        ((text("C# or F#?"),), "C# or F#?"),
+        ((text("> quoted\n- one\n- two"),), "quoted one two"),
+        ((text("-5 + 3 = ?"),), "-5 + 3 = ?"),
+        ((image(), text("what is this")), "what is this"),
+        ((text("a.py:\n\nx = 1"), text("explain it")), "explain it"),
+        ((text("explain it"), text("a.py:\n\nx = 1")), "explain it"),
+        ((text("explain:\n\nx = 1"),), "explain: x = 1"),
+        ((image(),), "a picture"),
+        ((text("a" * 1000),), "a" * (TITLE_LENGTH - 1) + "…"),
+        ((text("a " * 1000),), ("a " * TITLE_LENGTH)[: TITLE_LENGTH - 1] + "…"),
+        ((), ""),
+    ],
+)
+def test_a_title_is_what_was_said_on_one_line(
+    content: tuple[ContentBlock, ...], title: str
+) -> None:
+    assert title_of(content) == title
