@@ -14,6 +14,7 @@ from metis.adapters.definitions import used_tools
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
 from metis.adapters.framed import FramedReader, FramedWriter
+from metis.adapters.hiding import hidden
 from metis.adapters.memory import Memory, Sent
 from metis.adapters.misplaced import Misplaced, MisplacedReader
 from metis.adapters.model import Model, model_of
@@ -215,6 +216,8 @@ class Adapter:
         """The messages as this provider knows them."""
         if self.profile.scope:
             messages = known(messages, self.profile)
+        if self.profile.hides_ids:
+            messages = hidden(messages)
         return joined(messages, self.name) if self.profile.tags_thoughts else messages
 
     def _target(self, model: Model, asked: AdapterOptions) -> Target:

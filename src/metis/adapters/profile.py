@@ -109,6 +109,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether a stream tells its usage only if asked with `stream_options`."""
 
     # Messages.
+    hides_ids: bool = False
+    """Whether models see our ids of calls, or hashes of them; the provider's own are its own."""
     ids: IdRule | None = None
     """The ids of calls that it takes."""
     documents: bool = False

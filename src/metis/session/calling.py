@@ -27,7 +27,6 @@ from metis.session.answer import (
     settle,
 )
 from metis.session.conversation import Conversation
-from metis.session.facts import estimate
 from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
@@ -115,7 +114,7 @@ class Calling:
 
     def tokens(self, served: Served) -> int:
         """About how many tokens the next question takes."""
-        return estimate(self._conversation.messages, self._setup.tools, served)
+        return self._told.tokens(self._conversation.messages, self._setup.tools, served)
 
     async def keep(self, messages: Sequence[Message]) -> Message:
         """Store messages of the turn and tell each; gives the first."""

@@ -64,6 +64,7 @@ class Metis:
             accounts=options.accounts,
             keys=keys,
             is_free=options.is_free,
+            hides_ids=options.hides_ids,
         )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)

@@ -41,6 +41,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """What models may call; None is no tool at all."""
     confirmation: Confirmation | None = None
     """Who is asked before a call that changes something; nobody lets none of them run."""
+    hides_ids: bool = False
+    """Whether models see hashes in the place of our ids of calls."""
     simulate: bool = False
     """Whether a simulator on this machine answers in the place of every provider."""
     is_free: bool = False
