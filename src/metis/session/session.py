@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
 from metis.canonical.ids import new_ulid
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.events import Actor, Budget
 from metis.events.house import FeedbackExplicit, FeedbackImplicit
 from metis.events.work import SessionEnded, SessionForked
@@ -39,8 +39,8 @@ from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
 
-Said = str | Sequence[ContentBlock]
-"""What a user says: words, or blocks."""
+Said = str | Sequence[ContentBlock | str]
+"""What a user says: words, or blocks; a list of words is a list of blocks of text."""
 
 Disposition = Literal["completed", "abandoned", "error"]
 ENDED = "session.ended"
@@ -123,6 +123,21 @@ class Session:
         """
         return self._listen(self._turn(said, model, wanted(output)))
 
+    def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Let a model answer what was said last, without saying anything more.
+
+        For a turn that failed before its answer, and for a history from elsewhere that ends with a
+        question.
+
+        Raises:
+            NoTurnError: nothing waits for an answer.
+        """
+        self._refuse_ended()
+        waiting = self._conversation.messages
+        if not waiting or waiting[-1].role not in (Role.USER, Role.TOOL):
+            raise NoTurnError("nothing waits for an answer")
+        return self._listen(self._made(None, model and self._setup.models.resolve(model)))
+
     async def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
         answer: Message | None = None
@@ -170,12 +185,12 @@ class Session:
             asked = read_override(said)
             model, content = model or asked.override, (TextBlock(asked.text),)
         else:
-            content = said
+            content = [TextBlock(each) if isinstance(each, str) else each for each in said]
         return self._made(content, model and self._setup.models.resolve(model), output)
 
     def _made(
         self,
-        content: Sequence[ContentBlock],
+        content: Sequence[ContentBlock] | None,
         override: str | None,
         output: OutputFormat | None = None,
     ) -> Turn:

@@ -83,6 +83,10 @@ class SyncSession:
         """Take the last turn back and ask the same again, of another model if one is named."""
         yield from self._each(self._session.retry(model))
 
+    def respond(self, *, model: str | None = None) -> Iterator[TurnEvent]:
+        """Let a model answer what was said last, without saying anything more."""
+        yield from self._each(self._session.respond(model=model))
+
     def _each(self, events: AsyncGenerator[TurnEvent]) -> Iterator[TurnEvent]:
         try:
             while (event := self._loop.run(_next(events))) is not None:
