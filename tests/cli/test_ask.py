@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 import metis
 from metis import store
-from metis.cli.ask import first_code
 from metis.cli.choice import SIMULATED, Chooser
+from metis.cli.code import first_code
 from metis.cli.main import cli
 from metis.cli.start import Wish, opened
 from metis.settings import Places, load
@@ -148,6 +148,17 @@ def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.Monk
     assert _chosen(None, SIMULATED, "nobody:x", "nonsense") == "openai:gpt-5"
 
 
+def test_credentials_of_aws_make_nobody_the_usual_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many have them for other things; who wants Bedrock names it, or gives a key of its own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE12345")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    assert _chosen(None) == SIMULATED
+    model = "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    assert _chosen(model) == model
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "none")
+    assert (_chosen(None) or "").startswith("bedrock:")
+
+
 def test_a_key_of_the_file_counts(home: Path) -> None:
     keys = home / "keys.toml"
     keys.write_text('[keys]\ngroq = "none"\n')
@@ -248,6 +259,42 @@ def test_only_code_is_printed_where_only_code_is_wanted() -> None:
     assert run("-m", "sim", "--no-tools", "-x", asked).stdout == "x = 1\n"
     assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
     assert "leave one out" in run("-x", "--json", "hi").stderr
+
+
+def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    file = tmp_path / "place.json"
+    file.write_text(json.dumps(schema))
+    for given in (str(file), json.dumps(schema)):
+        done = run("-m", "sim:gpt-5", "--no-tools", "--schema", given, "where is it?")
+        assert set(json.loads(done.stdout)) == {"city"}
+    done = run("-m", "sim:gpt-5", "--no-tools", "--schema", "{}", "where is it?")
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("nowhere.json", "nowhere.json cannot be read as a schema: No such file or directory"),
+        ('{"type": ', "--schema is no JSON"),
+        (__file__, "is no JSON"),
+    ],
+)
+def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:
+    done = run("-m", "sim", "--schema", schema, "hi")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("metis: ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_answer_of_another_form_is_printed_and_told() -> None:
+    """DeepSeek's reasoner is only asked in words, and the simulator does not listen to those."""
+    schema = '{"type":"array","items":{"type":"integer"}}'
+    done = run("-m", "sim:deepseek-reasoner", "--no-tools", "--schema", schema, "say hello")
+    assert done.exit_code == 1
+    assert done.stdout
+    assert done.stderr.splitlines()[-1].startswith("metis: the")
 
 
 def test_the_last_conversation_has_a_name() -> None:

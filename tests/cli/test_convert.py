@@ -83,12 +83,12 @@ TALKED: dict[str, Any] = {
         (
             ("--from", "anthropic", "--to", "nobody"),
             ASKED,
-            "Invalid value for '--to': no adapter is named 'nobody'",
+            "invalid value for '--to': no adapter is named 'nobody'",
         ),
         (
             ("--from", "nobody", "--to", "openai"),
             ASKED,
-            "Invalid value for '--from': no adapter is named 'nobody'",
+            "invalid value for '--from': no adapter is named 'nobody'",
         ),
         (("--from", "anthropic", "--to", "openai"), [], "-: $: a request is a JSON object"),
         (

@@ -30,6 +30,8 @@ def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
     file = home / "keys.toml"
     assert file.stat().st_mode & 0o777 == 0o600
     assert Keys(file=Places.of().keys).of(adapters.profile_of("openai")) == ([KEY], str(file))
+    assert Keys(file=file).of(adapters.profile_of("openai-responses"))[0] == [KEY]
+    assert Keys(file=file).of(adapters.profile_of("groq"))[0] == []
     listed = run("keys")
     assert listed.exit_code == 0
     assert f"openai            {file}" in listed.stdout

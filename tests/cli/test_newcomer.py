@@ -176,6 +176,24 @@ def test_a_key_file_that_others_can_read(home: Path) -> None:
     assert "secret" not in told
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--nope", "hi"], "no such option '--nope'"),
+        (["sesions"], "there is no command 'sesions'; did you mean 'sessions'?"),
+        (["cost", "--by", "year"], "invalid value for '--by': 'year' is not one of"),
+        (["fork"], "missing argument 'SESSION'"),
+        (["ask", "-m"], "option '-m' requires an argument"),
+        (["config", "nope"], "no such command 'nope'"),
+    ],
+)
+def test_arguments_that_nobody_understands(arguments: list[str], told: str) -> None:
+    line = sentence(run(*arguments), 2)
+    assert line.startswith(f"metis: {told}")
+    hints = ("--help` lists what there is", "did you mean", "requires")
+    assert any(hint in line for hint in hints)
+
+
 def test_nothing_asked() -> None:
     assert "nothing is asked" in sentence(run(), 2)
 

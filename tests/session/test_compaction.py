@@ -32,7 +32,7 @@ from metis.sim.wish import Wish
 from metis.store.entries import CompactionEntry
 from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import said
-from metis.wire.call import CanonicalRequest
+from metis.wire.call import AdapterOptions, CanonicalRequest
 from session.faults import MODELS, check_whole, options_for
 from session.kit import events_of
 
@@ -158,6 +158,23 @@ async def test_near_the_limit_nothing_is_refused_at_all(url: str) -> None:
         assert set(told) == {"compacted"}
         assert refusals(sim) == 0
         await check_store(m, session, 20)
+
+
+async def test_a_window_full_of_instructions_is_not_summed_up_again_and_again(url: str) -> None:
+    async with (
+        Simulator(settings=Settings(window_tokens=4096)) as sim,
+        Metis(url, options_for(sim.base_url, options=AdapterOptions())) as m,
+    ):
+        session = await m.session(model=LOCAL, system=LONG * 10)
+        told: list[list[str]] = []
+        for number in range(12):
+            told.append(codes(await events_of(session, f"say {number}")))
+            used = session.context()
+            assert used is not None
+            assert used.part > 0.85
+        assert told[:3] == [[], [], []]
+        assert sum(map(len, told)) < 4
+        assert refusals(sim) == 0
 
 
 @pytest.mark.row("T208")

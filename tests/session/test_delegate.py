@@ -15,6 +15,7 @@ from metis.canonical import (
     new_tool_use_id,
     validate_session,
 )
+from metis.canonical.errors import BudgetExceededError
 from metis.events import Bus, Event, cause_faults
 from metis.events.house import DelegateCompleted, DelegateFailed, DelegateStarted
 from metis.session import Budget, Metis, Session, ToolStarted
@@ -189,6 +190,29 @@ async def test_workers_are_ended_with_the_turn(url: str) -> None:
         assert failed.failure_mode == "cancelled_by_user"
         assert await m.store.check() == []
         await session.ask("go on")
+
+
+@pytest.mark.row("K-059")
+async def test_what_workers_cost_counts_for_the_session_that_hired_them(url: str) -> None:
+    budget = Budget(session_usd=3 * ONE + ONE / 2)
+    async with serving(Fake(asking(), say("done"), say("ok"))) as fake:
+        async with Metis(url, options(fake, tiers=TIERS, budget=budget)) as m:
+            session = await m.session(model="sonnet")
+            await session.ask("go")
+            (told,) = [each for each in session.messages if each.role.value == "tool"]
+            assert told.metadata.outcome is not None
+            cost = Decimal(told.metadata.outcome.value["cost_usd"])
+            assert cost > 0
+            assert session.cost().total_usd == 2 * ONE
+            await session.set_budget(2 * ONE + cost)
+            with pytest.raises(BudgetExceededError):
+                await session.ask("go on")
+        async with Metis(url, options(fake, tiers=TIERS)) as m:
+            again = await m.resume(session.id)
+            with pytest.raises(BudgetExceededError):
+                await again.ask("go on")
+            await again.set_budget(2 * ONE + 2 * cost)
+            assert await again.ask("go on") is not None
 
 
 async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:

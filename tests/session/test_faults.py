@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -13,13 +14,15 @@ import metis
 from metis.canonical.errors import MetisError
 from metis.session import Metis, Session, ToolStarted
 from metis.sim import Script, Simulator
-from session.faults import ALL, MODELS, check_goes_on, options_for, run_with
+from metis.sim.call import Settings
+from session.faults import ALL, MODELS, check_goes_on, check_whole, options_for, run_with
 
 pytestmark = pytest.mark.anyio
 WORDS = "Read a.txt and b.txt"
+LONG = "The tide came in over the grey stones and nobody at the harbour saw the lamp. " * 20
 STEPS = len(MODELS)
-_LEAST_WAITS = 16
-"""Every turn waits at least so often; later deaths may come too late."""
+_LEAST_WAITS = 10
+"""Every turn waits at least so often, even if many chunks come at once; later may be too late."""
 
 
 class InjectedError(RuntimeError):
@@ -47,6 +50,38 @@ async def test_a_fault_at_any_wait_leaves_a_session_that_goes_on(
                 await check_goes_on(m, session.id, at // STEPS)
                 assert await m.store.check() == []
             at += 1 if ALL else 2 * STEPS
+    assert at > 20
+
+
+@pytest.mark.parametrize("fault", [asyncio.CancelledError, InjectedError])
+async def test_a_fault_while_a_history_is_summed_up_leaves_a_session_that_goes_on(
+    tmp_path: Path, fault: Callable[[], BaseException]
+) -> None:
+    """Pieces, their costs and the summary are each there or not, and the history is whole."""
+    before = tmp_path / "before.db"
+    async with Simulator() as large, Metis(f"sqlite:///{before}", options_for(large.base_url)) as m:
+        session = await m.session(model=MODELS[0])
+        for number in range(6):
+            await session.ask(f"say {number}: {LONG}")
+        await session.ask(WORDS)
+    at = 0 if fault is InjectedError else 1
+    came_so_far = True
+    async with Simulator(settings=Settings(window_tokens=2500)) as sim:
+        options = options_for(sim.base_url)
+        while came_so_far:
+            now = tmp_path / f"{at}.db"
+            shutil.copy(before, now)
+            async with Metis(f"sqlite:///{now}", options) as m:
+                again = await m.resume(session.id)
+                came_so_far = await run_with(again, "say all is well", at, fault)
+                cost = again.cost()
+            async with Metis(f"sqlite:///{now}", options) as m:
+                after = await m.resume(session.id)
+                assert after.cost() == cost
+                check_whole(await m.store.messages(session.id))
+                assert await after.ask("say goodbye") is not None
+                assert await m.store.check() == []
+            at += 1 if ALL else 6
     assert at > 20
 
 

@@ -21,7 +21,8 @@ from metis.session import Options
 async def run():
     async with metis.open("sqlite:///%s", Options(simulate=True)) as m:
         await m.session(model="sonnet")
-        print([name for name in ("aiohttp", "metis.sim", "yarl") if name in sys.modules])
+        names = ("aiohttp", "metis.sim", "metis.wire.gemini.codec", "yarl")
+        print([name for name in names if name in sys.modules])
 
 asyncio.run(run())
 """

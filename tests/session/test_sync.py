@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import metis
-from metis.canonical.errors import BudgetExceededError
+from metis.canonical.errors import BudgetExceededError, NoTurnError
 from metis.session import Options, Stored, TurnEnded
 from metis.streaming import TextDelta
 
@@ -63,6 +63,14 @@ def test_a_session_without_async_goes_back_and_tells_what_it_knows(url: str) -> 
         session.set_budget(session.cost().total_usd)
         with pytest.raises(BudgetExceededError):
             session.ask("say three")
+
+
+def test_nothing_is_answered_where_nothing_waits(url: str) -> None:
+    with metis.open_sync(url, Options(simulate=True)) as m:
+        session = m.session(model="sonnet")
+        assert session.ask(["say", "well"]) is not None
+        with pytest.raises(NoTurnError):
+            next(session.respond())
 
 
 def test_what_is_not_open_says_so() -> None:

@@ -107,6 +107,7 @@ async def test_the_hints_of_a_trusted_server_are_believed() -> None:
 
 
 @needs_mcp
+@pytest.mark.row("GX-08")
 async def test_a_call_over_both_transports() -> None:
     for make, name in ((stdio, "my_tests__"), (http, "web__")):
         async with make() as server:
@@ -132,6 +133,7 @@ async def test_every_kind_of_content_becomes_a_block() -> None:
 
 
 @needs_mcp
+@pytest.mark.row("GX-08")
 async def test_what_a_server_refuses_is_an_answer() -> None:
     async with stdio() as server:
         failed = await asked(server, "my_tests__fail")

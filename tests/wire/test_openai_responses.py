@@ -332,6 +332,15 @@ def test_a_result_has_the_kind_that_its_call_asks_for(
     assert last == {**output, key: theirs}
 
 
+def test_thoughts_that_share_an_id_are_kept_apart() -> None:
+    said = [{"type": "reasoning_text", "text": "aloud"}]
+    short = [{"type": "summary_text", "text": "in short"}]
+    first = {"type": "reasoning", "id": "rs_0", "summary": short, "content": said}
+    second = {"type": "reasoning", "id": "rs_0", "summary": [*short, *short]}
+    body = body_of(first, second)
+    assert json.loads(encode_response(decode_response(body, CONTEXT), CONTEXT)) == body
+
+
 @pytest.mark.row("T09")
 def test_an_id_that_comes_again_names_another_call() -> None:
     _, first, _, second, _ = messages_of(ASKED, CALL, OUTPUT, CALL, OUTPUT)

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal
-from urllib.parse import quote
+from typing import Any, Literal
+from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ class Auth(Struct, frozen=True, kw_only=True):
     """The word before the key; empty if the key stands alone."""
     variable: str | None = None
     """The environment variable that by custom holds the key; None where none is needed."""
+    signs: str | None = None
+    """The service of AWS for which requests are signed if the key is an id with its secret."""
 
     def headers(self, key: str) -> dict[str, str]:
         """The header that shows a key."""
@@ -50,12 +52,27 @@ class Profile(Struct, frozen=True, kw_only=True):
     default_model: str
     defaults: AdapterCapabilities
     """What is assumed of a model that the catalogue does not know."""
+    told_by_path: frozenset[str] = frozenset()
+    """What the path says and the body does not: `model`, `stream`."""
+    body_keys: Mapping[str, Any] = {}
+    """Keys that every body has here."""
+    framed: bool = False
+    """Whether a stream comes in the frames of AWS and not as lines."""
+    known_models: str = ""
+    """A pattern that finds the name by which the catalogue knows a model in what it is called here.
+
+    Its groups are put together with hyphens.
+    """
     catalogued: str | None = None
     """The provider under which the catalogue knows its models, if not under its own name."""
     free_names: bool = False
     """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+    scope: str = ""
+    """Where its sealed parts count, if not wherever it is called by its name."""
+    usual_host: str = ""
+    """The host that it has left for the one in `base_url`."""
 
     # Options.
     refused_options: frozenset[str] = frozenset()
@@ -86,10 +103,14 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The same for an answer that must keep to its schema, where that is said with a flag."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
+    needs_definitions: bool = False
+    """Whether a history with calls is refused if no tool is defined (T36)."""
     asks_for_usage: bool = False
     """Whether a stream tells its usage only if asked with `stream_options`."""
 
     # Messages.
+    hides_ids: bool = False
+    """Whether models see our ids of calls, or hashes of them; the provider's own are its own."""
     ids: IdRule | None = None
     """The ids of calls that it takes."""
     documents: bool = False
@@ -125,6 +146,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     prefill_key: str | None = None
     """The key that marks an answer which the model shall go on with (T81)."""
     max_image_chars: int | None = None
+    max_image_side: int | None = None
+    crowd: tuple[int, int] | None = None
+    """How many images are many, and how long the sides of each may be then (T90)."""
     starts_with_user: bool = False
     takes_blank_end: bool = True
     call_signature: str = ""
@@ -149,7 +173,27 @@ class Profile(Struct, frozen=True, kw_only=True):
         region = found["region"]
         host = self.base_url.removeprefix("https://")
         base_url = self.base_url if region == "global" else f"https://{region}-{host}"
-        return replace(self, place=f"{place}/", base_url=base_url)
+        return replace(self, place=f"{place}/", base_url=base_url, scope=place)
+
+    @property
+    def issuer(self) -> str:
+        """The name under which its sealed parts are kept."""
+        return f"{self.name}@{self.scope}" if self.scope else self.name
+
+    def moved(self, base_url: str | None, account: str | None = None) -> "Profile":
+        """The same provider at another address, or for an account that has a name (T203).
+
+        The port says nothing: whoever runs a server may start it at another one tomorrow.
+        """
+        usual = urlsplit(self.base_url).hostname or ""
+        host = usual if base_url is None else urlsplit(base_url).hostname or ""
+        parts = (self.scope, "" if host == usual else host, account)
+        return replace(
+            self,
+            base_url=self.base_url if base_url is None else base_url,
+            scope="/".join(filter(None, parts)),
+            usual_host=usual,
+        )
 
     def path_to(self, model: str, *, is_stream: bool = False) -> str:
         """The path of a request; the name of a model is a name and leads nowhere else."""
@@ -158,8 +202,30 @@ class Profile(Struct, frozen=True, kw_only=True):
             return path
         if not model or not all(model.split("/")) or {".", ".."} & set(model.split("/")):
             raise InvalidValueError(f"{model!r} is no name of a model", path="$.model")
-        named = model if "/" in model else f"models/{model}"
-        return path.replace("{place}", self.place).replace("{model}", quote(named, safe="/@"))
+        if self.known_models:
+            named = quote(model, safe=":@")
+        else:
+            named = quote(model if "/" in model else f"models/{model}", safe="/@")
+        return path.replace("{place}", self.place).replace("{model}", named)
+
+    def read_path(self, path: str) -> tuple[str, bool] | None:
+        """The model that a path names, and whether it asks for a stream; None for other paths."""
+        for template, is_stream in ((self.stream_path, True), (self.path, False)):
+            head, mark, tail = template.partition("{model}")
+            place, _, after = head.rpartition("{place}")
+            pattern = (
+                f"{re.escape(place)}(?:.*/)?{re.escape(after)}(?P<model>[^/]+){re.escape(tail)}"
+            )
+            found = re.fullmatch(pattern, path) if mark else None
+            if found is not None:
+                return unquote(found["model"]), is_stream
+        return None
+
+    def catalogue_id(self, model: str) -> str:
+        """The canonical id under which the catalogue knows a model, or would know it."""
+        found = re.fullmatch(self.known_models, model) if self.known_models else None
+        name = model if found is None else "-".join(part for part in found.groups() if part)
+        return f"{self.catalogued or self.name}:{name}"
 
     def target(
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
@@ -204,6 +270,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             user_after_tool=self.user_after_tool,
             prefill="none" if "prefill" in refused else self.prefill,
             max_image_chars=self.max_image_chars,
+            max_image_side=self.max_image_side,
+            large_image_side=None if self.crowd is None else self.crowd[1],
             starts_with_user=self.starts_with_user,
             takes_blank_end=self.takes_blank_end,
             takes_text_documents=self.text_documents,

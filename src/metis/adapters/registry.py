@@ -13,20 +13,29 @@ from metis.canonical.errors import UnknownAdapterError
 _ROWS = {**PROFILES, **HOSTS, COMPATIBLE.name: COMPATIBLE}
 
 
-def get(name: str, *, base_url: str | None = None, place: str | None = None) -> Adapter:
+def get(
+    name: str,
+    *,
+    base_url: str | None = None,
+    place: str | None = None,
+    account: str | None = None,
+    hides_ids: bool = False,
+) -> Adapter:
     """The adapter of a provider; `base_url` is another host that speaks the same.
 
     `place` is for providers that ask for one in the path: `projects/p/locations/l` of Vertex.
+    `account` is a word for whose key is used: what was sealed for one account goes to no other.
+    `hides_ids` lets models see hashes in the place of our ids of calls.
 
     >>> get("anthropic").name
     'anthropic'
     """
     if name not in _ROWS:
         raise UnknownAdapterError(name, names())
-    if base_url is None and place is None:
+    if base_url is None and place is None and account is None and not hides_ids:
         return _adapter(name)
     profile = _ROWS[name] if place is None else _ROWS[name].at_place(place)
-    return Adapter(profile if base_url is None else replace(profile, base_url=base_url))
+    return Adapter(replace(profile.moved(base_url, account), hides_ids=hides_ids))
 
 
 def profile_of(name: str) -> Profile:

@@ -1,7 +1,6 @@
 """`metis QUESTION`: one question, one answer; or a conversation if nothing is asked."""
 
 import asyncio
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,17 +11,19 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachment import as_text, attach, read_attachment
+from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
 from metis.cli.start import Opened, Wish, has_tools, opened
+from metis.cli.wanted_form import read_schema
 from metis.projection.loss import Loss
 from metis.session.facts import words_of
 from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
 from metis.session.session import Said
+from metis.session.value import value_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _WHOLE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
 
 
@@ -116,12 +117,16 @@ async def _answer(question: Question, wish: Wish) -> int:
     async with opened(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
-        if sys.stdout.isatty() and not question.as_json and not question.is_extracted:
+        is_for_people = not (question.as_json or question.is_extracted or wish.schema)
+        if sys.stdout.isatty() and is_for_people:
             return await _show(said, ready)
         paper = _Paper(ready, question)
         async for event in ready.session.send(said):
             paper.take(event)
-        return paper.finish()
+        code = paper.finish()
+        if wish.schema is not None and code == 0:
+            value_of(paper.message, read_schema(wish.schema))
+        return code
 
 
 async def _show(said: Said, ready: Opened) -> int:
@@ -169,10 +174,14 @@ class _Paper:
             case _:
                 pass
 
+    @property
+    def message(self) -> Message | None:
+        """The answer."""
+        return None if self._ended is None else self._ended.message
+
     def finish(self) -> int:
         """Print what is left, and say how it went."""
-        ended = self._ended
-        message = None if ended is None else ended.message
+        ended, message = self._ended, self.message
         text = "" if message is None else words_of(message.content)
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))
@@ -210,12 +219,6 @@ class _Paper:
         if not self._at_line_start:
             click.echo()
             self._at_line_start = True
-
-
-def first_code(text: str) -> str:
-    """The first block of code in a text; all of it if there is none."""
-    found = _FENCE.search(text)
-    return found[2] if found else text
 
 
 def _verdict(ended: TurnEnded | None, text: str) -> int:

@@ -44,6 +44,7 @@ class Stage:
 
     def __init__(self, sleep: Sleep | None) -> None:
         self._sleep = sleep
+        self._is_in_line = False
 
     async def tell(self, title: str, text: str) -> None:
         """A title and an explanation, with the time to read it."""
@@ -60,32 +61,39 @@ class Stage:
 
     def show(self, text: str, *, colour: str | None = None, is_dim: bool = True) -> None:
         """A line of what happens."""
+        self._end_line()
         click.echo(click.style(f"  {cut(text, columns() - 2)}", fg=colour, dim=is_dim))
 
     async def say(self, session: Session, words: str) -> list[Message]:
         """Ask, and show the answer as it comes; gives what was stored."""
         click.echo(f"  {click.style('>', fg='green')} {words}")
         stored: list[Message] = []
-        click.echo("  ", nl=False)
         async for event in session.send(words):
             await self._take(event, stored)
-        click.echo()
+        self._end_line()
         await self.wait(LOOKING_S)
         return stored
 
     async def _take(self, event: TurnEvent, stored: list[Message]) -> None:
         match event:
             case TextDelta():
-                click.echo(click.style(event.text.replace("\n", "\n  "), fg="cyan"), nl=False)
+                indent = "" if self._is_in_line else "  "
+                text = event.text.replace("\n", "\n  ")
+                click.echo(indent + click.style(text, fg="cyan"), nl=False)
+                self._is_in_line = True
                 await self.wait(WORD_S)
             case Stored():
                 stored.append(event.message)
                 for block in event.message.content:
                     if block.type in ("tool_use", "tool_result"):
-                        click.echo()
                         self.show(click.unstyle(render_block(block)).splitlines()[0])
             case _:
                 pass
+
+    def _end_line(self) -> None:
+        if self._is_in_line:
+            click.echo()
+            self._is_in_line = False
 
 
 def run_demo(*, is_fast: bool) -> int:

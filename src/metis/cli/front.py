@@ -1,12 +1,17 @@
 """Front: the group of all commands, which takes what is no command for a question."""
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 QUESTION = "ask"
 """The command that takes what is no command."""
+
+INTERRUPTED = 130
+"""The exit code of Ctrl-C."""
 
 _OWN = frozenset({"-h", "--help", "--version"})
 
@@ -22,6 +27,22 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 
 class Front(click.Group):
     """A group whose arguments are a question unless they begin with a command."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line; what cannot be read is one sentence, as every other error."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            click.echo(f"metis: {_sentence(error)}", err=True)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()  # it names a file and a line
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command for questions in front of what is no command."""
@@ -57,3 +78,12 @@ class Front(click.Group):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _sentence(error: click.UsageError) -> str:
+    """What is wrong with the arguments, and where it stands what they may be."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    told = text[:1].lower() + text[1:]
+    if type(error) is click.UsageError or error.ctx is None:
+        return told  # our own words say what to do
+    return f"{told}; `{error.ctx.command_path} --help` lists what there is"

@@ -88,6 +88,11 @@ def cli() -> None:
 @click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
 @click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@click.option(
+    "--schema",
+    metavar="FILE|JSON",
+    help="Let the answer be JSON that keeps to a JSON Schema; `{}` is any object.",
+)
 @click.option("-x", "--extract", is_flag=True, help="Print only the first block of code, if any.")
 @click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
 @STORE
@@ -98,6 +103,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     session_id: str | None,
     files: tuple[Path, ...],
     thinking: str | None,
+    schema: str | None,
     system: str | None,
     store: str | None,
     is_continued: bool,
@@ -126,6 +132,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         store=store,
         tools=tools,
         thinking=thinking,
+        schema=schema,
         system=system,
         session_id=session_id,
         is_continued=is_continued,

@@ -33,6 +33,8 @@ _COLOUR = {
     Role.SYSTEM: "magenta",
     Role.DEVELOPER: "magenta",
 }
+FREE = "local"
+"""The pricing version of what costs nothing: a model of one's own, or the simulator."""
 _TEXT_SHOWN = 2000
 _DATA_SHOWN = 60
 
@@ -110,10 +112,10 @@ def _render_result(result: ToolResultBlock) -> str:
 
 def _render_usage(usage: Usage) -> str:
     read = f" ({usage.cached_input_tokens} from cache)" if usage.cached_input_tokens else ""
-    return (
-        f"{usage.prompt_tokens} in{read} · {usage.output_tokens} out · "
-        f"${usage.cost_usd} at prices of {usage.pricing_version} · {usage.latency_ms} ms"
-    )
+    price = f"${usage.cost_usd} at prices of {usage.pricing_version}"
+    cost = "free" if usage.pricing_version == FREE else price
+    tokens = f"{usage.prompt_tokens} in{read} · {usage.output_tokens} out"
+    return f"{tokens} · {cost} · {usage.latency_ms} ms"
 
 
 def _where(kind: str, data: str) -> str:

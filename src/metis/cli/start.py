@@ -19,6 +19,7 @@ from metis.cli.failure import explain
 from metis.cli.finding import find_session
 from metis.cli.held import Held, held_with
 from metis.cli.local.running import serving
+from metis.cli.wanted_form import read_schema
 from metis.events import Bus
 from metis.events.sqlite_trace import SqliteTrace
 from metis.routing import PLACE, RulesFile
@@ -49,6 +50,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     tools: bool | None = None
     thinking: str | None = None
     """How much to think in this session, from now on."""
+    schema: str | None = None
+    """What the answer has to keep to: a JSON Schema, or the file that holds it."""
     system: str | None = None
     session_id: str | None = None
     """The session to go on with; the start of its id is enough."""
@@ -226,6 +229,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
             temperature=settings.temperature,
             max_output_tokens=settings.max_output_tokens,
             reasoning=read_thinking(settings.thinking or AUTO),
+            output=None if wish.schema is None else read_schema(wish.schema),
         ),
         workspace=_here(),
         home=places.home,

@@ -14,6 +14,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
 from metis.events import Actor, Event
 from metis.events.work import LlmCallStarted
+from metis.projection.loss import Loss
 from metis.session.affinity import with_affinity
 from metis.session.answer import (
     ABORTED,
@@ -26,7 +27,7 @@ from metis.session.answer import (
     settle,
 )
 from metis.session.conversation import Conversation
-from metis.session.facts import estimate
+from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
 from metis.session.purse import Purse
@@ -34,7 +35,7 @@ from metis.session.setup import Setup
 from metis.session.telling import Telling
 from metis.session.told import Told
 from metis.session.trace import completed, failed
-from metis.streaming import MessageComplete, StreamError
+from metis.streaming import MessageComplete, StreamError, ToolUseInputDelta, whole
 from metis.transport.failures import error_of
 from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamReader
@@ -113,7 +114,7 @@ class Calling:
 
     def tokens(self, served: Served) -> int:
         """About how many tokens the next question takes."""
-        return estimate(self._conversation.messages, self._setup.tools, served)
+        return self._told.tokens(self._conversation.messages, self._setup.tools, served)
 
     async def keep(self, messages: Sequence[Message]) -> Message:
         """Store messages of the turn and tell each; gives the first."""
@@ -167,17 +168,30 @@ class Calling:
         self, served: Served, request: WireRequest, context: RequestContext
     ) -> Message:
         """The whole answer, or the error that says why there is none."""
+        if not served.adapter.capabilities(served.id).supports_streaming:
+            return await self._at_once(served, request, context)
         end = await self._stream(served, request, context)
         if isinstance(end, MessageComplete):
             return end.message
         self._broken = None if end is None else end.message
         raise _error(end, served)
 
+    async def _at_once(
+        self, served: Served, request: WireRequest, context: RequestContext
+    ) -> Message:
+        """The answer of a model that does not stream, told as if it did."""
+        transport = self._setup.transport
+        message = await transport.complete(served.adapter, request, context, self._tell_failure)
+        for event in whole.events_of(message):
+            self._tell(event)
+        return message
+
     async def _stream(
         self, served: Served, request: WireRequest, context: RequestContext
     ) -> MessageComplete | StreamError | None:
         """Tell the answer as it comes, and give its end."""
         end: MessageComplete | StreamError | None = None
+        shows_input = served.adapter.capabilities(served.id).supports_streaming_tool_calls
         stream = self._setup.transport.stream(
             served.adapter, request, context, self._tell_failure, self._begin, tried=self._tried
         )
@@ -187,7 +201,8 @@ class Calling:
                     self._first_ms = self._since()
                 if isinstance(event, MessageComplete | StreamError):
                     end = event
-                self._tell(event)
+                if shows_input or type(event) is not ToolUseInputDelta:
+                    self._tell(event)
         return end
 
     async def _store_answer(self, message: Message, asked: Asked) -> Message | None:
@@ -231,15 +246,20 @@ class Calling:
         return 0 if asked is None else round((time.monotonic() - asked.started_s) * 1000)
 
     def _request(self, served: Served) -> WireRequest:
+        can_stream = served.adapter.capabilities(served.id).supports_streaming
         options = self._conversation.options(self._setup.options)
-        options = replace(options, model=served.id, stream=True)
+        options = replace(options, model=served.id, stream=can_stream or None)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
-        request = served.adapter.to_wire(messages, self._setup.tools, options)
-        losses = self._told.new_losses(served.id, request.losses)
+        tools, options = with_former(self._setup.tools, options, self._conversation.seen, served)
+        request = served.adapter.to_wire(messages, tools, options)
+        self._tell_losses(served, request.losses)
+        return request
+
+    def _tell_losses(self, served: Served, found: Sequence[Loss]) -> None:
+        losses = self._told.new_losses(served.id, found)
         if losses:
             self._tell(Lost(turn_id=self._turn_id, model=served.id, losses=losses))
-        return request
 
     def _context(self, served: Served) -> RequestContext:
         return RequestContext(
@@ -248,6 +268,8 @@ class Calling:
             provider=served.adapter.name,
             created_at=self._setup.now(),
             tools=tuple(tool.name for tool in self._setup.tools),
+            output=self._setup.options.output,
+            tell=lambda loss: self._tell_losses(served, [loss]),
         )
 
     async def check_budget(self) -> None:

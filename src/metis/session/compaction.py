@@ -12,7 +12,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import Usage
 from metis.events.work import SessionCompacted
 from metis.session.conversation import Conversation
-from metis.session.facts import ORIGIN, estimate, text_tokens, words_of
+from metis.session.facts import ORIGIN, text_tokens, words_of
 from metis.session.models import Served
 from metis.session.setup import Setup
 from metis.session.summing import SPARE, Summing, Written
@@ -96,7 +96,7 @@ class Compaction:
         return count
 
     def _tokens(self, served: Served) -> int:
-        return estimate(self._conversation.messages, self._setup.tools, served)
+        return self._told.tokens(self._conversation.messages, self._setup.tools, served)
 
     def _first_kept(self, messages: list[Message], served: Served, *, tightly: bool) -> int:
         """Where the part begins that stays: never between a call and its results.

@@ -44,6 +44,10 @@ UNSEEN = "session.usage"
 """The kind of the entry for a call that cost something and left no message."""
 
 
+DELEGATED = "session.worker"
+"""The kind of the entry for a worker that is done, and what it has cost."""
+
+
 class SessionCost(Struct, frozen=True):
     """What a session has cost, exactly."""
 
@@ -78,6 +82,8 @@ class Conversation:
         self._seen = Seen()
         self._calls: set[str] = set()
         self._costs: dict[str, Decimal] = {}
+        self.delegated_usd = Decimal(0)
+        """What workers have cost, which are sessions of their own."""
         self._unpriced: set[str] = set()
         for entry in entries:
             self._take(entry)
@@ -209,6 +215,8 @@ class Conversation:
             self.pinned = None
         elif kind == UNSEEN:
             self._spend(*usage_in(data))
+        elif kind == DELEGATED:
+            self.delegated_usd += Decimal(data["cost_usd"])
         elif kind == BUDGET:
             limit = data["session_usd"]
             self._limit_usd = None if limit is None else Decimal(limit)

@@ -69,6 +69,8 @@ class Worker(Struct, frozen=True):
     """A session that was opened for a task, and the tools that it was to have and has not."""
 
     session: Session
+    settle: Callable[[], Awaitable[None]]
+    """Keeps what the worker has cost, when it is done or was stopped."""
     missing_tools: tuple[str, ...] = ()
 
 
@@ -143,7 +145,7 @@ class Delegate:
             )
         )
         try:
-            answer = await self._answer(task, worker.session, check)
+            answer = await self._answer(task, worker, check)
         except BaseException as error:
             _tell_failure(trace, started, worker.session, context, error)
             raise
@@ -151,10 +153,10 @@ class Delegate:
         value = {"session_id": worker.session.id, "cost_usd": str(_cost(worker.session))}
         return said(answer, value=value)
 
-    async def _answer(self, task: Task, session: Session, check: ToolSet | None) -> str:
+    async def _answer(self, task: Task, worker: Worker, check: ToolSet | None) -> str:
         try:
             async with asyncio.timeout(self._limit_s):
-                message = await session.ask(task.words)
+                message = await worker.session.ask(task.words)
         except TimeoutError:
             text = f"The worker was stopped after {self._limit_s:g} s."
             raise WorkerFailedError(text, "timeout") from None
@@ -168,7 +170,8 @@ class Delegate:
             text = f"The worker failed: {type(error).__name__}."
             raise WorkerFailedError(text, "worker_error") from None
         finally:
-            await session.end()
+            await worker.session.end()
+            await worker.settle()
         return _checked(message, check)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -9,7 +10,7 @@ from metis.canonical.ids import new_ulid
 from metis.events import Budget
 from metis.events.work import SessionCreated
 from metis.session.context import Context, instructions
-from metis.session.conversation import Conversation
+from metis.session.conversation import DELEGATED, Conversation
 from metis.session.delegate import Task, Worker
 from metis.session.session import Session
 from metis.session.setup import Setup
@@ -78,6 +79,7 @@ class Hiring:
                 budget=self._budget(),
                 options=replace(
                     setup.options,
+                    output=None,  # what the planner has to give is not what a worker has to
                     max_output_tokens=task.max_tokens or setup.options.max_output_tokens,
                 ),
                 skills=(),
@@ -88,13 +90,28 @@ class Hiring:
             reopen=self._reopen,
         )
         self._workers.append(session)
-        return Worker(session, tuple(sorted(set(wanted or ()) - set(names))))
+        missing = tuple(sorted(set(wanted or ()) - set(names)))
+        return Worker(session, partial(self._settle, session), missing)
+
+    async def _settle(self, worker: Session) -> None:
+        """Count what a worker has cost against the limits of the session that hired it."""
+        self._workers.remove(worker)
+        await self._conversation.note(
+            SidecarEntry(
+                id=new_ulid(),
+                session_id=self._conversation.id,
+                created_at=self._setup.now(),
+                kind=DELEGATED,
+                data={"session_id": worker.id, "cost_usd": str(worker.cost().total_usd)},
+            )
+        )
 
     def _budget(self) -> Budget:
-        """What the session and its other workers have left over."""
+        """What the session, its former workers and those at work have left over."""
         budget = self._conversation.budget(self._setup.budget)
         if budget.session_usd is None:
             return budget
         spent = [each.cost().total_usd for each in (self._conversation, *self._workers)]
+        spent.append(self._conversation.delegated_usd)
         left = max(Decimal(0), budget.session_usd - sum(spent, Decimal(0)))
         return replace(budget, session_usd=left)

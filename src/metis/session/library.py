@@ -61,8 +61,10 @@ class Metis:
         keys = Keys(options.keys, file=options.key_file)
         models = Models(
             base_urls={**self._simulated(), **options.base_urls},
+            accounts=options.accounts,
             keys=keys,
             is_free=options.is_free,
+            hides_ids=options.hides_ids,
         )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)

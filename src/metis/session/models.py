@@ -43,29 +43,39 @@ class Served(Struct, frozen=True):
 class Models:
     """All models that can be asked; those that no table lists are taken as their host assumes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all by name
         self,
         *,
         base_urls: Mapping[str, str] | None = None,
+        accounts: Mapping[str, str] | None = None,
         keys: Keys | None = None,
         catalog: Catalog | None = None,
         is_free: bool = False,
+        hides_ids: bool = False,
     ) -> None:
         known = catalog or shipped_catalog()
         self._urls = dict(base_urls or {})
+        self._accounts = dict(accounts or {})
         self._keys = keys or Keys()
         self._is_free = is_free
+        self._hides_ids = hides_ids
         self._adapters: dict[str, Adapter] = {}
         self._told: set[str] = set()
         self._entries = dict(known.entries)
         self.catalog = Catalog(entries=self._entries, aliases=known.aliases)
         """The models of the tables, and those that were asked for beside them."""
         for name in self._urls:
-            adapters.get(name)
+            adapters.profile_of(name)  # or the error that there is no such provider
 
     def apart(self) -> "Models":
         """The same models behind adapters of their own, which remember one conversation."""
-        other = Models(base_urls=self._urls, keys=self._keys, is_free=self._is_free)
+        other = Models(
+            base_urls=self._urls,
+            accounts=self._accounts,
+            keys=self._keys,
+            is_free=self._is_free,
+            hides_ids=self._hides_ids,
+        )
         other.catalog, other._entries, other._told = self.catalog, self._entries, self._told
         return other
 
@@ -114,8 +124,8 @@ class Models:
         found = self._adapters.get(provider)
         if found is None:
             profile = adapters.profile_of(provider)
-            url = self._urls.get(provider, profile.base_url)
-            found = self._adapters[provider] = Adapter(replace(profile, base_url=url))
+            moved = profile.moved(self._urls.get(provider), self._accounts.get(provider))
+            found = self._adapters[provider] = Adapter(replace(moved, hides_ids=self._hides_ids))
         return found
 
 

@@ -17,6 +17,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     base_urls: Mapping[str, str] = {}
     """Other addresses of providers, by the name of the adapter."""
+    accounts: Mapping[str, str] = {}
+    """A word for whose keys are used, by the name of the adapter: seals of one go to no other."""
     keys: Mapping[str, str | Sequence[str]] = {}
     """Keys by the name of the adapter; else they come from the environment."""
     key_file: Path | None = None
@@ -39,6 +41,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """What models may call; None is no tool at all."""
     confirmation: Confirmation | None = None
     """Who is asked before a call that changes something; nobody lets none of them run."""
+    hides_ids: bool = False
+    """Whether models see hashes in the place of our ids of calls."""
     simulate: bool = False
     """Whether a simulator on this machine answers in the place of every provider."""
     is_free: bool = False

@@ -24,7 +24,8 @@ class Purse:
             BudgetExceededError: a limit is reached.
         """
         budget = self._conversation.budget(self._setup.budget)
-        spent = Spent(session_usd=self._conversation.cost().total_usd)
+        own = self._conversation
+        spent = Spent(session_usd=own.cost().total_usd + own.delegated_usd)
         if budget.day_usd is not None or budget.month_usd is not None:
             spent = await self._setup.spending.spent(spent.session_usd)
         verdict = judge(budget, spent, warned=self._told.warned)

@@ -11,7 +11,7 @@ from metis.events import Event
 from metis.routing import Decision, Reason, TurnFacts
 from metis.routing.told import route_decided
 from metis.session.conversation import Conversation
-from metis.session.facts import estimate, facts_of, needed, words_of
+from metis.session.facts import facts_of, needed, words_of
 from metis.session.models import Served
 from metis.session.notices import Routed
 from metis.session.setup import Setup
@@ -116,7 +116,7 @@ class Route:
 
     def _sized(self, facts: TurnFacts, served: Served) -> TurnFacts:
         messages, tools = self._conversation.messages, self._setup.tools
-        tokens = estimate(messages, tools, served)
+        tokens = self._told.tokens(messages, tools, served)
         least = tokens
         if self._setup.compact_at is not None:
             least = min(tokens, needed(messages, tools, served))

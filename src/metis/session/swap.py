@@ -13,6 +13,7 @@ from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
 from metis.routing import Failure, Reason
 from metis.session.facts import facts_of
+from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.seen import Seen
 from metis.session.setup import Setup
@@ -49,14 +50,16 @@ class Preview(Struct, frozen=True, kw_only=True):
 def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Preview:
     """Look at a history with the eyes of another model; nothing is changed or told."""
     tokens = served.adapter.estimate_input_tokens(messages, setup.tools, model=served.id)
-    facts = facts_of(Seen(messages), setup.tools, setup.now())
+    seen = Seen(messages)
+    facts = facts_of(seen, setup.tools, setup.now())
     facts = replace(facts, estimated_input_tokens=tokens)
     failure = setup.router.check(served.id, facts)
     losses: Sequence[Loss] = ()
     try:
         options = replace(setup.options, model=served.id)
         asked = _with_question(messages, setup.now())
-        losses = served.adapter.preview(asked, setup.tools, options).losses
+        tools, options = with_former(setup.tools, options, seen, served)
+        losses = served.adapter.preview(asked, tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
         return Preview(

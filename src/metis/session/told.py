@@ -6,10 +6,13 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from metis.canonical.errors import ContextOverflowError
+from metis.canonical.message import Message
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
+from metis.canonical.tools import ToolDefinition
 from metis.events.house import BudgetScope
 from metis.projection.loss import Loss
 from metis.routing import ChainEntry
+from metis.session.facts import estimate
 from metis.session.models import Served
 from metis.session.repair import Repairs
 
@@ -27,6 +30,7 @@ class Told:
         """The model before the last swap, until a turn has told of it."""
         self._losses: set[tuple[str, str, str, str]] = set()
         self._windows: dict[str, int] = {}
+        self._counted = ("", 0, 0, "", ""), 0
         self.warned: dict[BudgetScope, Decimal] = {}
         """The part of each budget that was warned of last."""
 
@@ -39,6 +43,16 @@ class Told:
                 self._losses.add(key)
                 new.append(loss)
         return tuple(new)
+
+    def tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], served: Served
+    ) -> int:
+        """About how many tokens a request takes; several ask before each question."""
+        first, last = (messages[0].id, messages[-1].id) if messages else ("", "")
+        key = (served.id, len(messages), len(tools), first, last)
+        if self._counted[0] != key:
+            self._counted = key, estimate(messages, tools, served)
+        return self._counted[1]
 
     def window(self, served: Served) -> int:
         """How many tokens a model takes: as tables have it, or less if it has refused so many."""

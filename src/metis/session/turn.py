@@ -51,7 +51,7 @@ class Turn:
         self,
         setup: Setup,
         conversation: Conversation,
-        content: Sequence[ContentBlock],
+        content: Sequence[ContentBlock] | None,
         *,
         override: str | None,
         told: Told,
@@ -61,7 +61,8 @@ class Turn:
         """What happens, in order; None is the last, after an error if there was one."""
         self._setup = setup
         self._conversation = conversation
-        self._content = tuple(content)
+        self._content = None if content is None else tuple(content)
+        """What the user says; None answers what was said before."""
         self._override = override
         self._told = told
         self._trace = Trace(setup.bus, conversation.id, self.id)
@@ -114,14 +115,7 @@ class Turn:
 
     async def _start(self) -> TurnFacts:
         """Store what the user said, and tell it; gives what the choice of a model depends on."""
-        message = Message(
-            id=new_ulid(),
-            session_id=self._conversation.id,
-            role=Role.USER,
-            content=self._content,
-            created_at=self._setup.now(),
-        )
-        (stored,) = await self._conversation.keep(message)
+        stored = await self._question()
         facts = self._route.facts(stored, self._override)
         self._started = self._calling.parent = self._trace.emit(
             events.TurnStarted(
@@ -134,6 +128,21 @@ class Turn:
         )
         self._tell(TurnStarted(turn_id=self.id, message=stored))
         return facts
+
+    async def _question(self) -> Message:
+        """What is to be answered, in the store."""
+        if self._content is None:
+            said = reversed(self._conversation.messages)
+            return next(message for message in said if message.role is Role.USER)
+        message = Message(
+            id=new_ulid(),
+            session_id=self._conversation.id,
+            role=Role.USER,
+            content=self._content,
+            created_at=self._setup.now(),
+        )
+        (stored,) = await self._conversation.keep(message)
+        return stored
 
     async def _ask(self, chosen: Chosen) -> tuple[Message | None, Chosen]:
         """One answer: from a shorter or repaired history, or by another model, if need be."""

@@ -10,6 +10,7 @@ from metis.canonical.blocks import InvalidInput
 from metis.canonical.tool_schema import describe
 
 _read_any = msgspec.json.Decoder().decode
+_write = msgspec.json.Encoder(order="deterministic").encode
 _CLOSER = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
 _BORDER = re.compile(r"[][{},]")
@@ -43,6 +44,18 @@ def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     if isinstance(value, dict):
         return value, None  # pyright: ignore[reportUnknownVariableType] - JSON has string keys, and a cast costs time
     return {}, InvalidInput(raw=text, error=f"not an object but {describe(value)}")
+
+
+def read_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | None, bool]:
+    """The same, and whether the text is just what we would write for that input."""
+    try:
+        data = text.encode()
+        value = _read_any(data)
+    except (ValueError, RecursionError):
+        return *read_arguments(text), False
+    if type(value) is not dict:
+        return *read_arguments(text), False
+    return cast("dict[str, Any]", value), None, _write(value) == data
 
 
 def split_arguments(text: str) -> list[dict[str, Any]]:

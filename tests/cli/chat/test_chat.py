@@ -365,6 +365,15 @@ def test_a_swap_that_changes_the_form_only_is_not_asked_about(
     assert "in another form" not in answered(chat, "say on", "on\n").partition("say on")[2]
 
 
+def test_an_answer_goes_to_the_clipboard_of_the_terminal(chat: Terminal) -> None:
+    chat.send("/copy")
+    chat.wait_for("There is no answer to copy yet.")
+    answered(chat, "say hoot hoot", "hoot hoot\n")
+    chat.send("/copy")
+    chat.wait_for("9 letters are in the clipboard")
+    assert b"\x1b]52;c;" + base64.b64encode(b"hoot hoot") + b"\x07" in chat.raw
+
+
 FAILS = {
     "sim: 400": "anthropic refused (",
     "sim: 401": "mend it and /retry, or take another model with /model.",

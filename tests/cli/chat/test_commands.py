@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from metis.cli.chat.commands import COMMANDS, LEAVING
+from metis.cli.chat.commands import COMMANDS, ELSEWHERE, LEAVING
 from metis.cli.chat.screen import Screen
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text()
@@ -22,6 +22,12 @@ def test_the_pictures_of_the_guide_are_there() -> None:
 def test_every_line_of_help_fits_eighty_columns() -> None:
     widest = max(len(f"/{each.name} {each.usage}") for each in COMMANDS.values())
     assert all(widest + 2 + len(each.help) <= 80 for each in COMMANDS.values())
+
+
+def test_what_other_programs_have_leads_to_a_command_of_ours() -> None:
+    assert not ELSEWHERE.keys() & COMMANDS.keys()
+    for told in ELSEWHERE.values():
+        assert set(re.findall(r"/(\w+)", told)) <= COMMANDS.keys()
 
 
 def test_a_pipe_is_no_screen(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from metis.version import __version__
 
 log = logging.getLogger("metis.chat")
 
+DRAWING_S = 0.1
+"""How long the first prompt has the processor for itself."""
 TERMINATED = 143
 """The exit code of a program that was told to end."""
 
@@ -73,6 +75,7 @@ class Chat:
     async def _prepare(self) -> None:
         """Load behind the first prompt what the first answer needs; it may also fail by itself."""
         try:
+            await asyncio.sleep(DRAWING_S)
             await asyncio.to_thread(_load)
             await self._talk.library.prepare()
         except (MetisError, OSError) as error:

@@ -89,6 +89,11 @@ class Screen:
         self._file.write(harmless(text))
         self._file.flush()
 
+    def steer(self, sequence: str) -> None:
+        """Tell the terminal something that is not seen."""
+        self._file.write(sequence)
+        self._file.flush()
+
     def resized(self) -> None:
         """Trust nothing of what stands in the rows that are not finished; draw all of them next."""
         self._live = [_UNKNOWN] * len(self._live)

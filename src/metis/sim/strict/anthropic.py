@@ -49,11 +49,21 @@ def check(wire: Wire, case: Case) -> None:
         _check_message(message, f"messages.{index}", case, is_last=index == len(messages) - 1)
     require(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
     _check_calls(messages)
+    _check_defined(wire, messages)
     _check_thinking(wire, messages)
     marks = sum(1 for _ in _marks(wire))
     require(
         marks <= _MOST_MARKS,
         f"A maximum of 4 blocks with cache_control may be provided. Found {marks}.",
+    )
+
+
+def _check_defined(wire: Wire, messages: list[Wire]) -> None:
+    parts = (part for message in messages for part in objects(message.get("content")))
+    has_calls = any(part.get("type") in ("tool_use", "tool_result") for part in parts)
+    require(
+        wire.get("tools") or not has_calls,
+        "Requests which include `tool_use` or `tool_result` blocks must define tools",
     )
 
 

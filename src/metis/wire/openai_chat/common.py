@@ -20,8 +20,8 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import made
-from metis.streaming.arguments import read_arguments
-from metis.wire.openai_chat.parts import PROTOCOL, write_json
+from metis.streaming.arguments import read_exactly
+from metis.wire.openai_chat.parts import PROTOCOL
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import CallIds
 
@@ -238,9 +238,9 @@ class TurnReader:
                 return False
             ours = of_call(own)
             theirs[ours] = own
-            arguments, invalid = read_arguments(text)
+            arguments, invalid, is_exact = read_exactly(text)
             blocks.append(_make_call(ours, name, arguments, invalid))
-            if write_json(arguments) != text.encode():
+            if not is_exact:
                 wire = {"arguments": text, "name": name}
                 odd[ours] = {"function": wire, "id": own, "type": "function"}
         spelling["ids"] = theirs

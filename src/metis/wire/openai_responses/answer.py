@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.value import made
-from metis.wire.openai_responses.calls import read_exactly
+from metis.streaming.arguments import read_exactly
 from metis.wire.shape import Wire
 from metis.wire.tool_ids import canonical_tool_id
 

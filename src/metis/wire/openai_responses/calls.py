@@ -6,11 +6,11 @@ arguments as they were written, or the whole item if it is of a kind of its own.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from metis.canonical.blocks import InvalidInput, ToolResultBlock, ToolUseBlock
 from metis.canonical.value import made
-from metis.streaming.arguments import read_arguments
+from metis.streaming.arguments import read_arguments, read_exactly
 from metis.wire.openai_responses.client_tools import (
     BY_CALL,
     ClientTool,
@@ -18,7 +18,7 @@ from metis.wire.openai_responses.client_tools import (
     read_client_call,
 )
 from metis.wire.openai_responses.output import encode_output
-from metis.wire.openai_responses.parts import read_json, write_json
+from metis.wire.openai_responses.parts import write_json
 from metis.wire.shape import Wire, maybe_object, maybe_text
 from metis.wire.tool_ids import CallIds, derived_id
 
@@ -76,18 +76,6 @@ def _decode_common(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] 
     if not is_exact:
         extra["arguments"] = text
     return _make_call(ids.of_call(theirs), name, arguments, invalid), theirs, extra
-
-
-def read_exactly(text: str) -> tuple[Mapping[str, Any], InvalidInput | None, bool]:
-    """The input of a call, what is wrong with it, and whether we would write it just so."""
-    try:
-        data = text.encode()
-        value = read_json(data)
-    except (ValueError, RecursionError):
-        return *read_arguments(text), False
-    if type(value) is not dict:
-        return *read_arguments(text), False
-    return cast("Wire", value), None, write_json(value) == data
 
 
 def read_call(wire: Wire) -> Read | None:

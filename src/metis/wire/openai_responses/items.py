@@ -140,8 +140,11 @@ class Run:
 
 
 def _thought_key(block: Thought, before: Sequence[ContentBlock]) -> str:
-    """The name of a thought in its run: the provider's, or its number."""
-    return block.id or f"#{sum(isinstance(each, Thought) for each in before)}"
+    """The name of a thought in its run: the provider's, or its number if that is no name."""
+    own, others = block.id, [each for each in before if isinstance(each, Thought)]
+    if own and all(each.id != own for each in others):
+        return own
+    return f"#{len(others)}"
 
 
 def _picture(wire: Wire, issuer: str) -> ArtifactBlock | None:

@@ -2,7 +2,7 @@
 
 import difflib
 
-from metis.cli.chat.commands import about, conversation, export, model, money, sessions, tools
+from metis.cli.chat.commands import about, conversation, copy, export, model, money, sessions, tools
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.commands.help import help_command
 from metis.cli.chat.talk import Talk
@@ -10,26 +10,37 @@ from metis.cli.chat.talk import Talk
 __all__ = ["COMMANDS", "Command", "run_command"]
 
 LEAVING = ("quit", "exit", "q")
+_NEW, _THINKING = "/new begins anew.", "/thinking LEVEL sets how much is thought."
+_FILES, _EDITOR = "write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
 ELSEWHERE = {
-    "clear": "new",
-    "reset": "new",
-    "undo": "rewind",
-    "tokens": "context",
-    "usage": "cost",
-    "save": "export",
-    "load": "resume",
-    "history": "sessions",
-    "reasoning": "thinking",
-    "think": "thinking",
-    "compress": "compact",
-    "redo": "retry",
+    "add": _FILES,
+    "attach": _FILES,
+    "clear": _NEW,
+    "compress": "/compact sums up what is old.",
+    "edit": _EDITOR,
+    "editor": _EDITOR,
+    "file": _FILES,
+    "history": "/sessions lists conversations, /rewind the turns of this one.",
+    "load": "/resume goes on with a conversation.",
+    "multi": "Alt-Enter begins another line.",
+    "reasoning": _THINKING,
+    "reasoning-effort": _THINKING,
+    "redo": "/retry asks again.",
+    "reset": _NEW,
+    "save": "/export writes this one to a file; it is kept anyway.",
+    "think": _THINKING,
+    "think-tokens": _THINKING,
+    "tokens": "/context says how full the window is.",
+    "undo": "/rewind lists the turns and goes back to before one.",
+    "usage": "/cost says what was used.",
 }
-"""What other programs call the same."""
+"""What other programs have, and what it is here."""
 
 _ALL = (
     *model.COMMANDS,
     *conversation.COMMANDS,
     *sessions.COMMANDS,
+    *copy.COMMANDS,
     *export.COMMANDS,
     *money.COMMANDS,
     *about.COMMANDS,
@@ -56,7 +67,5 @@ async def run_command(talk: Talk, text: str) -> bool:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-    if name in ELSEWHERE:
-        near = [ELSEWHERE[name]]
     hint = f"did you mean /{near[0]}?" if near else "/help lists all."
-    return f"There is no command /{name}; {hint}"
+    return f"There is no command /{name}; {ELSEWHERE.get(name, hint)}"

@@ -1,0 +1,46 @@
+"""What can be said, and answers to what was said before."""
+
+import pytest
+
+from build import text
+from metis.canonical import Role, validate_session
+from metis.canonical.errors import NoTurnError, ServerError
+from metis.session import Metis, TurnEnded
+from metis.session.facts import words_of
+from session.fake import Fake, say, serving
+from session.kit import SONNET, options
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.row("GX-03")
+@pytest.mark.parametrize(
+    ("said", "count"), [("hello", 1), (["one", "two"], 2), ([text("one"), "two", text("3")], 3)]
+)
+async def test_words_lists_of_words_and_blocks_can_be_said(
+    url: str, said: str | list[str], count: int
+) -> None:
+    async with serving(Fake()) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model=SONNET)
+        assert await session.ask(said) is not None
+        assert [block.type for block in session.messages[0].content] == ["text"] * count
+
+
+@pytest.mark.row("GX-03")
+async def test_an_answer_goes_on_from_the_last_turn(url: str) -> None:
+    down = say(status=500, error="oh")
+    async with serving(Fake(down, say("here I am"))) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model=SONNET)
+        with pytest.raises(NoTurnError):
+            session.respond()
+        with pytest.raises(ServerError):
+            await session.ask("are you there?")
+        events = [event async for event in session.respond(model="openai:gpt-5")]
+        assert isinstance(events[-1], TurnEnded)
+        assert events[-1].message is not None
+        assert words_of(events[-1].message.content).strip() == "here I am"
+        assert [each.role for each in session.messages] == [Role.USER, Role.ASSISTANT]
+        assert session.messages[-1].metadata.model == "openai:gpt-5"
+        with pytest.raises(NoTurnError):
+            session.respond()
+        assert validate_session(await m.store.messages(session.id)) == []

@@ -1,0 +1,76 @@
+"""Models that do not stream, or do not stream the arguments of their calls."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from metis.adapters import Adapter
+from metis.canonical import Role, StopReason
+from metis.catalog.models import AdapterCapabilities
+from metis.session import CallFailed, Metis, TurnEnded
+from metis.sim import Simulator
+from metis.streaming import (
+    Accumulator,
+    MessageComplete,
+    TextDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from metis.transport import Retry
+from session.faults import MODELS, check_whole, options_for
+from session.kit import events_of
+
+pytestmark = pytest.mark.anyio
+WHOLE = ("openai:gpt-5-pro", "openai-responses:o1-pro")
+
+
+@pytest.mark.row("M-209")
+@pytest.mark.parametrize("model", WHOLE)
+async def test_a_model_that_does_not_stream_is_asked_for_the_whole_answer(
+    url: str, model: str
+) -> None:
+    async with Simulator() as sim:
+        retry = Retry(attempts=2, first_s=0.01)
+        async with Metis(url, options_for(sim.base_url, retry=retry)) as m:
+            session = await m.session(model=model)
+            events = await events_of(session, "Read a.txt")
+            assert isinstance(events[-1], TurnEnded)
+            assert events[-1].stop_reason is StopReason.END_TURN
+            roles = [each.role for each in session.messages]
+            assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+            assert any(isinstance(each, TextDelta) for each in events)
+            for end in (each for each in events if isinstance(each, MessageComplete)):
+                summed = Accumulator()
+                for each in events:
+                    if getattr(each, "message_id", None) == end.message_id:
+                        summed.add(each)  # pyright: ignore[reportArgumentType] - only those of the stream have it
+                assert summed.content == end.message.content
+            again = await events_of(session, "sim: 529 0 x1")
+            assert [type(each) for each in again].count(CallFailed) == 1
+            check_whole(await m.store.messages(session.id))
+        assert not any(json.loads(asked.body).get("stream") for asked, _ in sim.service.seen)
+
+
+@pytest.mark.row("M-210")
+@pytest.mark.parametrize("model", MODELS)
+async def test_the_arguments_of_a_call_come_whole_where_they_are_not_streamed(
+    url: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:
+        usual = await events_of(await m.session(model=model), "Read a.txt")
+        known = m.models.served(model).adapter.capabilities(model)
+        less = replace(known, supports_streaming_tool_calls=False)
+
+        def capabilities(_adapter: Adapter, _model: str) -> AdapterCapabilities:
+            return less
+
+        monkeypatch.setattr(Adapter, "capabilities", capabilities)
+        events = await events_of(await m.session(model=model), "Read a.txt")
+    kinds = [type(each) for each in events]
+    assert ToolUseInputDelta not in kinds
+    assert kinds.count(ToolUseStart) == kinds.count(ToolUseEnd) == 1
+    (end,) = [each for each in events if isinstance(each, ToolUseEnd)]
+    assert end.final_input == {"path": "a.txt"}
+    assert [type(each) for each in usual].count(ToolUseEnd) == 1
