@@ -139,5 +139,6 @@ def test_a_history_with_glued_arguments_stays_one_call() -> None:
     body: dict[str, Any] = {"messages": [asked, said, answered]}
     request = OPENAI.from_wire_request(body, CONTEXT)
     assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body
-    away = adapters.get("anthropic").to_wire(request.messages)
+    write = ToolDefinition("write", "Writes.", {"type": "object"}, SideEffects.WRITE)
+    away = adapters.get("anthropic").to_wire(request.messages, (write,))
     assert [loss.path for loss in away.losses] == ["$.content[0].input", "$.content[0]"]

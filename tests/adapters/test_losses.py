@@ -28,6 +28,7 @@ COMPATIBLE = adapters.get("openai-compatible")
 NAMES = adapters.names()
 CONTEXT = RequestContext(session_id="sess_losses")
 A = call("f", tool_id(1), a=1)
+TOOL_A = ToolDefinition("f", "Does it.", {"type": "object", "properties": {}}, SideEffects.READ)
 
 
 def told(wire: WireRequest) -> list[tuple[str, str]]:
@@ -115,6 +116,7 @@ def test_what_stands_beside_a_call_is_told() -> None:
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": None, "tool_calls": [asked]},
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
+        tools=[{"type": "function", "function": {"name": "f", "parameters": TOOL_A.input_schema}}],
     )
     assert told(wire) == [("key", "$.content[0].extra_content")]
 
@@ -220,7 +222,7 @@ def test_an_image_of_a_tool_is_shown_behind_the_results() -> None:
     kinds = [part["type"] for part in sent[3]["content"]]
     assert kinds == ["text", "image_url"]
     assert told(wire) == [("image", "$.content[0].content[1]")]
-    assert ANTHROPIC.to_wire(talk).losses == []
+    assert ANTHROPIC.to_wire(talk, [TOOL_A]).losses == []
 
 
 def hinted(message: Message, *hints: CacheHint) -> Message:
@@ -238,7 +240,7 @@ def test_hints_become_marks_where_there_are_marks() -> None:
         hinted(user(text("a"), text("b")), CacheHint(after=1)),
         hinted(user("c"), hint),
     ]
-    wire = ANTHROPIC.to_wire(talk)
+    wire = ANTHROPIC.to_wire(talk, [TOOL_A])
     body = json.loads(wire.body)
     assert wire.losses == []
     assert body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}

@@ -319,7 +319,7 @@ def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
         assistant(call("f", first), metadata=provenance(provider="openai", model="openai:gpt-5")),
         tool("ok", answers=first),
     ]
-    body, losses = asked("anthropic", "claude-haiku-4-5", *foreign, reasoning="low")
+    body, losses = asked("anthropic", "claude-haiku-4-5", *foreign, tools=[TOOL], reasoning="low")
     assert said(body) == {"thinking": {"type": "disabled"}}
     assert losses[-1:] == ALTERED
     body, _ = asked("anthropic", "claude-opus-4-6", *foreign, reasoning="low")
@@ -328,7 +328,7 @@ def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
     assert said(body)["thinking"]["type"] == "enabled"
     signed = thinking("hm", signature=Seal(b"k").sign("hm"))
     own = [user("go"), assistant(signed, call("f", first)), tool("ok", answers=first)]
-    body, losses = asked("anthropic", "claude-haiku-4-5", *own, reasoning="low")
+    body, losses = asked("anthropic", "claude-haiku-4-5", *own, tools=[TOOL], reasoning="low")
     assert said(body)["thinking"]["type"] == "enabled"
     assert losses == []
 

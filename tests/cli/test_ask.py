@@ -148,6 +148,17 @@ def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.Monk
     assert _chosen(None, SIMULATED, "nobody:x", "nonsense") == "openai:gpt-5"
 
 
+def test_credentials_of_aws_make_nobody_the_usual_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many have them for other things; who wants Bedrock names it, or gives a key of its own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE12345")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    assert _chosen(None) == SIMULATED
+    model = "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    assert _chosen(model) == model
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "none")
+    assert (_chosen(None) or "").startswith("bedrock:")
+
+
 def test_a_key_of_the_file_counts(home: Path) -> None:
     keys = home / "keys.toml"
     keys.write_text('[keys]\ngroq = "none"\n')
@@ -275,6 +286,15 @@ def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:
     assert done.stderr.startswith("metis: ")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_answer_of_another_form_is_printed_and_told() -> None:
+    """DeepSeek's reasoner is only asked in words, and the simulator does not listen to those."""
+    schema = '{"type":"array","items":{"type":"integer"}}'
+    done = run("-m", "sim:deepseek-reasoner", "--no-tools", "--schema", schema, "say hello")
+    assert done.exit_code == 1
+    assert done.stdout
+    assert done.stderr.splitlines()[-1].startswith("metis: the")
 
 
 def test_the_last_conversation_has_a_name() -> None:

@@ -1,5 +1,6 @@
 """A decoder holds the message that comes, the frame that is cut, and nothing else."""
 
+import base64
 import tracemalloc
 from collections.abc import Iterable, Iterator
 
@@ -14,6 +15,7 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
+from metis.streaming.event_stream import write_frame
 from metis.wire.call import RequestContext
 
 CONTEXT = RequestContext(session_id="sess_long")
@@ -66,12 +68,21 @@ def test_a_long_answer_is_held_once(name: str) -> None:
     assert held < 2.5 * letters + ROOM
 
 
+def silence(adapter: Adapter) -> bytes:
+    """About a thousand bytes that say nothing."""
+    if adapter.profile.framed:
+        ping = b'{"type":"ping"%b}' % (b" " * 750)
+        payload = b'{"bytes":"%b"}' % base64.b64encode(ping)
+        return write_frame({":message-type": "event", ":event-type": "chunk"}, payload)
+    is_lines = adapter.profile.protocol == "ollama"
+    return b"\n" * 1000 if is_lines else b": keep-alive %b\n\n" % (b"." * 1000)
+
+
 @pytest.mark.parametrize("name", adapters.names())
 def test_frames_that_say_nothing_leave_nothing(name: str) -> None:
     adapter = adapters.get(name)
     start, word = frames(adapter, [MessageStart(ID, "m", "resp_1"), TextDelta(ID, 0, "lit")])
-    is_lines = adapter.profile.protocol == "ollama"
-    comment = b"\n" * 1000 if is_lines else b": keep-alive %b\n\n" % (b"." * 1000)
+    comment = silence(adapter)
     chunks = (start, *(comment for _ in range(LONG // len(comment))), word)
     held, came, letters = peak(adapter, chunks)
     assert came > LONG * 0.9

@@ -10,10 +10,13 @@ from msgspec.structs import replace
 from metis.adapters.answer_calls import CallReader, CallReading
 from metis.adapters.asked import Asked, is_own
 from metis.adapters.codecs import CODECS
+from metis.adapters.definitions import used_tools
 from metis.adapters.dialect import Dialect
 from metis.adapters.estimate import Estimate
+from metis.adapters.framed import FramedReader, FramedWriter
 from metis.adapters.hiding import hidden
 from metis.adapters.memory import Memory, Sent
+from metis.adapters.misplaced import Misplaced, MisplacedReader
 from metis.adapters.model import Model, model_of
 from metis.adapters.naming import wire_model
 from metis.adapters.profile import Profile
@@ -27,12 +30,20 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
-from metis.projection.loss import Loss
+from metis.projection.loss import Change, Loss
 from metis.projection.project import project, project_more
+from metis.projection.scaling import image_count
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
-from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, WireRequest
+from metis.wire.call import (
+    AdapterOptions,
+    CanonicalRequest,
+    RequestContext,
+    ToolChoice,
+    WireRequest,
+)
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
+from metis.wire.output import OutputFormat
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import (
     NOTHING,
@@ -105,11 +116,17 @@ class Adapter:
         taken, sent = asked.taken, asked.sent
         said = asked.conversation(messages)
         told = self._told(said, model, self._target(model, taken))
-        body = told.turns.body(sent, taken)
+        undefined: Sequence[ToolDefinition] = ()
+        if not sent and self.profile.needs_definitions and not is_own(options, self.profile):
+            undefined = self._undefined(told, model, taken)
+        if undefined:
+            sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
+        body = told.turns.body(sent, taken if not self.profile.body_keys else self._said(taken))
         if told.calls is not None and not _is_begun(said):
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
+        unplaced += (_stand_in(tool) for tool in undefined)
         lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
         return WireRequest(
             path=path,
@@ -117,6 +134,24 @@ class Adapter:
             body=body,
             losses=[*told.losses, *lost],
         )
+
+    def _said(self, taken: AdapterOptions) -> AdapterOptions:
+        """The options as a body says them that does not say what the path does."""
+        profile, own = self.profile, taken.native.get(self.profile.protocol, {})
+        unsaid = dict.fromkeys(profile.told_by_path - own.keys())
+        if is_own(taken, profile):
+            return replace(taken, **unsaid)
+        return replace(taken, native={profile.protocol: {**profile.body_keys, **own}}, **unsaid)
+
+    def _undefined(
+        self, told: Sent, model: Model, taken: AdapterOptions
+    ) -> Sequence[ToolDefinition]:
+        """The tools of the history, where a request defines none (T36)."""
+        own = taken.native.get(self.profile.protocol)
+        has_none = told.calls is not None and not told.calls
+        if has_none or not model.capabilities.supports_tools or (own and own.get("tools")):
+            return ()
+        return used_tools(told.messages, self.profile.tool_name_length)
 
     def _route(
         self,
@@ -148,6 +183,9 @@ class Adapter:
 
     def _told(self, messages: Sequence[Message], model: Model, target: Target) -> Sent:
         """A conversation as a target is told it; what was sent before is reused."""
+        crowd = self.profile.crowd
+        if crowd is not None:
+            target = self._memory.narrowed(messages, target)
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None and sent.calls is not None:
@@ -168,7 +206,11 @@ class Adapter:
         calls = more.calls
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
-        return Sent(tuple(messages), target, calls, dialect, losses, turns)
+        is_large = sent.has_large_images or more.has_large_images
+        if is_large and crowd is not None and image_count(messages) > crowd[0]:
+            narrow = replace(target, max_image_side=crowd[1])
+            return self._told(messages, model, self._memory.narrow(target, narrow))
+        return Sent(tuple(messages), target, calls, dialect, losses, turns, is_large)
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
@@ -262,7 +304,10 @@ class Adapter:
             message = split(message, self.name)
         if self.profile.scope:
             message = stamped(message, self.profile)
-        return self._reading(context).read(message)
+        message = self._reading(context).read(message)
+        if context.output is None:
+            return message
+        return self._misplaced(context.output, context).settled(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -279,21 +324,39 @@ class Adapter:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
         reader = self._codec.stream_reader(context)
+        if self.profile.framed:
+            reader = FramedReader(reader, self._codec)
         if self.profile.tags_thoughts:
             reader = TagReader(reader, self.name)
         if self.profile.scope:
             reader = ScopeReader(reader, self.profile)
-        return CallReader(reader, self._reading(context))
+        reader = CallReader(reader, self._reading(context))
+        if context.output is None:
+            return reader
+        return MisplacedReader(reader, self._misplaced(context.output, context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
         """The canonical request of a client that speaks this provider's protocol."""
-        request = self._codec.decode_request(_bytes_of(body), self._context(context))
+        context = self._context(context)
+        request = self._codec.decode_request(_bytes_of(body), context)
+        if self.profile.body_keys:
+            request = self._with_path(request, context)
         if self.profile.tags_thoughts:
             messages = tuple(split(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
+
+    def _with_path(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
+        """With what the path says of a request, or the context if there is no path."""
+        options, found = request.options, self.profile.read_path(context.path or "")
+        if found is None:
+            told: dict[str, Any] = {"model": options.model or context.model}
+        else:
+            told = {"model": found[0], "stream": found[1]}
+        changes = {name: told[name] for name in self.profile.told_by_path if name in told}
+        return replace(request, options=replace(options, **changes))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
@@ -311,6 +374,8 @@ class Adapter:
         writer = self._codec.stream_writer(context)
         if self.profile.tags_thoughts:
             writer = TagWriter(writer, self.name)
+        if self.profile.framed:
+            writer = FramedWriter(writer, self._codec)
         return ServedStream(writer, self.profile, context.session_id)
 
     async def stream_to_wire(
@@ -334,6 +399,14 @@ class Adapter:
         if not context.tools:
             return self._plain_reading
         return CallReading(context.tools, self.profile.tool_name_length)
+
+    def _misplaced(self, output: OutputFormat, context: RequestContext) -> Misplaced:
+        def pass_on(loss: Loss) -> None:
+            tell([loss])
+            if context.tell is not None:
+                context.tell(loss)
+
+        return Misplaced(output, self.name, pass_on)
 
     def _asked_model(self, options: AdapterOptions) -> Model:
         """The model of a request; a name that a client of this provider spelled stays."""
@@ -382,6 +455,11 @@ def _bytes_of(body: object) -> bytes:
         return msgspec.json.encode(wire)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
+
+
+def _stand_in(tool: ToolDefinition) -> LostOption:
+    reason = f"the history uses the tool {tool.name!r}, so that it is defined, and not to be called"
+    return LostOption("tools", reason, Change.SYNTHESISED)
 
 
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

@@ -26,8 +26,8 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.tokens import UNKNOWN_SIZE, TokenRates
+from metis.projection.image_size import image_size
 from metis.projection.target import Target
-from metis.wire.image_size import image_size
 
 _write = msgspec.json.Encoder().encode
 _pages = re.compile(rb"/Type\s*/Page(?![a-zA-Z])").findall

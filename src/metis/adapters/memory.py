@@ -31,6 +31,8 @@ class Sent(Struct, frozen=True, gc=False):
     dialect: Dialect
     losses: list[Loss]
     turns: TurnWriter
+    has_large_images: bool = False
+    """Whether images are in it that would be too large where there are many (T90)."""
 
 
 class Memory:
@@ -38,6 +40,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], Sent] = {}
+        self._narrow: dict[Target, Target] = {}
 
     def find(self, messages: Sequence[Message], target: Target) -> Sent | None:
         """What was sent of a conversation to the same target, if it goes on from there."""
@@ -48,6 +51,20 @@ class Memory:
             return None
         same = map(is_, sent.messages, islice(messages, len(sent.messages)))
         return sent if all(same) else None
+
+    def narrow(self, target: Target, narrow: Target) -> Target:
+        """Remember what becomes of a target when there are many images; gives that."""
+        return self._narrow.setdefault(target, narrow)
+
+    def narrowed(self, messages: Sequence[Message], target: Target) -> Target:
+        """The target of a conversation, which many images had made narrower when it was sent."""
+        sent = self._sent.get((messages[0].id, target.model)) if messages else None
+        if sent is None or sent.target is target or not self._narrow:
+            return target
+        narrow = self._narrow.get(target)
+        if narrow is None or self.find(messages, narrow) is None:
+            return target
+        return narrow
 
     def changed(self, messages: Sequence[Message], model: str) -> Message | None:
         """The first message of a conversation that is not as it was when it was sent."""

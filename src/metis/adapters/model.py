@@ -49,7 +49,7 @@ class _Facts(NamedTuple):
 
 
 @lru_cache(maxsize=1000)
-def _facts(model: str) -> _Facts:
+def _facts(model: str, hosted: str) -> _Facts:
     """The catalogue, asked once for each model: it goes through its rules by name."""
     known, entry = refusals(), catalog().entries.get(model)
     takes_schemas = entry is None or entry.capabilities.supports_structured_output
@@ -59,14 +59,15 @@ def _facts(model: str) -> _Facts:
         known.conflicts_of(model),
         known.least_cached_of(model),
         reasoning().of(model),
-        output().of(model) or (ALL if takes_schemas else OBJECTS),
+        output().of(hosted) or output().of(model) or (ALL if takes_schemas else OBJECTS),
         token_table().rates(model),
     )
 
 
 def model_of(profile: Profile, name: str) -> Model:
     """What is known of a model of a provider, and what is assumed where nothing is."""
-    facts = _facts(f"{profile.catalogued or profile.name}:{name}")
+    # What an answer may be is a fact of a model at a host (T117).
+    facts = _facts(profile.catalogue_id(name), f"{profile.name}:{name}")
     entry, refused = facts.entry, facts.refused
     capabilities = profile.defaults if entry is None else entry.capabilities
     is_known_not_to = entry is not None and not capabilities.supports_thinking

@@ -43,6 +43,8 @@ def _is_text(name: object) -> bool:
 
 
 def _homes(profile: Profile) -> set[str]:
+    if profile.known_models:
+        return {profile.name}  # what a model is called at home says nothing here
     return {profile.name, profile.catalogued or profile.name}
 
 

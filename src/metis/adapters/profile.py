@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal
-from urllib.parse import quote, urlsplit
+from typing import Any, Literal
+from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ class Auth(Struct, frozen=True, kw_only=True):
     """The word before the key; empty if the key stands alone."""
     variable: str | None = None
     """The environment variable that by custom holds the key; None where none is needed."""
+    signs: str | None = None
+    """The service of AWS for which requests are signed if the key is an id with its secret."""
 
     def headers(self, key: str) -> dict[str, str]:
         """The header that shows a key."""
@@ -50,6 +52,17 @@ class Profile(Struct, frozen=True, kw_only=True):
     default_model: str
     defaults: AdapterCapabilities
     """What is assumed of a model that the catalogue does not know."""
+    told_by_path: frozenset[str] = frozenset()
+    """What the path says and the body does not: `model`, `stream`."""
+    body_keys: Mapping[str, Any] = {}
+    """Keys that every body has here."""
+    framed: bool = False
+    """Whether a stream comes in the frames of AWS and not as lines."""
+    known_models: str = ""
+    """A pattern that finds the name by which the catalogue knows a model in what it is called here.
+
+    Its groups are put together with hyphens.
+    """
     catalogued: str | None = None
     """The provider under which the catalogue knows its models, if not under its own name."""
     free_names: bool = False
@@ -133,6 +146,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     prefill_key: str | None = None
     """The key that marks an answer which the model shall go on with (T81)."""
     max_image_chars: int | None = None
+    max_image_side: int | None = None
+    crowd: tuple[int, int] | None = None
+    """How many images are many, and how long the sides of each may be then (T90)."""
     starts_with_user: bool = False
     takes_blank_end: bool = True
     call_signature: str = ""
@@ -188,8 +204,30 @@ class Profile(Struct, frozen=True, kw_only=True):
             return path
         if not model or not all(model.split("/")) or {".", ".."} & set(model.split("/")):
             raise InvalidValueError(f"{model!r} is no name of a model", path="$.model")
-        named = model if "/" in model else f"models/{model}"
-        return path.replace("{place}", self.place).replace("{model}", quote(named, safe="/@"))
+        if self.known_models:
+            named = quote(model, safe=":@")
+        else:
+            named = quote(model if "/" in model else f"models/{model}", safe="/@")
+        return path.replace("{place}", self.place).replace("{model}", named)
+
+    def read_path(self, path: str) -> tuple[str, bool] | None:
+        """The model that a path names, and whether it asks for a stream; None for other paths."""
+        for template, is_stream in ((self.stream_path, True), (self.path, False)):
+            head, mark, tail = template.partition("{model}")
+            place, _, after = head.rpartition("{place}")
+            pattern = (
+                f"{re.escape(place)}(?:.*/)?{re.escape(after)}(?P<model>[^/]+){re.escape(tail)}"
+            )
+            found = re.fullmatch(pattern, path) if mark else None
+            if found is not None:
+                return unquote(found["model"]), is_stream
+        return None
+
+    def catalogue_id(self, model: str) -> str:
+        """The canonical id under which the catalogue knows a model, or would know it."""
+        found = re.fullmatch(self.known_models, model) if self.known_models else None
+        name = model if found is None else "-".join(part for part in found.groups() if part)
+        return f"{self.catalogued or self.name}:{name}"
 
     def target(
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
@@ -234,6 +272,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             user_after_tool=self.user_after_tool,
             prefill="none" if "prefill" in refused else self.prefill,
             max_image_chars=self.max_image_chars,
+            max_image_side=self.max_image_side,
+            large_image_side=None if self.crowd is None else self.crowd[1],
             starts_with_user=self.starts_with_user,
             takes_blank_end=self.takes_blank_end,
             takes_text_documents=self.text_documents,

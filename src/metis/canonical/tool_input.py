@@ -93,7 +93,8 @@ def _every(checks: tuple[Check, ...]) -> Check:
     return check
 
 
-def _compile_type(schema: Mapping[str, Any]) -> Check:
+def compile_type(schema: Mapping[str, Any]) -> Check:
+    """Make the check of the types that a schema names."""
     content: str | Sequence[str] = schema["type"]
     names = frozenset([content] if isinstance(content, str) else content)
     surely = frozenset(_PYTHON_TYPES[name] for name in names)
@@ -116,7 +117,8 @@ def _types_of(value: object) -> tuple[str, ...]:
     return ()
 
 
-def _compile_enum(schema: Mapping[str, Any]) -> Check:
+def compile_enum(schema: Mapping[str, Any]) -> Check:
+    """Make the check of the values that a schema lists."""
     allowed = tuple(schema["enum"])
     strings = frozenset(value for value in allowed if isinstance(value, str))
     wanted = listed(describe(value) for value in allowed)
@@ -124,22 +126,22 @@ def _compile_enum(schema: Mapping[str, Any]) -> Check:
     def check(value: object, place: Place | None, findings: Findings) -> None:
         if type(value) is str and value in strings:
             return
-        if not any(_is_same(one, value) for one in allowed):
+        if not any(is_same(one, value) for one in allowed):
             findings.add(place, f"expected one of {wanted}; got {describe(value)}")
 
     return check
 
 
-def _is_same(one: object, other: object) -> bool:
+def is_same(one: object, other: object) -> bool:
     """Whether two values are the same JSON; never goes deeper than the first one, an enum value."""
     if is_object(one):
         return (
             is_object(other)
             and one.keys() == other.keys()
-            and all(_is_same(item, other[key]) for key, item in one.items())
+            and all(is_same(item, other[key]) for key, item in one.items())
         )
     if is_array(one):
-        return is_array(other) and len(one) == len(other) and all(map(_is_same, one, other))
+        return is_array(other) and len(one) == len(other) and all(map(is_same, one, other))
     if is_object(other) or is_array(other):
         return False
     return isinstance(one, bool) == isinstance(other, bool) and one == other
@@ -209,8 +211,8 @@ _JSON_TYPES: tuple[tuple[type, tuple[str, ...]], ...] = (
 """The JSON types of Python's values, in the order of asking: a bool is an int, too."""
 
 _COMPILERS: tuple[tuple[frozenset[str], Callable[[Mapping[str, Any]], Check]], ...] = (
-    (frozenset({"type"}), _compile_type),
-    (frozenset({"enum"}), _compile_enum),
+    (frozenset({"type"}), compile_type),
+    (frozenset({"enum"}), compile_enum),
     (frozenset({"required", "properties", "additionalProperties"}), _compile_object),
     (frozenset({"items"}), _compile_items),
 )

@@ -15,10 +15,12 @@ from metis.cli.code import first_code
 from metis.cli.failure import NOT_WHOLE, WRONG, guarded
 from metis.cli.render import count
 from metis.cli.start import Opened, Wish, has_tools, opened
+from metis.cli.wanted_form import read_schema
 from metis.projection.loss import Loss
 from metis.session.facts import words_of
 from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
 from metis.session.session import Said
+from metis.session.value import value_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 
@@ -121,7 +123,10 @@ async def _answer(question: Question, wish: Wish) -> int:
         paper = _Paper(ready, question)
         async for event in ready.session.send(said):
             paper.take(event)
-        return paper.finish()
+        code = paper.finish()
+        if wish.schema is not None and code == 0:
+            value_of(paper.message, read_schema(wish.schema))
+        return code
 
 
 async def _show(said: Said, ready: Opened) -> int:
@@ -169,10 +174,14 @@ class _Paper:
             case _:
                 pass
 
+    @property
+    def message(self) -> Message | None:
+        """The answer."""
+        return None if self._ended is None else self._ended.message
+
     def finish(self) -> int:
         """Print what is left, and say how it went."""
-        ended = self._ended
-        message = None if ended is None else ended.message
+        ended, message = self._ended, self.message
         text = "" if message is None else words_of(message.content)
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))

@@ -15,7 +15,7 @@ from metis.cli.local.folder import IS_SMALL, is_there
 from metis.cli.local.folder import MODEL as LOCAL_MODEL
 from metis.cli.servers import NAMES, Server, answering
 from metis.settings import Loaded
-from metis.transport.keys import Keys
+from metis.transport.keys import PAIR, Keys
 
 SIMULATOR = "sim"
 """The name that asks for the simulator; `sim:gpt-5` asks it in the place of a model."""
@@ -162,7 +162,12 @@ class Chooser:
     def _with_keys(self) -> list[Profile]:
         order = [*PREFERRED, *(name for name in adapters.names() if name not in PREFERRED)]
         profiles = [adapters.profile_of(name) for name in order]
-        return [each for each in profiles if each.auth.variable and self._keys.of(each)[0]]
+        return [each for each in profiles if each.auth.variable and self._has_key_for_it(each)]
+
+    def _has_key_for_it(self, profile: Profile) -> bool:
+        """Whether there is a key that is meant for a provider, and not for all of AWS."""
+        keys, place = self._keys.of(profile)
+        return bool(keys) and place != PAIR
 
     def _has_key(self, profile: Profile) -> bool:
         is_moved = profile.name in self._settings.base_urls

@@ -14,6 +14,7 @@ from metis.canonical.errors import (
     AuthenticationError,
     BudgetExceededError,
     ContextOverflowError,
+    InvalidAnswerError,
     MetisError,
     NetworkError,
     NoModelError,
@@ -68,6 +69,8 @@ def exit_code(error: BaseException) -> int:
             return SPENT
         case ProviderError():
             return UNREACHED
+        case InvalidAnswerError():
+            return NOT_WHOLE
         case _:
             return WRONG
 

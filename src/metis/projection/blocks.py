@@ -27,6 +27,7 @@ from metis.projection.critical import fail_if_critical
 from metis.projection.exchanges import told_call
 from metis.projection.ledger import Ledger
 from metis.projection.media import NO_BASE64, Media, is_base64, media_refusal, settled_media
+from metis.projection.scaling import oversize, scaled
 from metis.projection.target import Target
 
 _THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
@@ -150,7 +151,26 @@ def _settled(
         ledger.altered(message, block.type, path, reason)
     elif settled is not block:
         ledger.altered(message, block.type, path, "its base64 is written in the plain way")
+    if isinstance(settled, ImageBlock) and ledger.target.large_image_side is not None:
+        return _sized(settled, message, path, ledger)
     return settled
+
+
+def _sized(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:
+    """An image with sides that the target takes, if it can be scaled (T90)."""
+    target = ledger.target
+    size = oversize(image, target.max_image_side)
+    if size is None:
+        is_large = oversize(image, target.large_image_side) is not None
+        ledger.has_large_images = ledger.has_large_images or is_large
+        return image
+    smaller = scaled(image, target.max_image_side or 0)
+    if smaller is None:
+        return image
+    reason = f"an image of {size[0]} x {size[1]} pixels is scaled to {target.max_image_side}"
+    ledger.altered(message, image.type, path, reason)
+    # What is large no more counts as large no more, save where the limit itself is beyond that.
+    return _sized(smaller, message, path, ledger)
 
 
 def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:

@@ -11,6 +11,8 @@ class Ledger:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.losses: list[Loss] = []
+        self.has_large_images = False
+        """Whether an image was let through that is large where there are many."""
 
     def dropped(self, message: Message, block_type: str, path: str, reason: str) -> None:
         """A part is left out."""

@@ -19,6 +19,7 @@ from metis.canonical.blocks import (
     MediaSource,
     VideoBlock,
 )
+from metis.projection.scaling import oversize
 from metis.projection.target import Target
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
@@ -136,6 +137,8 @@ def _content_refusal(block: Media, target: Target) -> str | None:
     if isinstance(block, ImageBlock) and limit is not None and len(block.source.data) > limit:
         # What counts is the text that is sent, a third longer than the file (T91).
         return f"an image of {len(block.source.data)} characters is more than {limit}"
+    if isinstance(block, ImageBlock) and (size := oversize(block, target.max_image_side)):
+        return f"an image of {size[0]} x {size[1]} pixels has sides over {target.max_image_side}"
     kinds = _KINDS.get(type(block))
     taken = getattr(target, kinds) if kinds and block.source.kind != "text" else None
     if taken is not None and block.media_type not in taken and block.media_type != ANY_IMAGE:

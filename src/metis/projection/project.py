@@ -32,6 +32,8 @@ class Projection(Struct, frozen=True):
     losses: list[Loss]
     calls: AbstractSet[str] | None = None
     """The calls in it, if all are answered: then what follows can be projected alone."""
+    has_large_images: bool = False
+    """Whether images are in it that are too large where there are many (T90)."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -59,7 +61,8 @@ def project_carefully(
     sent = plan_marks(sent, ledger)
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
     is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
-    return Projection(sent, ledger.losses, _calls(messages) if is_closed else None)
+    calls = _calls(messages) if is_closed else None
+    return Projection(sent, ledger.losses, calls, ledger.has_large_images)
 
 
 def _quick(
@@ -74,7 +77,7 @@ def _quick(
     touched = touch_up(messages, ready.flaws, target)
     if touched is None:
         return None
-    return Projection(touched.messages, touched.losses, ready.calls)
+    return Projection(touched.messages, touched.losses, ready.calls, touched.has_large_images)
 
 
 def project_more(

@@ -17,6 +17,7 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message, Role
 from metis.projection.calls import PLAIN_NAME
 from metis.projection.media import Media, is_base64, sniffed
+from metis.projection.scaling import oversize
 from metis.projection.signatures import unsigned_call
 from metis.projection.target import Target
 
@@ -136,4 +137,5 @@ def _is_taken(block: ContentBlock, target: Target) -> bool:
         and sniffed(data) in (None, block.media_type)
         and is_base64(data)
         and (target.max_image_chars is None or len(data) <= target.max_image_chars)
+        and oversize(block, target.large_image_side) is None
     )

@@ -23,6 +23,10 @@ class Target(Struct, frozen=True, kw_only=True):
     """The kinds of images it takes inline."""
     max_image_chars: int | None = None
     """How long an inline image may be, as the base64 that is sent."""
+    max_image_side: int | None = None
+    """How many pixels an inline image may have on a side."""
+    large_image_side: int | None = None
+    """From how many pixels on an image is large, which matters where there are many."""
     audio_media_types: frozenset[str] = frozenset()
     """The kinds of recordings it takes."""
     document_media_types: frozenset[str] | None = None

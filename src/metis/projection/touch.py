@@ -23,6 +23,7 @@ class Touched(Struct, frozen=True):
 
     messages: Sequence[Message]
     losses: list[Loss]
+    has_large_images: bool = False
 
 
 def touch_up(messages: Sequence[Message], places: Sequence[int], target: Target) -> Touched | None:
@@ -39,4 +40,4 @@ def touch_up(messages: Sequence[Message], places: Sequence[int], target: Target)
             sent[place], _ = project_blocks(message, _USER, media)
             if not sent[place].content:
                 return None
-    return Touched(sent, media.losses + calls.losses)
+    return Touched(sent, media.losses + calls.losses, media.has_large_images)

@@ -14,6 +14,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
 from metis.events import Actor, Event
 from metis.events.work import LlmCallStarted
+from metis.projection.loss import Loss
 from metis.session.affinity import with_affinity
 from metis.session.answer import (
     ABORTED,
@@ -252,10 +253,13 @@ class Calling:
         messages = self._told.repairs.apply(self._conversation.messages, served)
         tools, options = with_former(self._setup.tools, options, self._conversation.seen, served)
         request = served.adapter.to_wire(messages, tools, options)
-        losses = self._told.new_losses(served.id, request.losses)
+        self._tell_losses(served, request.losses)
+        return request
+
+    def _tell_losses(self, served: Served, found: Sequence[Loss]) -> None:
+        losses = self._told.new_losses(served.id, found)
         if losses:
             self._tell(Lost(turn_id=self._turn_id, model=served.id, losses=losses))
-        return request
 
     def _context(self, served: Served) -> RequestContext:
         return RequestContext(
@@ -264,6 +268,8 @@ class Calling:
             provider=served.adapter.name,
             created_at=self._setup.now(),
             tools=tuple(tool.name for tool in self._setup.tools),
+            output=self._setup.options.output,
+            tell=lambda loss: self._tell_losses(served, [loss]),
         )
 
     async def check_budget(self) -> None:

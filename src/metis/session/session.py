@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
@@ -30,8 +31,10 @@ from metis.session.swap import Preview
 from metis.session.told import Told
 from metis.session.trace import Trace
 from metis.session.turn import Turn
+from metis.session.value import Wanted, value_of, wanted
 from metis.session.window import Why, WindowUse, use_of, why
 from metis.store.entries import SidecarEntry
+from metis.wire.output import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
@@ -109,13 +112,16 @@ class Session:
 
     # Turns
 
-    def send(self, said: Said, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
+    def send(
+        self, said: Said, *, model: str | None = None, output: Wanted | None = None
+    ) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
-        `model`, or `@alias` at the start of words, lets another model answer this once. Nothing is
-        done before somebody listens, and whoever stops listening cancels the turn.
+        `model`, or `@alias` at the start of words, lets another model answer this once; `output` is
+        what the answers of the turn shall be. Nothing is done before somebody listens, and whoever
+        stops listening cancels the turn.
         """
-        return self._listen(self._turn(said, model))
+        return self._listen(self._turn(said, model, wanted(output)))
 
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Let a model answer what was said last, without saying anything more.
@@ -132,13 +138,22 @@ class Session:
             raise NoTurnError("nothing waits for an answer")
         return self._listen(self._made(None, model and self._setup.models.resolve(model)))
 
-    async def ask(self, said: Said) -> Message | None:
+    async def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
         answer: Message | None = None
-        async for event in self.send(said):
+        async for event in self.send(said, output=output):
             if isinstance(event, TurnEnded):
                 answer = event.message
         return answer
+
+    async def ask_json(self, said: Said, output: Wanted) -> Any:
+        """Say something and wait for the value that the answer gives.
+
+        Raises:
+            InvalidAnswerError: the answer gives none, or one that does not keep to the schema.
+        """
+        form = wanted(output) or OutputFormat()
+        return value_of(await self.ask(said, output=form), form)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named.
@@ -161,7 +176,9 @@ class Session:
         for task in tuple(self._tasks):
             await self._stop(task)
 
-    def _turn(self, said: Said, model: str | None = None) -> Turn:
+    def _turn(
+        self, said: Said, model: str | None = None, output: OutputFormat | None = None
+    ) -> Turn:
         self._refuse_ended()
         content: Sequence[ContentBlock]
         if isinstance(said, str):
@@ -169,10 +186,18 @@ class Session:
             model, content = model or asked.override, (TextBlock(asked.text),)
         else:
             content = [TextBlock(each) if isinstance(each, str) else each for each in said]
-        return self._made(content, model and self._setup.models.resolve(model))
+        return self._made(content, model and self._setup.models.resolve(model), output)
 
-    def _made(self, content: Sequence[ContentBlock] | None, override: str | None) -> Turn:
-        return Turn(self._setup, self._conversation, content, override=override, told=self._told)
+    def _made(
+        self,
+        content: Sequence[ContentBlock] | None,
+        override: str | None,
+        output: OutputFormat | None = None,
+    ) -> Turn:
+        setup = self._setup
+        if output is not None:
+            setup = replace(setup, options=replace(setup.options, output=output))
+        return Turn(setup, self._conversation, content, override=override, told=self._told)
 
     def _refuse_ended(self) -> None:
         if self._is_ended:

@@ -19,6 +19,7 @@ from metis.session.notices import TurnEvent
 from metis.session.options import Options
 from metis.session.session import Disposition, Said, Session
 from metis.session.swap import Preview
+from metis.session.value import Wanted
 from metis.session.window import Why, WindowUse
 from metis.store import SessionRecord
 
@@ -74,9 +75,9 @@ class SyncSession:
         """What a model is shown of the conversation."""
         return self._session.messages
 
-    def send(self, said: Said) -> Iterator[TurnEvent]:
+    def send(self, said: Said, *, output: Wanted | None = None) -> Iterator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered."""
-        yield from self._each(self._session.send(said))
+        yield from self._each(self._session.send(said, output=output))
 
     def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named."""
@@ -93,9 +94,13 @@ class SyncSession:
         finally:
             self._loop.run(events.aclose())
 
-    def ask(self, said: Said) -> Message | None:
+    def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
-        return self._loop.run(self._session.ask(said))
+        return self._loop.run(self._session.ask(said, output=output))
+
+    def ask_json(self, said: Said, output: Wanted) -> Any:
+        """Say something and wait for the value that the answer gives."""
+        return self._loop.run(self._session.ask_json(said, output))
 
     def preview_swap(self, model: str) -> Preview:
         """Whether another model can go on, and exactly what it would not see as it is."""

@@ -11,8 +11,8 @@ from metis.canonical.blocks import (
     MediaSource,
     VideoBlock,
 )
+from metis.projection.image_size import image_size
 from metis.sim.base64_text import bytes_of, plain_base64
-from metis.wire.image_size import image_size
 
 _HEAD_CHARACTERS = 64
 _COLOURS = {0: "grey", 2: "RGB", 3: "palette", 4: "grey with alpha", 6: "RGB with alpha"}

@@ -95,6 +95,18 @@ class EventStreamParser:
             self.error = NetworkError("the event stream was cut off inside of a frame")
 
 
+def write_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """The bytes of a frame whose headers are texts."""
+    written = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value
+        for name, value in ((name, text.encode()) for name, text in headers.items())
+    )
+    size = _LEAST + len(written) + len(payload)
+    prelude = struct.pack(">II", size, len(written))
+    frame = prelude + zlib.crc32(prelude).to_bytes(4, "big") + written + payload
+    return frame + zlib.crc32(frame).to_bytes(_CHECKSUM_SIZE, "big")
+
+
 class _BrokenFrameError(ValueError):
     """Bytes that are no frame."""
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -31,6 +32,7 @@ from metis.streaming import (
 from metis.transport.failures import breaks, conceal, concealed, error_of, failures
 from metis.transport.keys import Keys
 from metis.transport.retry import Retry, asked_delay
+from metis.transport.signing import read_credentials, sign
 from metis.wire.call import RequestContext, WireRequest
 from metis.wire.codec import StreamReader
 
@@ -217,9 +219,20 @@ class Transport:
         self, adapter: Adapter, request: WireRequest, key: str | None
     ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         headers = dict(request.headers)
-        if key is not None:
-            headers |= adapter.profile.auth.headers(key)
-        url = adapter.profile.base_url.rstrip("/") + request.path
+        url, auth = adapter.profile.base_url.rstrip("/") + request.path, adapter.profile.auth
+        credentials = read_credentials(key) if key is not None and auth.signs else None
+        if credentials is not None:
+            headers |= sign(
+                request.method,
+                url,
+                headers,
+                request.body,
+                credentials,
+                service=auth.signs or "",
+                now=datetime.now(UTC),
+            )
+        elif key is not None:
+            headers |= auth.headers(key)
         return self._client().request(request.method, url, data=request.body, headers=headers)
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:

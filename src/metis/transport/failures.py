@@ -28,6 +28,10 @@ _CLASSES = {
 }
 
 
+_SECRET = 16
+"""How long a part of a key is that is worth hiding by itself."""
+
+
 @cache
 def failures() -> tuple[type[Exception], ...]:
     """Whatever a call can fail with."""
@@ -55,13 +59,16 @@ def error_of(failure: BaseException | StreamError, provider: str) -> ProviderErr
 
 
 def concealed(text: str, key: str | None) -> str:
-    """The same words without a key that a provider repeats in them."""
-    return text.replace(key, "[key]") if key else text
+    """The same words without a key that a provider repeats in them, or a part of one."""
+    for part in (key, *key.split(":")[1:]) if key else ():
+        if part == key or len(part) >= _SECRET:
+            text = text.replace(part, "[key]")
+    return text
 
 
 def conceal(error: ProviderError, key: str | None) -> None:
     """Take a key out of the words of an error."""
-    if key and key in str(error):
+    if concealed(str(error), key) != str(error):
         error.text = concealed(error.text, key)
         error.args = tuple(concealed(str(part), key) for part in error.args)
 

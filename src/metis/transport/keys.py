@@ -18,6 +18,9 @@ from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
+PAIR = "$AWS_ACCESS_KEY_ID"
+"""Where the id and the secret of AWS are found, which many have for other things than models."""
+
 _RESTS_S = 60.0
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -49,6 +52,8 @@ class Keys:
             return self._given[name], "the program"
         if variable and self._environment.get(variable):
             return _several(self._environment[variable]), f"${variable}"
+        if profile.auth.signs and (pair := self._pair()):
+            return [pair], PAIR
         filed = self._shared(profile)
         if filed is not None:
             return _several(filed), str(self._file)
@@ -73,6 +78,14 @@ class Keys:
 
     def _rests(self, key: str) -> float:
         return self._rests_until.get(key, 0)
+
+    def _pair(self) -> str | None:
+        """The id and the secret with which requests to AWS are signed, as one key."""
+        found = self._environment.get
+        parts = [found(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+        if not all(parts):
+            return None
+        return ":".join(part for part in (*parts, found("AWS_SESSION_TOKEN")) if part)
 
     def _shared(self, profile: Profile) -> Any:
         """What the file has for a provider, or for another that reads the same variable."""

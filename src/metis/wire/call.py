@@ -1,6 +1,6 @@
 """One call of a model, as values: what is asked, under which options, and what is sent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -39,6 +39,10 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """The path that a client called, where a protocol has several."""
     tools: tuple[str, ...] = ()
     """Our names of the tools that the model was told of: calls in an answer are read by them."""
+    output: OutputFormat | None = None
+    """What the answer shall be: JSON that stands among thoughts is found by it (T118)."""
+    tell: Callable[[Loss], None] | None = None
+    """Who is told what an answer was changed in, beside the log."""
 
     def __post_init__(self) -> None:
         """Times are in UTC from here on."""

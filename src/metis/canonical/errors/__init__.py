@@ -64,6 +64,7 @@
         ├── BudgetExceededError     the money is spent; nothing was sent
         ├── TurnLimitError          a turn that would not come to its end
         ├── NoTurnError             no turn to take back or to ask again
+        ├── InvalidAnswerError      not what was asked for; holds every problem
         └── SessionEndedError       the session was ended
 
 The text of an error is for people; its fields are for programs.
@@ -106,6 +107,7 @@ from metis.canonical.errors.sessions import (
     BudgetExceededError,
     BusOverflowError,
     EventError,
+    InvalidAnswerError,
     InvalidEventError,
     NoModelError,
     NoTurnError,
@@ -158,6 +160,7 @@ __all__ = [
     "EventError",
     "ForeignDocumentError",
     "ForeignStoreError",
+    "InvalidAnswerError",
     "InvalidEventError",
     "InvalidMessageError",
     "InvalidRequestError",

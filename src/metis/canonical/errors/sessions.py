@@ -8,6 +8,8 @@ from metis.canonical.errors.base import MetisError, ProblemsError
 if TYPE_CHECKING:
     from decimal import Decimal
 
+    from metis.canonical.problem import Problem
+
 
 class SettingsError(MetisError, ValueError):
     """A setting that cannot be used: `place` is a file with its line, a variable or an option."""
@@ -103,6 +105,17 @@ class TurnLimitError(SessionError):
 
 class NoTurnError(SessionError):
     """There is no turn that could be taken back or asked again."""
+
+
+class InvalidAnswerError(SessionError, ProblemsError):
+    """An answer that is not of the form that was asked for; it is stored all the same."""
+
+    def __init__(
+        self, subject: str, problems: "Sequence[Problem]", *, message: object = None
+    ) -> None:
+        self.message = message
+        """The message of the answer; None if there was none."""
+        super().__init__(subject, problems)
 
 
 class SessionEndedError(SessionError):

@@ -24,8 +24,8 @@ _KEYS = {
     "tool_choice": "tool_choice",
     "parallel_tool_calls": "tool_choice",
 }
-SHARED_KEYS = frozenset({*_KEYS.values(), "tools"})
-"""The keys of a request that the shared options and the tools speak for."""
+SHARED_KEYS = frozenset({*_KEYS.values(), "tools", "anthropic_version"})
+"""The keys of a request that the shared options and the tools speak for, or the host itself."""
 
 _MODES: Mapping[str, ToolMode] = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
 _WORDS = {ours: theirs for theirs, ours in _MODES.items()}

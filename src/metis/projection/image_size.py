@@ -5,7 +5,8 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-_HEAD_CHARACTERS = 1 << 18
+_HEADS = (64, 1 << 12, 1 << 18)
+"""How many characters are looked at: most pictures tell their size in the first few."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)}) - {0xC4, 0xC8, 0xCC}
@@ -18,13 +19,18 @@ Size = tuple[int, int]
 
 def image_size(data: str) -> Size | None:
     """Width and height of a picture in base64; None if they cannot be read."""
-    try:
-        head = base64.b64decode(data[:_HEAD_CHARACTERS])
-    except (binascii.Error, ValueError):
-        return None
-    read = next((one for start, one in _READERS.items() if head.startswith(start)), None)
-    size = None if read is None else read(head)
-    return size if size is not None and min(size) > 0 else None
+    for characters in _HEADS:
+        try:
+            head = base64.b64decode(data[:characters])
+        except (binascii.Error, ValueError):
+            return None
+        read = next((one for start, one in _READERS.items() if head.startswith(start)), None)
+        size = None if read is None else read(head)
+        if size is not None:
+            return size if min(size) > 0 else None
+        if read is not _jpeg or characters >= len(data):
+            break
+    return None
 
 
 def _png(head: bytes) -> Size | None:

@@ -1,0 +1,127 @@
+"""Framed streams: the events of a protocol, each in a frame of AWS."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from metis.canonical.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    NetworkError,
+    ProviderError,
+    RateLimitError,
+)
+from metis.canonical.message import Message
+from metis.streaming import StreamEvent
+from metis.streaming.event_stream import EventFrame, EventStreamParser, write_frame
+from metis.streaming.sse import SseParser
+from metis.streaming.sse import write_frame as write_lines
+from metis.wire.codec import Codec, StreamReader, StreamWriter
+from metis.wire.shape import read_object
+
+_ERROR = b"error"
+_EVENT = {
+    ":event-type": "chunk",
+    ":content-type": "application/json",
+    ":message-type": "event",
+}
+_EXCEPTIONS: Mapping[type[ProviderError], str] = {
+    AuthenticationError: "accessDeniedException",
+    InvalidRequestError: "validationException",
+    RateLimitError: "throttlingException",
+}
+_OTHER = "internalServerException"
+
+
+class _Chunk(Struct):
+    """What a frame carries: one event, in base64."""
+
+    bytes: str
+
+
+_read = msgspec.json.Decoder(_Chunk).decode
+
+
+class FramedReader:
+    """A stream reader whose events come in frames."""
+
+    def __init__(self, reader: StreamReader, codec: Codec) -> None:
+        self._reader = reader
+        self._codec = codec
+        self._parser = EventStreamParser()
+        self._has_failed = False
+
+    @property
+    def message(self) -> Message:
+        """The message as far as it has come."""
+        return self._reader.message
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """The events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        for frame in self._parser.feed(chunk):
+            try:
+                events += self._reader.feed(write_lines(_carried(frame)))
+            except ValueError:
+                self._parser.error = NetworkError("a frame of the stream holds no event")
+                break
+        return events + self._failed()
+
+    def finish(self) -> list[StreamEvent]:
+        """The last events."""
+        self._parser.finish()
+        return self._failed() + self._reader.finish()
+
+    def _failed(self) -> list[StreamEvent]:
+        """The error that the stream ended with, told once, as the protocol tells its own."""
+        error = self._parser.error
+        if error is None or self._has_failed:
+            return []
+        self._has_failed = True
+        if error.code is None:
+            # Nobody told of an error: the bytes are broken, and the answer with them.
+            return self._reader.finish()
+        _, body = self._codec.encode_error(error)
+        return self._reader.feed(write_lines(body, _ERROR))
+
+
+def _carried(frame: EventFrame) -> bytes:
+    try:
+        return base64.b64decode(_read(frame.payload).bytes, validate=True)
+    except (msgspec.MsgspecError, binascii.Error) as error:
+        raise ValueError(str(error)) from None
+
+
+class FramedWriter:
+    """A stream writer that puts its events into frames."""
+
+    def __init__(self, writer: StreamWriter, codec: Codec) -> None:
+        self._writer = writer
+        self._codec = codec
+        self._parser = SseParser()
+
+    def encode(self, event: StreamEvent) -> bytes:
+        """The bytes for one event."""
+        return self._framed(self._writer.encode(event))
+
+    def finish(self) -> bytes:
+        """The bytes that close the stream."""
+        return self._framed(self._writer.finish())
+
+    def _framed(self, lines: bytes) -> bytes:
+        return b"".join(self._frame(name, data) for name, data in self._parser.feed(lines))
+
+    def _frame(self, name: bytes, data: bytes) -> bytes:
+        if name != _ERROR:
+            carried = {"bytes": base64.b64encode(data).decode()}
+            return write_frame(_EVENT, msgspec.json.encode(carried))
+        error = self._codec.decode_error(read_object(data, "error"), None)
+        headers = {
+            ":exception-type": _EXCEPTIONS.get(type(error), _OTHER),
+            ":content-type": "application/json",
+            ":message-type": "exception",
+        }
+        return write_frame(headers, msgspec.json.encode({"message": error.text}))

@@ -1,0 +1,149 @@
+"""Pictures that are larger than a target takes: made smaller, or told as a note."""
+
+import base64
+import io
+import json
+import logging
+import struct
+import sys
+import zlib
+from typing import Any
+
+import pytest
+
+from build import assistant, call, image, text, tool, tool_id, user
+from metis import adapters
+from metis.canonical import ImageBlock, Message
+from metis.projection.image_size import image_size
+from metis.projection.scaling import _scaled  # pyright: ignore[reportPrivateUsage] - its memory
+
+ADAPTER = adapters.get("anthropic")
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+    _scaled.cache_clear()
+
+
+def png(width: int, height: int) -> ImageBlock:
+    """A grey picture, whole and small."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    rows = zlib.compress(b"".join(b"\0" + bytes(width) for _ in range(height)), 9)
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return image(base64.b64encode(data).decode())
+
+
+def shown(*blocks: ImageBlock) -> list[Message]:
+    return [user(text("look"), *blocks)]
+
+
+def pictures(body: bytes) -> list[dict[str, Any]]:
+    turns = json.loads(body)["messages"]
+    return [
+        part
+        for turn in turns
+        if isinstance(turn["content"], list)
+        for part in turn["content"]
+        if part["type"] == "image"
+    ]
+
+
+def sides(body: bytes) -> list[int]:
+    found = [image_size(part["source"]["data"]) for part in pictures(body)]
+    return [max(size) for size in found if size is not None]
+
+
+SMALL, LARGE, HUGE = png(40, 30), png(2400, 20), png(8400, 20)
+
+
+@pytest.mark.row("T90")
+def test_a_side_that_is_too_long_is_scaled() -> None:
+    pytest.importorskip("PIL")
+    wire = ADAPTER.to_wire(shown(HUGE, LARGE))
+    assert sides(wire.body) == [8000, 2400]
+    (loss,) = wire.losses
+    assert (str(loss.change), loss.path) == ("altered", "$.content[1]")
+    assert "8400 x 20 pixels is scaled to 8000" in loss.reason
+
+
+@pytest.mark.row("T90")
+def test_large_pictures_are_scaled_when_there_are_many_and_stay_so() -> None:
+    """The rule of the whole request; what was scaled once is the same in each later request."""
+    pytest.importorskip("PIL")
+    adapter = adapters.Adapter(ADAPTER.profile)
+    few = [*shown(LARGE, *[SMALL] * 19), assistant("ok")]
+    assert sides(adapter.to_wire([*few, user("on")]).body)[0] == 2400
+    many = [*few, user(text("and"), SMALL)]
+    wire = adapter.to_wire(many)
+    assert sides(wire.body)[0] == 2000
+    assert [str(loss.change) for loss in wire.losses] == ["altered"]
+    later = [*many, assistant("so"), user("on")]
+    again = adapter.to_wire(later)
+    fresh = adapters.Adapter(ADAPTER.profile).to_wire(later)
+    assert (again.body, again.losses) == (fresh.body, fresh.losses)
+    assert again.body.startswith(wire.body[: wire.body.rindex(b"]")])
+
+
+@pytest.mark.row("T90")
+def test_pictures_in_results_count_and_are_scaled() -> None:
+    pytest.importorskip("PIL")
+    talk = [
+        *shown(*[SMALL] * 20),
+        assistant(call("see", tool_id(1))),
+        tool(LARGE, answers=tool_id(1)),
+    ]
+    wire = ADAPTER.to_wire(talk)
+    result = json.loads(wire.body)["messages"][2]["content"][0]["content"][0]
+    assert image_size(result["source"]["data"]) == (2000, 17)
+
+
+@pytest.mark.row("T90")
+def test_what_cannot_be_scaled_is_a_note_before_anything_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    wire = ADAPTER.to_wire(shown(HUGE, SMALL))
+    assert sides(wire.body) == [40]
+    (loss,) = wire.losses
+    assert "8400 x 20 pixels has sides over 8000" in loss.reason
+    crowded = ADAPTER.to_wire(shown(LARGE, *[SMALL] * 20))
+    assert sides(crowded.body) == [40] * 20
+    assert len(crowded.losses) == 1
+    assert ADAPTER.to_wire(shown(LARGE, *[SMALL] * 19)).losses == []
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_a_scaled_picture_is_one_that_others_read(kind: str) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    written = io.BytesIO()
+    pil.new("P" if kind == "GIF" else "RGB", (9000, 10)).save(written, kind)
+    block = image(base64.b64encode(written.getvalue()).decode(), media_type=f"image/{kind.lower()}")
+    wire = ADAPTER.to_wire(shown(block))
+    (part,) = pictures(wire.body)
+    again = pil.open(io.BytesIO(base64.b64decode(part["source"]["data"])))
+    assert again.size[0] == 8000
+    assert pil.MIME[again.format] == part["source"]["media_type"]
+
+
+def test_a_picture_that_is_broken_is_a_note() -> None:
+    head = base64.b64decode(HUGE.source.data)[:40]
+    broken = image(base64.b64encode(head).decode())
+    wire = ADAPTER.to_wire(shown(broken))
+    assert pictures(wire.body) == []
+    assert len(wire.losses) == 1
+
+
+def test_a_client_of_the_provider_and_other_providers_are_left_alone() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": HUGE.source.data}
+    asked = {"role": "user", "content": [{"type": "image", "source": source}]}
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [asked]}
+    request = ADAPTER.from_wire_request(body)
+    wire = ADAPTER.to_wire(request.messages, (), request.options)
+    assert (json.loads(wire.body), wire.losses) == (body, [])
+    assert adapters.get("openai").to_wire(shown(HUGE)).losses == []
