@@ -138,7 +138,7 @@ class Bench:
         took = floors.rows_in_postgres(raw, [session], self._single)
         self.note_rows("rows, one", took, len(messages))
         self.note("append", asyncio.run(in_store(url, lambda k: append_one_by_one(k, messages))))
-        self.note("rows, load", floors.load_from_postgres(raw, session))
+        self.note("floor load", floors.load_from_postgres(raw, session))
         self.note("load", asyncio.run(in_store(url, lambda k: load(k, session))))
         self.note("64 tasks", self._from_tasks(url))
 
@@ -194,7 +194,7 @@ def main() -> None:
                     bench.round()
             print(f"{arguments.messages} messages, {arguments.rounds} rounds")
             if server:
-                bench.show({"load": "rows, load"}, "rows, one")
+                bench.show({"load": "floor load"}, "rows, one")
             else:
                 bench.show({"load": "floor load", "append power": "floor FULL"}, "floor append")
         if arguments.long:

@@ -1,5 +1,6 @@
 """Histories of klaude-code by hand: what each event, message and part becomes."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,28 @@ def test_a_picture_that_the_model_made_is_an_artifact() -> None:
     assert (block.source.kind, block.source.data) == ("file_ref", "/w/a.png")
     paths = sorted(loss.path for loss in found.losses)
     assert paths == ["$.data.parts[0].byte_size", "$.data.parts[0].sha256"]
+
+
+@pytest.mark.row("K-036")
+def test_what_is_known_of_a_file_is_optional_and_comes_back(tmp_path: Path) -> None:
+    """All but the path may be missing; the digest that comes back is still that of the file."""
+    file = tmp_path / "a.png"
+    file.write_bytes(b"a picture")
+    digest = hashlib.sha256(b"a picture").hexdigest()
+    about = {"mime_type": "image/png", "byte_size": 9, "sha256": digest}
+    bare = {"type": "image_file", "file_path": str(file)}
+    for part in (bare, bare | about):
+        document = answer_line(part)
+        found = loaded(document)
+        block = found.messages[0].content[0]
+        assert isinstance(block, ArtifactBlock)
+        assert block.source.data == str(file)
+        again = interchange.dump("klaude-code", found.entries).data
+        (line,) = [json.loads(each) for each in again.splitlines()]
+        told = line["data"]["parts"][0]
+        assert told == part
+        if "sha256" in told:
+            assert told["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.mark.row("K-003", "K-052", "K-053", "K-056", "K-057", "K-058", "K-132")

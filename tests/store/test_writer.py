@@ -116,15 +116,15 @@ async def test_nobody_overtakes_what_the_thread_was_given() -> None:
     def put(number: int) -> Plain:
         return Plain(lambda _: order.append(number))
 
-    many = [asyncio.create_task(writer.submit(put(number))) for number in range(40)]
+    many = [asyncio.create_task(writer.submit(put(number))) for number in range(100)]
     for _ in range(3):
         await asyncio.sleep(0)
-    late = [asyncio.create_task(writer.submit(put(number))) for number in (40, 41)]
+    late = [asyncio.create_task(writer.submit(put(number))) for number in (100, 101)]
     for _ in range(5):
         await asyncio.sleep(0)
     database.may_commit.set()
     await asyncio.gather(*many, *late)
-    assert order == list(range(42))
-    await writer.submit(put(42))
-    assert order[-1] == 42
+    assert order == list(range(102))
+    await writer.submit(put(102))
+    assert order[-1] == 102
     await asyncio.to_thread(writer.close)

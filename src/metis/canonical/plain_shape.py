@@ -20,8 +20,10 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, RoutingMode, Usage
 
 _SAID = frozenset({TextBlock, ThinkingBlock, RedactedThinkingBlock})
-_INSTRUCTING = frozenset({Role.USER, Role.SYSTEM, Role.DEVELOPER})
-_TOLD = frozenset({RoutingMode.RULE, RoutingMode.PATTERN})
+# To look up a member of an enumeration takes ten times as long as to look up a name.
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_USER, _SYSTEM, _DEVELOPER = Role.USER, Role.SYSTEM, Role.DEVELOPER
+_RULE, _PATTERN = RoutingMode.RULE, RoutingMode.PATTERN
 _is_tool_id = CANONICAL_TOOL_ID_PATTERN.fullmatch
 
 
@@ -29,11 +31,11 @@ def is_plainly_valid(message: Message) -> bool:
     """Whether a message is of a common shape that keeps every rule of the profile `full`."""
     content, metadata = message.content, message.metadata
     role = message.role
-    if role is Role.ASSISTANT:
+    if role is _ASSISTANT:
         return bool(content) and _has_plain_provenance(metadata) and _are_said(content)
-    if role is Role.TOOL:
+    if role is _TOOL:
         return len(content) == 1 and _is_plain_result(content[0], metadata)
-    if role in _INSTRUCTING:
+    if role is _USER or role is _SYSTEM or role is _DEVELOPER:
         return bool(content) and _says_nothing_more(metadata) and _are_text(content)
     return False
 
@@ -114,7 +116,8 @@ def _is_plain_route(routing: RoutingDecisionRecord, model: str) -> bool:
     return (
         routing.chosen_model == model
         and bool(routing.reason)
-        and routing.mode not in _TOLD
+        and routing.mode is not _RULE
+        and routing.mode is not _PATTERN
         and routing.rule_name is None
         and routing.confidence is None
     )

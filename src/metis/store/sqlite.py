@@ -32,7 +32,7 @@ from metis.store.sqlite_search import SqliteSearch
 A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "sqlite"
-_CHECKPOINT_CHANGES = 2500
+_CHECKPOINT_CHANGES = 4000
 _LONG_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
 _PAUSE_S = 0.001

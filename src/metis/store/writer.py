@@ -3,9 +3,9 @@
 A caller puts down its job and gives all other tasks that are ready a turn to do the same; then the
 first to come back commits what is there. Who found nobody else the last time gives a turn only now
 and then. A small commit that does not wait for the disk takes less time than waking another
-thread, so it is done at once. Everything else is done by one thread: batches of many, so that the
-next ones are made ready meanwhile, commits that wait for the disk or for another process, and
-upkeep. Nobody overtakes what the thread was given, and a caller is answered only after the commit.
+thread, so it is done at once. Everything else is done by one thread: large batches, commits that
+wait for the disk or for another process, and upkeep. Nobody overtakes what the thread was given,
+and a caller is answered only after the commit.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from metis.store.tables import Tables, UnansweredError
 from metis.store.work import Work
 
 _MOST = 512
-_SMALL_JOBS = 8
+_SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_EVERY = 128
-_HURRY = 16
+_HURRY = 32
 
 
 @coroutine
