@@ -93,6 +93,18 @@ async def test_a_session_is_resumed_as_it_was_left(url: str) -> None:
     assert fake.bodies[1]["system"]
 
 
+async def test_a_session_of_a_model_that_is_gone_is_read_and_goes_on_with_another(url: str) -> None:
+    async with serving(Fake(say("here I am"))) as fake, Metis(url, options(fake)) as m:
+        record = await m.store.create_session(active_model="elsewhere:gone-1")
+        session = await m.resume(record.id)
+        with pytest.raises(UnknownModelError, match="elsewhere:gone-1"):
+            await session.ask("are you there?")
+        await session.swap("sonnet")
+        answer = await session.ask("and you?")
+    assert answer is not None
+    assert words_of(answer.content) == "here I am "
+
+
 @pytest.mark.row("M-239", "M-240", "M-241", "M-242", "M-243", "M-244")
 async def test_a_tool_round_trip_and_a_swap_to_another_provider(url: str) -> None:
     ReadFile.ran.clear()

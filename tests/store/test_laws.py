@@ -488,6 +488,20 @@ async def test_a_store_that_was_closed_in_the_middle_of_a_call_is_closed_later(u
         assert second.recovered[0].aborted_calls == (tool_id(1),)
 
 
+async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_look_through(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metis.store.store.MOST_TOUCHED", 1)
+    async with store.open(url) as first:
+        for number in range(1, 4):
+            await first.create_session(f"sess_{number}")
+            await first.append(user("hi", id=ulid(number), session_id=f"sess_{number}"))
+        asked = assistant(call("a", tool_id(1)), id=ulid(9), session_id="sess_3")
+        await first.append(asked)
+    async with store.open(url) as second:
+        assert [each.aborted_calls for each in second.recovered] == [(tool_id(1),)]
+
+
 async def test_search_ranks_what_is_more_about_the_words(keep: Store) -> None:
     await keep.create_session(S)
     await keep.append(user("owl owl owl", id=ulid(1), session_id=S))

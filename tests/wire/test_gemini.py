@@ -264,7 +264,11 @@ def test_a_signature_goes_back_to_the_host_that_made_it_and_to_no_other() -> Non
     assert elsewhere.losses[0].reason == "it was sealed by gemini"
     other = adapters.get("anthropic").to_wire(history)
     assert b"c2ln" not in other.body
-    assert [loss.block_type for loss in other.losses] == ["thinking"]
+    # The call that goes along wants a definition there, be it one that stands for the tool.
+    assert [(loss.block_type, loss.path) for loss in other.losses] == [
+        ("thinking", "$.content[0]"),
+        ("option", "$.tools"),
+    ]
 
 
 def calls_of(message: Message) -> list[str]:

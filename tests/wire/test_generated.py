@@ -14,6 +14,7 @@ from build import assistant, tool_id
 from exchange import LISTS, turns_of
 from judges import complaints
 from metis import adapters
+from metis.adapters.definitions import used_tools
 from metis.canonical import (
     ContentBlock,
     Message,
@@ -103,9 +104,11 @@ def is_sent(block: ContentBlock, said: set[str]) -> bool:
 @given(messages=conversations())
 def test_prefix_stable(name: str, messages: list[Message]) -> None:
     adapter = adapters.get(name)
-    whole = json.loads(adapter.to_wire(messages).body)
+    # Where calls want definitions (T36), they are defined from the first turn on.
+    tools = used_tools(messages, 128)
+    whole = json.loads(adapter.to_wire(messages, tools).body)
     for count in turn_ends(tuple(messages)):
-        request = adapter.to_wire(messages[:count])
+        request = adapter.to_wire(messages[:count], tools)
         if is_gone(messages[count - 1], request):
             continue  # who spoke last said nothing: what is put there gives way to the answer
         part = json.loads(request.body)

@@ -360,8 +360,8 @@ def test_content_is_null_only_beside_calls() -> None:
 
 
 def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
-    marked = {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}
-    said = {"role": "user", "content": [marked, {"type": "text", "text": "two"}]}
+    noted = {"type": "text", "text": "one", "note": "of a host"}
+    said = {"role": "user", "content": [noted, {"type": "text", "text": "two"}]}
     asked = {
         "role": "assistant",
         "content": None,
@@ -372,7 +372,7 @@ def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
     changed = replace(user_turn, content=(TextBlock("ONE"), user_turn.content[1]))
     assert write_messages(changed)[0]["content"][0] == {"type": "text", "text": "ONE"}
     moved = replace(user_turn, content=(TextBlock("new"), *user_turn.content))
-    assert write_messages(moved)[0]["content"][1] == marked
+    assert write_messages(moved)[0]["content"][1] == noted
     bare = replace(turn, content=turn.content[1:])
     assert write_messages(bare) == [{key: asked[key] for key in asked if key[:3] != "rea"}]
     block = turn.content[-1]

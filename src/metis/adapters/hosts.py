@@ -57,6 +57,8 @@ _ROWS = (
         documents=True,
         audio_media_types=_SOUND,
         url_blocks=frozenset({"image"}),
+        cache_marks=4,
+        marks_calls=False,
         # Signed and encrypted parts have to come back as they were (T55).
         reasoning="reasoning_details",
         takes_thinking=True,

@@ -162,6 +162,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     tool_name_length: int = 64
     cache_marks: int = 0
     """How many cache marks a request may hold, for models that cache prompts."""
+    marks_calls: bool = True
+    """Whether a call can be marked, and not only what is said and shown."""
 
     def at_place(self, place: str) -> "Profile":
         """The same provider at a place; a region has a host of its own."""
@@ -280,6 +282,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             call_signature="" if is_older else self.call_signature,
             tool_name_length=self.tool_name_length,
             cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
+            marks_calls=self.marks_calls,
         )
 
 

@@ -22,7 +22,7 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message
 from metis.canonical.metadata import CacheHint
 from metis.projection.ledger import Ledger
-from metis.projection.target import is_native
+from metis.projection.target import Target, is_native
 
 SHORT, LONG = "5m", "1h"
 """The two lifetimes that a mark can have; the short one is what is meant if none is named."""
@@ -94,7 +94,8 @@ def _found(messages: Sequence[Message], ledger: Ledger) -> list[_Mark]:
         is_own = is_native(message, ledger.target)
         places: dict[int, CacheHint] = {}
         for hint in message.metadata.hints:
-            after = hint.after if is_own else _last_carrier(message.content, hint.after)
+            content, target = message.content, ledger.target
+            after = hint.after if is_own else _last_carrier(content, hint.after, target)
             if after is not None:
                 known = places.get(after)
                 ttl = hint.ttl if known is None or known.ttl in (None, SHORT) else known.ttl
@@ -103,15 +104,20 @@ def _found(messages: Sequence[Message], ledger: Ledger) -> list[_Mark]:
     return marks
 
 
-def _last_carrier(content: Sequence[ContentBlock], after: int) -> int | None:
+def _last_carrier(content: Sequence[ContentBlock], after: int, target: Target) -> int | None:
     """The block at or before a place that may carry a mark: no thought, no blank text (T172)."""
-    for index in range(min(after, len(content) - 1), -1, -1):
-        block = content[index]
-        is_blank = isinstance(block, TextBlock) and not block.text.strip()
-        sealed = ThinkingBlock | RedactedThinkingBlock | OpaqueBlock
-        if not is_blank and not isinstance(block, sealed):
-            return index
-    return None
+    places = range(min(after, len(content) - 1), -1, -1)
+    return next((index for index in places if _carries(content[index], target)), None)
+
+
+def _carries(block: ContentBlock, target: Target) -> bool:
+    match block:
+        case TextBlock():
+            return bool(block.text.strip())
+        case ToolUseBlock():
+            return target.marks_calls
+        case _:
+            return not isinstance(block, ThinkingBlock | RedactedThinkingBlock | OpaqueBlock)
 
 
 def _choose(marks: list[_Mark], limit: int) -> list[_Mark]:
@@ -157,7 +163,8 @@ def _carrier(
     """The last of some places that can be marked."""
     for index, place in reversed(places):
         is_free = not is_native(messages[index], ledger.target)
-        if is_free and _last_carrier(messages[index].content, place) == place:
+        content = messages[index].content
+        if is_free and _last_carrier(content, place, ledger.target) == place:
             return index, place
     return None
 

@@ -82,6 +82,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether the last turn may be an answer that ends in blanks."""
     cache_marks: int = 0
     """How many places a request may mark as the end of a reusable prefix."""
+    marks_calls: bool = True
+    """Whether a call can be marked, and not only what is said and shown."""
     least_cached_tokens: int = 0
     """How long a prefix has to be for the target to keep it."""
     takes_long_marks: bool = True

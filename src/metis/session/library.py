@@ -167,8 +167,6 @@ class Metis:
         record = await setup.store.session(session_id)
         entries = await setup.store.history(session_id)
         Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
-        if record.active_model is not None:
-            setup.models.resolve(record.active_model)
         conversation = Conversation(setup.store, record.id, entries, pinned=record.active_model)
         return self._hold(conversation, self._context(""))
 

@@ -45,6 +45,10 @@ _READERS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
+MOST_TOUCHED = 10_000
+"""How many written sessions are remembered, to see at the end whether all their calls are done."""
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -110,7 +114,13 @@ class Store:
         finally:
             self._database.close()
 
+    def _touch(self, *session_ids: str) -> None:
+        if len(self._touched) <= MOST_TOUCHED:
+            self._touched.update(session_ids)
+
     def _has_open_work(self) -> bool:
+        if len(self._touched) > MOST_TOUCHED:
+            return True  # too much to look through now; whoever opens the store next does
         calls = "SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' LIMIT 1"
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
@@ -187,7 +197,7 @@ class Store:
         work = Append((prepare(message),), renew_ids=renew_ids)
         if not self._has_written:
             await self._sign()
-        self._touched.add(message.session_id)
+        self._touch(message.session_id)
         return (await self._writer.submit(work))[0]
 
     async def append_all(
@@ -273,7 +283,7 @@ class Store:
 
     async def _import(self, transcript: transfer.Transcript) -> SessionRecord:
         work = await self._in_thread(lambda: transfer.Import(transcript))
-        self._touched.add(transcript.session.id)
+        self._touch(transcript.session.id)
         return await self._write(work)
 
     # Letting go
@@ -380,7 +390,7 @@ class Store:
     async def _write(self, work: Work) -> Any:
         if not self._has_written:
             await self._sign()
-        self._touched.update(work.session_ids)
+        self._touch(*work.session_ids)
         return await self._writer.submit(work)
 
     async def _sign(self) -> None:

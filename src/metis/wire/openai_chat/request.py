@@ -20,6 +20,7 @@ from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.failed_result import mark_failed
 from metis.wire.functions import decode_functions
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
+from metis.wire.openai_chat.cache import hints_of
 from metis.wire.openai_chat.calls import WireId
 from metis.wire.openai_chat.common import Body, TurnReader
 from metis.wire.openai_chat.options import decode_options
@@ -118,6 +119,7 @@ def _decode_message(
         metadata=_make_metadata(
             origin=context.provider or PROTOCOL,
             parent_tool_use_id=next(calls, None),
+            hints=hints_of(wire, content),
             provider_raw=spelled(PROTOCOL, spelling),
         ),
     )

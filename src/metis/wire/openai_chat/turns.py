@@ -14,6 +14,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.wire.body import TurnRecord
 from metis.wire.call import AdapterOptions
 from metis.wire.openai_chat.assistant import kept_call
+from metis.wire.openai_chat.cache import with_marks
 from metis.wire.openai_chat.options import encode_options
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message
@@ -92,9 +93,14 @@ class Turns:
             turn = None
             if spelling:
                 self._ids.update(spelling.get("ids") or NOTHING)
-            if spelling.keys() <= _PLAIN:
+            hints = message.metadata.hints
+            if spelling.keys() <= _PLAIN and not hints:
                 turn = self._plain(message.role, message.content, spelling)
-            turns.append(turn or encode_message(message, spelling, self._wire_id))
+            if turn is None:
+                turn = encode_message(message, spelling, self._wire_id)
+                if hints:
+                    turn = with_marks(turn, message.content, hints)
+            turns.append(turn)
         self._turns.add(turns)
 
     def _plain(
