@@ -143,6 +143,9 @@ def test_the_body_for_anthropic() -> None:
     own = called.id.replace("tu_", "toolu_")
     body = body_of("anthropic", talk)
     assert complaints("anthropic", body) == []
+    # What a history calls is defined, whoever defines no tools (T36).
+    assert [tool["name"] for tool in body.pop("tools")] == ["read_file"]
+    assert body.pop("tool_choice") == {"type": "none"}
     assert body == {
         "model": "claude-sonnet-4-6",
         "max_tokens": 100,

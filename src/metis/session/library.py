@@ -1,6 +1,7 @@
 """The library: a store, a client and the sessions between them."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.errors import StoreClosedError
+from metis.canonical.errors import StoreClosedError, UnknownModelError
 from metis.catalog.load import load_tables
 from metis.events.work import SessionCreated, SessionResumed
 from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope, Tier
@@ -167,6 +168,9 @@ class Metis:
         record = await setup.store.session(session_id)
         entries = await setup.store.history(session_id)
         Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
+        if record.active_model is not None:
+            with suppress(UnknownModelError):  # another can go on with it, and who asks is told
+                setup.models.resolve(record.active_model)
         conversation = Conversation(setup.store, record.id, entries, pinned=record.active_model)
         return self._hold(conversation, self._context(""))
 
