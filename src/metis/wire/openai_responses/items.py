@@ -73,10 +73,10 @@ class Run:
         self._thoughts: dict[str, Any] = {}
         self._pictures: dict[str, Any] = {}
 
-    def say(self, words: str) -> None:
-        """Take a message that is a role and a string."""
+    def say(self, words: str, entry: Entry = EASY) -> None:
+        """Take a message that is a role and a string, with its type or without."""
         self.blocks.append(_make_text(words))
-        self.texts.append(EASY)
+        self.texts.append(entry)
 
     def take(self, wire: Wire) -> None:
         """Take an item of any kind."""

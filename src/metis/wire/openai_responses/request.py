@@ -27,6 +27,7 @@ from metis.wire.openai_responses.output import (
     decode_output,
 )
 from metis.wire.openai_responses.parts import PROTOCOL, decode_parts, opaque
+from metis.wire.openai_responses.said import TYPED
 from metis.wire.shape import Wire, maybe_list, maybe_text, object_at, read_object
 from metis.wire.spelling import spelled
 from metis.wire.tool_ids import CallIds
@@ -40,7 +41,7 @@ _SENT_BY_CLIENT = frozenset({"mcp_approval_response", "compaction_trigger"})
 _OUTPUTS = (FUNCTION_OUTPUT, CUSTOM_OUTPUT)
 _SYSTEM, _USER, _ASSISTANT, _TOOL = Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL
 _TYPED = {"type": "message"}
-_KEYS_OF_SAID, _KEYS_OF_OUTPUT = 2, 3
+_KEYS_OF_SAID, _KEYS_OF_TYPED, _KEYS_OF_OUTPUT = 2, 3, 3
 
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
@@ -70,6 +71,11 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     return CanonicalRequest(
         draft.messages(), decode_tools(options.get("tools")), decode_options(options)
     )
+
+
+def _is_answer(wire: Wire) -> bool:
+    """Whether a message is one of the model and a string."""
+    return wire.get("role") == "assistant" and type(wire.get("content")) is str
 
 
 class _Draft:
@@ -132,6 +138,8 @@ class _Draft:
                     continue
             if kind == FUNCTION and "role" not in wire:
                 self._open_run().take(wire)
+            elif kind == "message" and size == _KEYS_OF_TYPED and _is_answer(wire):
+                self._open_run().say(wire["content"], TYPED)
             elif not (kind == FUNCTION_OUTPUT and self._take_words(wire, size)):
                 self._take(wire, index)
 
