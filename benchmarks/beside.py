@@ -54,7 +54,7 @@ def rows(task: Task) -> list[tuple[str, str, str, str]]:
     """The contestants of a task: what they are called, environment, module, case."""
     found = [("floor", "own", "floor", task.floor), ("metis", "own", "contestant", task.name)]
     if task.has_again:
-        found.append(("metis, a turn later", "own", "contestant", f"{task.name}.again"))
+        found.append(("metis, again", "own", "contestant", f"{task.name}.again"))
     return found + [(peer, *_PEERS[peer], task.name) for peer in task.peers]
 
 
