@@ -23,7 +23,7 @@ from metis.events import Bus, Event
 from metis.events.analytics import cost_by
 from metis.events.house import FeedbackExplicit
 from metis.events.work import SessionCompacted, SessionRewound
-from metis.session import Budget, Metis, Session, TurnEnded
+from metis.session import Budget, Metis, ModelUse, Session, TurnEnded
 from metis.session.facts import words_of
 from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
@@ -70,6 +70,8 @@ async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> No
         assert said(session) == ["Be short."]
         with pytest.raises(NoTurnError):
             await session.undo()
+        # What was taken back was asked all the same.
+        assert session.cost().used == {SONNET: ModelUse(4, 4 * 8, 0, 4 * 42)}
         own = session.id
         async with Metis(url, options(fake)) as other:
             again = await other.resume(own)

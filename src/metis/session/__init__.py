@@ -1,7 +1,7 @@
 """Sessions: the loop that routes, asks, streams, stores, runs tools and prices."""
 
 from metis.events import Budget
-from metis.session.conversation import SessionCost
+from metis.session.conversation import ModelUse, SessionCost
 from metis.session.history import Place, Span
 from metis.session.library import Metis, open_metis
 from metis.session.notices import (
@@ -27,6 +27,7 @@ __all__ = [
     "CallFailed",
     "Lost",
     "Metis",
+    "ModelUse",
     "Options",
     "Place",
     "Preview",

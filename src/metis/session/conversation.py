@@ -48,6 +48,24 @@ DELEGATED = "session.worker"
 """The kind of the entry for a worker that is done, and what it has cost."""
 
 
+class ModelUse(Struct, frozen=True):
+    """How often a model was asked in a session, and with how many tokens."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+
+    def with_call(self, usage: Usage) -> "ModelUse":
+        """The same with one more call."""
+        return ModelUse(
+            self.calls + 1,
+            self.prompt_tokens + usage.prompt_tokens,
+            self.cached_input_tokens + usage.cached_input_tokens,
+            self.output_tokens + usage.output_tokens,
+        )
+
+
 class SessionCost(Struct, frozen=True):
     """What a session has cost, exactly."""
 
@@ -55,6 +73,8 @@ class SessionCost(Struct, frozen=True):
     by_model: dict[str, Decimal]
     unpriced_models: tuple[str, ...] = ()
     """Models without a known price: their calls are not in the total."""
+    used: dict[str, ModelUse] = {}
+    """What was asked of each model, whether or not it is still shown."""
 
 
 class Conversation:
@@ -82,6 +102,7 @@ class Conversation:
         self._seen = Seen()
         self._calls: set[str] = set()
         self._costs: dict[str, Decimal] = {}
+        self._used: dict[str, ModelUse] = {}
         self.delegated_usd = Decimal(0)
         """What workers have cost, which are sessions of their own."""
         self._unpriced: set[str] = set()
@@ -167,7 +188,8 @@ class Conversation:
     def cost(self) -> SessionCost:
         """What all calls of the session have cost."""
         total = sum(self._costs.values(), Decimal(0))
-        return SessionCost(total, dict(self._costs), tuple(sorted(self._unpriced)))
+        unpriced = tuple(sorted(self._unpriced))
+        return SessionCost(total, dict(self._costs), unpriced, dict(self._used))
 
     def budget(self, house: Budget) -> Budget:
         """The limits of the house, with the session's own if it has one."""
@@ -238,6 +260,7 @@ class Conversation:
         if usage.pricing_version == UNPRICED:
             self._unpriced.add(model)
         self._costs[model] = self._costs.get(model, Decimal(0)) + usage.cost_usd
+        self._used[model] = self._used.get(model, ModelUse()).with_call(usage)
 
 
 def usage_in(data: Any) -> tuple[str, Usage]:

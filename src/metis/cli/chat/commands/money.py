@@ -1,8 +1,8 @@
 """/cost and /budget: what the conversation has cost, and may."""
 
-from collections import Counter
 from decimal import Decimal, InvalidOperation
 
+from msgspec.structs import astuple
 from rich.text import Text
 
 from metis.canonical.errors import InvalidValueError
@@ -19,18 +19,10 @@ async def cost(talk: Talk, words: str) -> None:
     """Show tokens and money of the session, by model."""
     del words
     spent = talk.session.cost()
-    counts: Counter[tuple[str, str]] = Counter()
-    for message in talk.session.messages:
-        usage, model = message.metadata.usage, message.metadata.model or ""
-        if usage is not None:
-            counts[model, "calls"] += 1
-            counts[model, "in"] += usage.prompt_tokens
-            counts[model, "from cache"] += usage.cached_input_tokens
-            counts[model, "out"] += usage.output_tokens
     cells = [[Text(name, "bold") for name in _HEAD]]
     for model, amount in spent.by_model.items():
         told = money(amount) if model not in spent.unpriced_models else "no price known"
-        numbers = [tokens(counts[model, name]) for name in _HEAD[1:-1]]
+        numbers = map(tokens, astuple(spent.used[model]))
         cells.append([Text(cell) for cell in (model, *numbers, told)])
     if len(cells) == 1:
         talk.screen.say("Nothing was spent yet.", "dim")
