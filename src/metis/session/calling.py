@@ -27,7 +27,6 @@ from metis.session.answer import (
     settle,
 )
 from metis.session.conversation import Conversation
-from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
 from metis.session.purse import Purse
@@ -251,8 +250,7 @@ class Calling:
         options = replace(options, model=served.id, stream=can_stream or None)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)
-        tools, options = with_former(self._setup.tools, options, self._conversation.seen, served)
-        request = served.adapter.to_wire(messages, tools, options)
+        request = served.adapter.to_wire(messages, self._setup.tools, options)
         self._tell_losses(served, request.losses)
         return request
 

@@ -15,9 +15,7 @@ from metis.canonical.metadata import Usage
 from metis.canonical.tools import ToolDefinition
 from metis.session.conversation import Conversation
 from metis.session.facts import text_tokens, words_of
-from metis.session.former import with_former
 from metis.session.models import Served
-from metis.session.seen import Seen
 from metis.session.setup import Setup
 from metis.session.told import Told
 from metis.session.transcript import pieces, transcript
@@ -154,7 +152,6 @@ class Summing:
         now = setup.now()
         options = replace(setup.options, model=writer.id, stream=None, output=None)
         options = replace(options, tool_choice=ToolChoice("none") if tools else None)
-        tools, options = with_former(tools, options, Seen(messages), writer)
         request = writer.adapter.to_wire(messages, tools, options)
         context = RequestContext(
             session_id=self._conversation.id,

@@ -13,7 +13,6 @@ from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
 from metis.routing import Failure, Reason
 from metis.session.facts import facts_of
-from metis.session.former import with_former
 from metis.session.models import Served
 from metis.session.seen import Seen
 from metis.session.setup import Setup
@@ -58,8 +57,7 @@ def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Previe
     try:
         options = replace(setup.options, model=served.id)
         asked = _with_question(messages, setup.now())
-        tools, options = with_former(setup.tools, options, seen, served)
-        losses = served.adapter.preview(asked, tools, options).losses
+        losses = served.adapter.preview(asked, setup.tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
         return Preview(
