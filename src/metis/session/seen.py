@@ -12,18 +12,12 @@ class Seen:
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.has_images = False
-        self.tools: dict[str, None] = {}
-        """The tools that were called, in the order of their first calls."""
+        self.has_calls = False
         self.has_instructions = False
         self.extensions: set[str] = set()
         """The kinds of the files that calls have named, such as `.py`."""
         for message in messages:
             self.add(message)
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether a tool was called."""
-        return bool(self.tools)
 
     def add(self, message: Message) -> None:
         """Look at one more message."""
@@ -31,7 +25,7 @@ class Seen:
             self.has_instructions = True
         for block in message.content:
             if isinstance(block, ToolUseBlock):
-                self.tools.setdefault(block.name)
+                self.has_calls = True
                 self._add_path(block.input.get("path"))
             elif has_image(block):
                 self.has_images = True

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast
 
-from metis.wire.shape import Wire
+from metis.wire.shape import Wire, maybe_object
 
 PROTOCOL = "gemini"
 """The name under which messages remember how they were spelled here."""
@@ -41,6 +41,20 @@ def camel(name: str) -> str:
 def spelled_key(wire: Mapping[str, Any], name: str) -> str:
     """The key under which an object holds a field, or would hold it: the one that is there."""
     return name if name in wire or snake(name) not in wire else snake(name)
+
+
+def put_fields(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
+    """Set fields of an object within an object; None takes one away, and an empty object goes."""
+    key = spelled_key(wire, name)
+    inner = dict(maybe_object(wire.get(key)))
+    for each, value in changes.items():
+        own = spelled_key(inner, each)
+        inner.pop(own, None)
+        if value is not None:
+            inner[own] = value
+    wire.pop(key, None)
+    if inner:
+        wire[key] = inner
 
 
 def field(wire: Mapping[str, Any], name: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from metis.catalog.output import Dialect
-from metis.wire.gemini.names import field, spelled_key
+from metis.wire.gemini.names import field, put_fields, spelled_key
 from metis.wire.gemini.schema import dialect_schema, json_schema
 from metis.wire.output import UNSPOKEN, OutputFormat, OutputKeys, SpokenOutput
 from metis.wire.shape import Wire, maybe_list, maybe_object
@@ -60,16 +60,7 @@ def _spell(wire: Wire, output: OutputFormat | None, dialect: Dialect) -> None:
             told[_DIALECT] = dialect_schema(output.schema)
         elif output.schema is not None:
             told[_SCHEMA] = output.schema
-    key = spelled_key(wire, _CONFIG)
-    config = dict(maybe_object(wire.get(key)))
-    for name, value in told.items():
-        own = spelled_key(config, name)
-        config.pop(own, None)
-        if value is not None:
-            config[own] = value
-    wire.pop(key, None)
-    if config:
-        wire[key] = config
+    put_fields(wire, _CONFIG, told)
 
 
 OUTPUT = OutputKeys(_decode, _spell)

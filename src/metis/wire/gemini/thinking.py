@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metis.catalog.reasoning import Form
-from metis.wire.gemini.names import field, spelled_key
+from metis.wire.gemini.names import field, put_fields, spelled_key
 from metis.wire.reasoning import Reasoning, ReasoningKeys, Spoken, budget_of, effort_of
 from metis.wire.shape import Wire, maybe_object, maybe_text
 
@@ -44,23 +44,10 @@ def _spell(wire: Wire, reasoning: Reasoning | None, form: Form | None) -> None:
         told[_BUDGET] = _DYNAMIC
     name = spelled_key(wire, _CONFIG)
     config = dict(maybe_object(wire.get(name)))
-    _put(config, _THINKING, told)
+    put_fields(config, _THINKING, told)
     wire.pop(name, None)
     if config:
         wire[name] = config
-
-
-def _put(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
-    key = spelled_key(wire, name)
-    inner = dict(maybe_object(wire.get(key)))
-    for each, value in changes.items():
-        own = spelled_key(inner, each)
-        inner.pop(own, None)
-        if value is not None:
-            inner[own] = value
-    wire.pop(key, None)
-    if inner:
-        wire[key] = inner
 
 
 REASONING = ReasoningKeys(_decode, _spell)
