@@ -93,6 +93,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether a model can be told which tool to call."""
     own_tools: frozenset[str] | None = None
     """The kinds of tools that its API knows, where it knows no others; else None."""
+    search: Mapping[str, Any] | None = None
+    """What a request says so that the provider searches by itself; None if it cannot."""
+    search_beside_tools: Mapping[str, Any] = {}
+    """What it says more if there are tools of the client."""
     strict_tools: bool = False
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
     schemas: SchemaRule = SchemaRule()

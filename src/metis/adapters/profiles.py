@@ -34,6 +34,8 @@ _GEMINI = Profile(
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
     named_cache="cachedContent",
+    search={"tools": [{"googleSearch": {}}]},
+    search_beside_tools={"toolConfig": {"includeServerSideToolInvocations": True}},
     answers=GEMINI_ANSWER,
     documents=True,
     audio_media_types=frozenset(
@@ -80,6 +82,7 @@ _ANTHROPIC = Profile(
         system_in_list=False,
     ),
     default_length=DEFAULT_MAX_TOKENS,
+    search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=ANTHROPIC_ANSWER,
     needs_definitions=True,
@@ -125,6 +128,7 @@ _RESPONSES = Profile(
     ),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
+    search={"tools": [{"type": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=OPENAI_ANSWER,
     strict_answers=OPENAI_STRICT,
@@ -204,6 +208,7 @@ PROFILES: Mapping[str, Profile] = {
         stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
         auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
         catalogued="gemini",
+        search_beside_tools={},
         url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
     "bedrock": replace(
@@ -223,6 +228,7 @@ PROFILES: Mapping[str, Profile] = {
         free_names=True,
         # What Claude sealed at one of its hosts, it opens at all of them.
         issuers=frozenset({"anthropic", "vertex-claude"}),
+        search=None,
         # Pictures and documents that lie elsewhere are not fetched.
         url_blocks=frozenset(),
     ),
