@@ -44,7 +44,6 @@ from metis.wire.call import (
 )
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.output import OutputFormat
-from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import (
     NOTHING,
     QUIET_KEYS,
@@ -201,6 +200,7 @@ class Adapter:
             own, unspelled = dialect.spell(own)
             losses += unspelled
         losses += self._unsaid(loud)
+        losses += self._unkept(more.hosts)
         turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
@@ -226,11 +226,7 @@ class Adapter:
         own = asked.native.get(self.profile.protocol)
         if not target.cache_marks or own is None:
             return target
-        marks = [
-            mark
-            for part in (own, *map(maybe_object, maybe_list(own.get("tools"))))
-            if (mark := maybe_object(part.get("cache_control")))
-        ]
+        marks = self._codec.marks(own)
         is_long = all(mark.get("ttl") == LONG for mark in marks)
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
@@ -261,6 +257,16 @@ class Adapter:
                 for path in CODECS[protocol].unsaid(message):
                     reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
                     yield self._key_loss(message, path, reason)
+
+    def _unkept(self, hosts: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
+        """What a client spelled in messages that are written anew, for others are part of them."""
+        unsaid = CODECS[self.profile.protocol].unsaid
+        for before, after in hosts:
+            kept = {path.rpartition(".")[2] for path in unsaid(after)}
+            for path in unsaid(before):
+                if path.rpartition(".")[2] not in kept:
+                    reason = "it is not said where a developer message is attached"
+                    yield self._key_loss(before, path, reason)
 
     def _key_loss(self, message: Message, path: str, reason: str) -> Loss:
         return Loss(
@@ -341,7 +347,7 @@ class Adapter:
         """The canonical request of a client that speaks this provider's protocol."""
         context = self._context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
-        if self.profile.body_keys:
+        if self.profile.told_by_path:
             request = self._with_path(request, context)
         if self.profile.tags_thoughts:
             messages = tuple(split(message, self.name) for message in request.messages)

@@ -13,6 +13,8 @@ from metis.projection.answer_schemas import (
 )
 from metis.projection.schemas import SchemaRule
 from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
+from metis.wire.bedrock_converse.citations import CITATION_KINDS
+from metis.wire.bedrock_converse.media import DOCUMENT_TYPES, SOUND_TYPES
 from metis.wire.tool_ids import IdRule
 
 _PLAIN_ROOT = SchemaRule(plain_root=True)
@@ -34,6 +36,8 @@ _GEMINI = Profile(
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
     named_cache="cachedContent",
+    search={"tools": [{"googleSearch": {}}]},
+    search_beside_tools={"toolConfig": {"includeServerSideToolInvocations": True}},
     answers=GEMINI_ANSWER,
     documents=True,
     audio_media_types=frozenset(
@@ -80,6 +84,7 @@ _ANTHROPIC = Profile(
         system_in_list=False,
     ),
     default_length=DEFAULT_MAX_TOKENS,
+    search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=ANTHROPIC_ANSWER,
     needs_definitions=True,
@@ -125,6 +130,7 @@ _RESPONSES = Profile(
     ),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
+    search={"tools": [{"type": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=OPENAI_ANSWER,
     strict_answers=OPENAI_STRICT,
@@ -141,7 +147,11 @@ _RESPONSES = Profile(
     takes_artifacts="own",
     takes_foreign_citations=False,
     developer_role=True,
+    developer_origins=frozenset({"azure-responses", "openai-responses"}),
+    wordless_calls=frozenset({"computer", "tool_search"}),
 )
+
+_CLAUDE_AT_BEDROCK = r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?"
 
 _LOCAL = assumed(
     context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
@@ -179,6 +189,7 @@ PROFILES: Mapping[str, Profile] = {
         document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        developer_origins=frozenset({"azure", "openai"}),
         raw_arguments=True,
     ),
     "openai-responses": _RESPONSES,
@@ -201,6 +212,7 @@ PROFILES: Mapping[str, Profile] = {
         stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
         auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
         catalogued="gemini",
+        search_beside_tools={},
         url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
     "bedrock": replace(
@@ -215,13 +227,66 @@ PROFILES: Mapping[str, Profile] = {
         told_by_path=frozenset({"model", "stream"}),
         body_keys={"anthropic_version": "bedrock-2023-05-31"},
         framed=True,
-        known_models=r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?",
+        known_models=_CLAUDE_AT_BEDROCK,
         catalogued="anthropic",
         free_names=True,
         # What Claude sealed at one of its hosts, it opens at all of them.
         issuers=frozenset({"anthropic", "vertex-claude"}),
+        search=None,
         # Pictures and documents that lie elsewhere are not fetched.
         url_blocks=frozenset(),
+    ),
+    "bedrock-converse": Profile(
+        name="bedrock-converse",
+        protocol="bedrock_converse",
+        base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
+        path="/model/{model}/converse",
+        stream_path="/model/{model}/converse-stream",
+        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", signs="bedrock"),
+        default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        defaults=assumed(
+            context_tokens=128_000,
+            output_tokens=8192,
+            thinking=True,
+            images=True,
+            system_in_list=False,
+        ),
+        told_by_path=frozenset({"model", "stream"}),
+        known_models=_CLAUDE_AT_BEDROCK,
+        catalogued="anthropic",
+        mixed_models=True,
+        free_names=True,
+        issuers=frozenset({"bedrock_converse"}),
+        refused_options=frozenset({"parallel_tool_calls"}),
+        forbids_calls=False,
+        temperatures=(0, 1),
+        schemas=_PLAIN_ROOT,
+        answers=ANTHROPIC_ANSWER,
+        needs_definitions=True,
+        # Bedrock itself takes points and colons, too, but Claude does not.
+        ids=IdRule(prefix="tooluse_"),
+        documents=True,
+        document_media_types=DOCUMENT_TYPES,
+        names_documents=True,
+        audio_media_types=SOUND_TYPES,
+        audio_models="voxtral|nova-2-omni|nova-2-sonic",
+        video=True,
+        video_models="amazon.nova-(?!micro|2-sonic)|twelvelabs",
+        url_blocks=frozenset({"image", "document", "video", "audio"}),
+        # Only what lies in a bucket is fetched.
+        address_schemes=frozenset({"s3"}),
+        citation_kinds=CITATION_KINDS,
+        result_blocks=frozenset({"text", "image", "document", "video"}),
+        result_models="anthropic.claude|amazon.nova",
+        takes_thinking=True,
+        takes_artifacts="own",
+        takes_blank_text=False,
+        takes_blank_end=False,
+        starts_with_user=True,
+        max_image_chars=5 * 1024 * 1024,
+        max_image_side=8000,
+        cache_marks=4,
+        unmarked_blocks=frozenset({"document", "video"}),
     ),
     "vertex-claude": replace(
         _ANTHROPIC,
