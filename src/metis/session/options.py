@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from metis.events import Budget, Bus
+from metis.projection.image_budget import IMAGE_BUDGET
 from metis.session.setup import COMPACT_AT, MAX_CALLS
 from metis.tools import Confirmation, Registry
 from metis.tools.mcp import McpServer
@@ -55,5 +56,7 @@ class Options(Struct, frozen=True, kw_only=True):
     compact_at: float | None = COMPACT_AT
     compact_with: str | None = None
     max_calls: int = MAX_CALLS
+    image_budget: int | None = IMAGE_BUDGET
+    """How many characters of pictures a request may hold; older ones are told of. None for all."""
     limits: Limits = Limits()
     retry: Retry = Retry()

@@ -15,7 +15,7 @@ from metis.session.outages import Outages
 from metis.session.skills import Skill
 from metis.session.spending import Spending
 from metis.store import Store
-from metis.tools import Watcher
+from metis.tools import Watcher, Workspace
 from metis.transport import Transport
 from metis.wire.call import AdapterOptions
 
@@ -85,6 +85,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     compact_with: str | None = None
     """The model that writes summaries; None is the one of the turn."""
     max_calls: int = MAX_CALLS
+    workspace: Workspace | None = None
+    """The folder that files of messages are read from."""
     now: Callable[[], datetime] = _now
 
     @property
