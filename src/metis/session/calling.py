@@ -21,10 +21,12 @@ from metis.session.answer import (
     NOT_RUN,
     Asked,
     calls_of,
+    continued,
     failed_result,
     may_run,
     open_calls,
     settle,
+    words_only,
 )
 from metis.session.conversation import Conversation
 from metis.session.inherited import options_of
@@ -139,6 +141,8 @@ class Calling:
             status = MessageStatus.CANCELLED if is_cancelled else MessageStatus.ERROR
             usage = found.metadata.usage
             left = self._settled(found, asked, status)
+            if self._setup.partial == "text":
+                left = words_only(left)
             if left.content or (usage is not None and usage.prompt_tokens + usage.output_tokens):
                 self._left = left
                 self._count(left)
@@ -253,7 +257,7 @@ class Calling:
         messages: Sequence[Message] = self._conversation.messages
         if self._conversation.seen.has_files:
             messages = await self._told.files.shown(messages, self._setup.workspace)
-        messages = self._told.repairs.apply(messages, served)
+        messages = continued(self._told.repairs.apply(messages, served))
         request = served.adapter.to_wire(messages, self._setup.tools, options)
         self._tell_losses(served, request.losses)
         return request

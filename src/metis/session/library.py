@@ -101,6 +101,7 @@ class Metis:
             compact_with=options.compact_with,
             pointers=options.pointers,
             max_calls=options.max_calls,
+            partial=options.partial,
             workspace=self._workspace,
         )
         return self

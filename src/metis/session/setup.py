@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -24,6 +24,10 @@ MAX_CALLS = 100
 
 COMPACT_AT = 0.85
 """The part of a window that may be full before the history is summed up."""
+
+
+Partial = Literal["all", "text"]
+"""What is kept of an answer that was cancelled or broke off: all that has come, or its text."""
 
 
 class Toolbox(Protocol):
@@ -85,6 +89,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     compact_with: str | None = None
     """The model that writes summaries; None is the one of the turn."""
     max_calls: int = MAX_CALLS
+    partial: Partial = "all"
     workspace: Workspace | None = None
     """The folder that files of messages are read from."""
     now: Callable[[], datetime] = _now
