@@ -218,7 +218,9 @@ def parts() -> dict[str, list[Message]]:
     for name, block in answered.items():
         talks[name] = [go, said(Role.ASSISTANT, block, TextBlock("yes")), on]
     talks["late system message"] = [go, said(Role.SYSTEM, TextBlock("be brief")), on]
-    talks["developer message"] = [said(Role.DEVELOPER, TextBlock("be brief")), go]
+    note = said(Role.DEVELOPER, TextBlock("be brief"))
+    talks["developer message at the start"] = [note, go]
+    talks["late developer message"] = [go, note]
     return talks
 
 

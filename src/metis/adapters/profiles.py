@@ -145,6 +145,8 @@ _RESPONSES = Profile(
     takes_artifacts="own",
     takes_foreign_citations=False,
     developer_role=True,
+    developer_origins=frozenset({"azure-responses", "openai-responses"}),
+    wordless_calls=frozenset({"computer", "tool_search"}),
 )
 
 _LOCAL = assumed(
@@ -183,6 +185,7 @@ PROFILES: Mapping[str, Profile] = {
         document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        developer_origins=frozenset({"azure", "openai"}),
         raw_arguments=True,
     ),
     "openai-responses": _RESPONSES,
