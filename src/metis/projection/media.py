@@ -143,7 +143,9 @@ def _address_refusal(block: Media, target: Target) -> str | None:
     if block.type not in target.url_blocks:
         return f"{block.type} is not taken by URL"
     # A bucket of a cloud can be read by its own host only (T93).
-    return None if scheme in ("http", "https") else f"a {scheme!r} address cannot be read there"
+    return (
+        None if scheme in target.address_schemes else f"a {scheme!r} address cannot be read there"
+    )
 
 
 def _content_refusal(block: Media, target: Target) -> str | None:
