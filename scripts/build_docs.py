@@ -41,7 +41,7 @@ from metis.canonical import (
     errors,
     json_schema,
 )
-from metis.canonical.errors import MetisError
+from metis.canonical.errors import InvalidValueError, MetisError
 from metis.canonical.tools import SideEffects
 from metis.cli.main import cli
 from metis.cli.requests import unlogged
@@ -66,7 +66,7 @@ PROTOCOLS_INTRO = (
     "What becomes of a part that was born elsewhere, asked of the first provider that speaks each "
     "protocol, with its default model: **carried** as it is, **converted** into something that "
     "says the same or stands in its place, or **lost**. Whatever is not carried is on the list of "
-    "losses of the request."
+    "losses of the request; what is **refused** raises an error before anything is sent."
 )
 _ID, _CALL = "01KR3QAYG00000000000000001", "tu_01KR3QAYG00000000000000001"
 _PICTURE = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
@@ -218,7 +218,9 @@ def parts() -> dict[str, list[Message]]:
     for name, block in answered.items():
         talks[name] = [go, said(Role.ASSISTANT, block, TextBlock("yes")), on]
     talks["late system message"] = [go, said(Role.SYSTEM, TextBlock("be brief")), on]
-    talks["developer message"] = [said(Role.DEVELOPER, TextBlock("be brief")), go]
+    note = said(Role.DEVELOPER, TextBlock("be brief"))
+    talks["developer message at the start"] = [note, go]
+    talks["late developer message"] = [go, note]
     return talks
 
 
@@ -235,6 +237,8 @@ def wishes() -> dict[str, AdapterOptions]:
         "`tool_choice` required": AdapterOptions(tool_choice=ToolChoice("required")),
         "`tool_choice` of one tool": AdapterOptions(tool_choice=ToolChoice("tool", "f")),
         "`parallel_tool_calls` off": AdapterOptions(parallel_tool_calls=False),
+        "`tool_mode`": AdapterOptions(tool_mode="any"),
+        "`search`": AdapterOptions(search=True),
         "`output` by a schema": AdapterOptions(output=OutputFormat(_ANSWER)),
         "`output` of any JSON object": AdapterOptions(output=OutputFormat()),
     }
@@ -243,7 +247,10 @@ def wishes() -> dict[str, AdapterOptions]:
 def fate(adapter: Adapter, talk: list[Message], options: AdapterOptions | None = None) -> str:
     """What becomes of a conversation at a provider, in one word."""
     with unlogged():
-        losses = adapter.to_wire(talk, [_TOOL], options or AdapterOptions()).losses
+        try:
+            losses = adapter.to_wire(talk, [_TOOL], options or AdapterOptions()).losses
+        except InvalidValueError:
+            return "refused"
     return _word(losses)
 
 

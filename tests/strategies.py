@@ -313,6 +313,7 @@ def metadata(unknown: Unknown = Unknown.EVERYTHING) -> SearchStrategy[MessageMet
         options=free,
         parents=st.lists(words, max_size=2).map(tuple),
         origin=_maybe(words),
+        prepended=st.booleans(),
         external=free,
         extra=extras(unknown),
     )

@@ -127,7 +127,8 @@ def _turn(
             result = ToolResultBlock(answers, tuple(content), draw(st.booleans()))
             return [result], MessageMetadata(parent_tool_use_id=answers)
         case Role.DEVELOPER:
-            return draw(st.lists(_TEXTS | _IMAGES | _FOREIGN, max_size=2)), MessageMetadata()
+            about = MessageMetadata(prepended=draw(st.booleans()))
+            return draw(st.lists(_TEXTS | _IMAGES | _FOREIGN, max_size=2)), about
         case _:
             return draw(st.lists(_GIVEN, max_size=3)), MessageMetadata()
 

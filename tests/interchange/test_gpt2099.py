@@ -4,7 +4,9 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from build import (
@@ -190,6 +192,59 @@ def test_options_are_read_under_both_names(name: str) -> None:
     found = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
     assert found.messages[0].metadata.options == {"provider_ptr": "nano"}
     assert found.losses == []
+
+
+@pytest.mark.row("G-020", "G-052")
+def test_the_new_name_of_options_is_written_and_the_old_one_comes_back() -> None:
+    ours = user("go", metadata=MessageMetadata(options={"search": True}))
+    (line,) = interchange.dump("gpt2099", numbered(ours)).data.splitlines()
+    assert json.loads(line)["meta"]["inherited"] == {"search": True}
+    assert "options" not in json.loads(line)["meta"]
+    old = frames(frame(1, options={"provider_ptr": "nano"}))
+    new = frames(frame(1, inherited={"provider_ptr": "nano"}))
+    both = frames(frame(1, options={"search": True}, inherited={"provider_ptr": "nano"}))
+    assert old.messages[0].metadata.options == new.messages[0].metadata.options
+    assert both.messages[0].metadata.options == {"search": True, "provider_ptr": "nano"}
+
+
+class OldMeta(Struct):
+    """What a reader from before the new name knows of a turn."""
+
+    role: str = "user"
+    options: dict[str, Any] = {}
+
+
+class OldFrame(Struct):
+    """A frame for such a reader."""
+
+    topic: str
+    id: str
+    meta: OldMeta
+
+
+@pytest.mark.row("G-052")
+@pytest.mark.parametrize(("name", "seen"), [("options", {"search": True}), ("inherited", {})])
+def test_a_reader_of_the_old_name_reads_all_that_follows_its_own_turns(
+    name: str, seen: dict[str, Any]
+) -> None:
+    found = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
+    more = user("go on", metadata=MessageMetadata(options={"search": True}))
+    dumped = interchange.dump("gpt2099", [*found.entries, *numbered(more)])
+    lines = [msgspec.json.decode(line, type=OldFrame) for line in dumped.data.splitlines()]
+    assert lines[1].meta.options == seen
+    back = interchange.load("gpt2099", dumped.data)
+    assert threads(back).view().options == {"provider_ptr": "nano", "search": True}
+
+
+@pytest.mark.row("G-018")
+def test_of_five_marked_turns_the_last_four_stay_marked() -> None:
+    turns = [frame(1, cache=True)]
+    turns += [frame(n, cache=True, continues=scru128(n - 1)) for n in range(2, 6)]
+    options = AdapterOptions(model="claude-sonnet-4-6")
+    wire = adapters.get("anthropic").to_wire(frames(*turns).messages, (), options)
+    blocks = [b for m in json.loads(wire.body)["messages"] for b in m["content"]]
+    assert [block["text"] for block in blocks] == ["t1", "t2", "t3", "t4", "t5"]
+    assert [block.get("cache_control") for block in blocks] == [None, MARK, MARK, MARK, MARK]
 
 
 @pytest.mark.row("G-026", "G-037")

@@ -42,6 +42,16 @@ def test_the_first_mark_and_the_last_ones_are_kept() -> None:
     assert len(marks(few.messages)) == 4
 
 
+@pytest.mark.row("G-018")
+def test_of_marked_turns_the_last_four_keep_their_marks() -> None:
+    turns = [hinted(user(str(number)), short()) for number in range(5)]
+    planned = project(turns, MARKED)
+    assert [place for place, _, _ in marks(planned.messages)] == [1, 2, 3, 4]
+    assert planned.losses == []
+    one = project(turns, replace(MARKED, cache_marks=1))
+    assert [place for place, _, _ in marks(one.messages)] == [4]
+
+
 @pytest.mark.row("T170")
 def test_marks_of_a_client_are_kept_and_counted() -> None:
     own = [hinted(user(str(number)), short(), origin="toy") for number in range(3)]

@@ -130,12 +130,11 @@ def role_faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
     if target.starts_with_user and messages and speakers[:1] != [Role.USER]:
         yield "no user begins"
     allowed = {Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL}
-    if target.developer_role:
-        allowed.add(Role.DEVELOPER)
     is_leading = True
     for message in messages:
         is_leading = is_leading and message.role in (Role.SYSTEM, Role.DEVELOPER)
-        if message.role not in allowed or not message.content:
+        is_developer = message.role == Role.DEVELOPER and is_leading and target.developer_role
+        if not (message.role in allowed or is_developer) or not message.content:
             yield f"a {message.role} message with {len(message.content)} blocks"
         if message.role == Role.SYSTEM and not is_leading and target.system == "first":
             yield "a late system message"

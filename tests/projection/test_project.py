@@ -182,7 +182,9 @@ def test_instructions_keep_their_place() -> None:
     assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.USER]
     assert projection.messages[3].content == (TextBlock("<system>\nlater\n</system>"),)
     assert told(projection) == [("altered", "system", "$.role"), ("altered", "developer", "$.role")]
-    assert project(given, RICH).losses == []
+    rich = project(given, RICH)
+    assert [message.role for message in rich.messages[-2:]] == [Role.SYSTEM, Role.USER]
+    assert told(rich) == [("altered", "developer", "$.role")]
 
 
 @pytest.mark.row("T39", "T83", "T84", "T88")
@@ -411,7 +413,8 @@ def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
 def test_a_result_that_is_moved_past_another_message_is_told(between: Message) -> None:
     projection = project([user("go"), assistant(A), between, ANSWER_A], RICH)
     assert projection.messages[2] is ANSWER_A
-    assert told(projection) == [("altered", "tool_result", "$.content[0]")]
+    moved = [loss for loss in told(projection) if loss[1] != "developer"]
+    assert moved == [("altered", "tool_result", "$.content[0]")]
 
 
 BAD = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))

@@ -83,10 +83,10 @@ async def asked(server: McpServer, name: str, /, **arguments: object) -> Message
 async def test_tools_are_listed_under_our_names_with_the_worst_effect() -> None:
     async with stdio() as server:
         registry = Registry(*await server.tools())
-    assert list(registry)[:2] == ["my_tests__add_numbers", "my_tests__everything"]
+    assert list(registry)[:2] == ["my_tests___add_numbers", "my_tests___everything"]
     assert len(registry) == len(mcp_server.TOOLS)
     assert {tool.side_effects for tool in registry.tools.values()} == {SideEffects.EXECUTE}
-    schema = registry.tools["my_tests__add_numbers"].input_schema
+    schema = registry.tools["my_tests___add_numbers"].input_schema
     assert schema == {
         "type": "object",
         "properties": {
@@ -101,15 +101,15 @@ async def test_tools_are_listed_under_our_names_with_the_worst_effect() -> None:
 async def test_the_hints_of_a_trusted_server_are_believed() -> None:
     async with stdio(is_trusted=True) as server:
         tools = Registry(*await server.tools()).tools
-    assert tools["my_tests__add_numbers"].side_effects is SideEffects.READ
-    assert tools["my_tests__pid"].side_effects is SideEffects.WRITE
-    assert tools["my_tests__fail"].side_effects is SideEffects.EXECUTE
+    assert tools["my_tests___add_numbers"].side_effects is SideEffects.READ
+    assert tools["my_tests___pid"].side_effects is SideEffects.WRITE
+    assert tools["my_tests___fail"].side_effects is SideEffects.EXECUTE
 
 
 @needs_mcp
 @pytest.mark.row("GX-08")
 async def test_a_call_over_both_transports() -> None:
-    for make, name in ((stdio, "my_tests__"), (http, "web__")):
+    for make, name in ((stdio, "my_tests___"), (http, "web___")):
         async with make() as server:
             message = await asked(server, f"{name}add_numbers", a=1, b=2)
             assert words(message) == "3"
@@ -122,7 +122,7 @@ async def test_a_call_over_both_transports() -> None:
 @needs_mcp
 async def test_every_kind_of_content_becomes_a_block() -> None:
     async with stdio() as server:
-        message = await asked(server, "my_tests__everything")
+        message = await asked(server, "my_tests___everything")
     content = result_of(message).content
     assert [type(block) for block in content] == [
         *(TextBlock, ImageBlock, AudioBlock, TextBlock, DocumentBlock, ArtifactBlock, TextBlock),
@@ -136,8 +136,8 @@ async def test_every_kind_of_content_becomes_a_block() -> None:
 @pytest.mark.row("GX-08")
 async def test_what_a_server_refuses_is_an_answer() -> None:
     async with stdio() as server:
-        failed = await asked(server, "my_tests__fail")
-        refused = await asked(server, "my_tests__refuse")
+        failed = await asked(server, "my_tests___fail")
+        refused = await asked(server, "my_tests___refuse")
     assert (words(failed), result_of(failed).is_error) == ("it failed", True)
     assert "says: refused" in words(refused)
     assert error_class(refused) is ErrorClass.EXECUTION_ERROR
@@ -146,10 +146,10 @@ async def test_what_a_server_refuses_is_an_answer() -> None:
 @needs_mcp
 async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
     async with stdio() as server:
-        first = words(await asked(server, "my_tests__pid"))
-        dead = await asked(server, "my_tests__die")
+        first = words(await asked(server, "my_tests___pid"))
+        dead = await asked(server, "my_tests___die")
         assert "is not there any more" in words(dead)
-        second = words(await asked(server, "my_tests__pid"))
+        second = words(await asked(server, "my_tests___pid"))
         assert first != second
     gone = McpServer("gone", StdioServer("/no/such/program"))
     with pytest.raises(ToolError, match="could not be started"):
@@ -162,7 +162,7 @@ async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
 @needs_mcp
 async def test_a_server_ends_when_it_is_closed() -> None:
     async with stdio() as server:
-        pid = int(words(await asked(server, "my_tests__pid")))
+        pid = int(words(await asked(server, "my_tests___pid")))
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -173,7 +173,7 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
     monkeypatch.setenv("CANARY_API_KEY", "canary-0451")
     monkeypatch.setenv("GREETING", "hello")
     async with stdio() as server:
-        known = json.loads(words(await asked(server, "my_tests__environment")))
+        known = json.loads(words(await asked(server, "my_tests___environment")))
     assert "canary-0451" not in known.values()
     assert known["GREETING"] == "hello"
 
@@ -183,12 +183,12 @@ async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
     async with stdio() as server:
         dispatcher = open_to_all(*await server.tools())
         turn = context()
-        running = asyncio.create_task(dispatcher.run([asking("my_tests__sleep")], turn))
+        running = asyncio.create_task(dispatcher.run([asking("my_tests___sleep")], turn))
         await asyncio.sleep(0.05)
         turn.cancel.set()
         (message,) = await running
         assert error_class(message) is ErrorClass.CANCELLED
-        assert words(await asked(server, "my_tests__add_numbers", a=1, b=None)) == "1"
+        assert words(await asked(server, "my_tests___add_numbers", a=1, b=None)) == "1"
 
 
 async def test_without_the_package_it_is_said_how_to_get_it(

@@ -190,7 +190,7 @@ def test_any_name_is_valid_in_our_alphabet(server: str, tool: str) -> None:
 
 
 def test_names_are_readable() -> None:
-    assert tool_name("GitHub", "createPullRequest") == "git_hub__create_pull_request"
+    assert tool_name("GitHub", "createPullRequest") == "git_hub___create_pull_request"
     assert snake_case("9-Lives!") == "x_9_lives"
     assert snake_case("ü") == "x"
 

@@ -202,6 +202,7 @@ class Adapter:
             own, unspelled = dialect.spell(own)
             losses += unspelled
         losses += self._unsaid(loud)
+        losses += self._unkept(more.hosts)
         turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
@@ -262,6 +263,16 @@ class Adapter:
                 for path in CODECS[protocol].unsaid(message):
                     reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
                     yield self._key_loss(message, path, reason)
+
+    def _unkept(self, hosts: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
+        """What a client spelled in messages that are written anew, for others are part of them."""
+        unsaid = CODECS[self.profile.protocol].unsaid
+        for before, after in hosts:
+            kept = {path.rpartition(".")[2] for path in unsaid(after)}
+            for path in unsaid(before):
+                if path.rpartition(".")[2] not in kept:
+                    reason = "it is not said where a developer message is attached"
+                    yield self._key_loss(before, path, reason)
 
     def _key_loss(self, message: Message, path: str, reason: str) -> Loss:
         return Loss(

@@ -15,10 +15,13 @@ from metis.adapters.thinking import Thinking
 from metis.adapters.toolbox import (
     LostOption,
     check_search,
+    chosen_by_mode,
     is_usual,
     lost_tools,
     named,
+    search_keys,
     shaped,
+    with_keys,
     without_choice,
 )
 from metis.canonical.message import Message, Role
@@ -91,6 +94,10 @@ class Asked:
         own = options.native.get(protocol)
         if own is not None and options.origin is None:
             check_search(profile, self._model.name, own, tools, self._codec)
+        options, mode = self._by_mode(options)
+        search: Mapping[str, Any] = {}
+        if options.search:
+            search = search_keys(profile, self._model.name, tools, self._codec)
         if options.output is not None and not self._is_spelled(options):
             options, tools = self._formed(options, tools, messages)
         asked = self._options(options, tools, messages)
@@ -108,9 +115,29 @@ class Asked:
             reason = f"{self._model.name} takes no tools: "
             self.lost += [LostOption("tools", reason + tool.name) for tool in tools]
             tools, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
-        if not tools:
-            asked = without_choice(asked, own, self._codec, self.lost)
-        return asked, tools
+        asked = self._searching(asked, search)
+        if tools:
+            return with_keys(asked, protocol, mode) if mode else asked, tools
+        if mode:
+            self.lost.append(LostOption("tool_mode", "there are no tools to choose from"))
+        spelled = asked.native.get(protocol) if search else own
+        return without_choice(asked, spelled, self._codec, self.lost), tools
+
+    def _by_mode(self, options: AdapterOptions) -> tuple[AdapterOptions, Mapping[str, Any]]:
+        """The options with the choice that a tool mode stands for."""
+        if options.tool_mode is None:
+            return options, {}
+        return chosen_by_mode(options, self._profile, self._codec, self.lost)
+
+    def _searching(self, asked: AdapterOptions, search: Mapping[str, Any]) -> AdapterOptions:
+        """With the provider's own search, if it was asked for."""
+        if not search:
+            return asked
+        if self._is_cached:
+            reason = "the kept prefix that is named has tools of its own"
+            self.lost.append(LostOption("search", reason))
+            return asked
+        return with_keys(asked, self._profile.protocol, search)
 
     def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages beside these options: a kept prefix has its own instructions (T178)."""

@@ -53,6 +53,7 @@ _ROWS = (
         path="/api/v1/chat/completions",
         auth=Auth(variable="OPENROUTER_API_KEY"),
         refused_options=frozenset(),
+        search={"plugins": [{"id": "web"}]},
         strict_tools=True,
         documents=True,
         audio_media_types=_SOUND,

@@ -93,6 +93,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether a model can be told which tool to call."""
     own_tools: frozenset[str] | None = None
     """The kinds of tools that its API knows, where it knows no others; else None."""
+    search: Mapping[str, Any] | None = None
+    """What a request says so that the provider searches by itself; None if it cannot."""
+    search_beside_tools: Mapping[str, Any] = {}
+    """What it says more if there are tools of the client."""
     strict_tools: bool = False
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
     schemas: SchemaRule = SchemaRule()
@@ -137,6 +141,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     takes_artifacts: Literal["none", "own", "any"] = "none"
     takes_foreign_citations: bool = True
     developer_role: bool = False
+    developer_origins: frozenset[str] = frozenset()
     system_first: bool = False
     takes_blank_text: bool = True
     alternates: bool = False
@@ -157,6 +162,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """How models begin that need no such signature, and take only text in results."""
     single_calls: bool = False
     """Whether each call has to stand in an answer of its own, followed by its result (T18)."""
+    wordless_calls: frozenset[str] = frozenset()
+    """The tools of its own making whose results have no place for words."""
     raw_arguments: bool = False
     """Whether arguments that are no JSON may go back to it as they came."""
     tool_name_length: int = 64
@@ -265,6 +272,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             takes_artifacts=self.takes_artifacts,
             takes_foreign_citations=self.takes_foreign_citations,
             developer_role=self.developer_role,
+            developer_origins=self.developer_origins,
             system="anywhere" if in_list else "first",
             takes_blank_text=self.takes_blank_text,
             alternates=self.alternates,
@@ -280,6 +288,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             takes_document_context=self.document_context,
             takes_raw_arguments=self.raw_arguments,
             call_signature="" if is_older else self.call_signature,
+            wordless_calls=self.wordless_calls,
             tool_name_length=self.tool_name_length,
             cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
             marks_calls=self.marks_calls,

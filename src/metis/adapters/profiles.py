@@ -34,6 +34,8 @@ _GEMINI = Profile(
     ),
     refused_options=frozenset({"parallel_tool_calls"}),
     named_cache="cachedContent",
+    search={"tools": [{"googleSearch": {}}]},
+    search_beside_tools={"toolConfig": {"includeServerSideToolInvocations": True}},
     answers=GEMINI_ANSWER,
     documents=True,
     audio_media_types=frozenset(
@@ -80,6 +82,7 @@ _ANTHROPIC = Profile(
         system_in_list=False,
     ),
     default_length=DEFAULT_MAX_TOKENS,
+    search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=ANTHROPIC_ANSWER,
     needs_definitions=True,
@@ -125,6 +128,7 @@ _RESPONSES = Profile(
     ),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
+    search={"tools": [{"type": "web_search"}]},
     schemas=_PLAIN_ROOT,
     answers=OPENAI_ANSWER,
     strict_answers=OPENAI_STRICT,
@@ -141,6 +145,8 @@ _RESPONSES = Profile(
     takes_artifacts="own",
     takes_foreign_citations=False,
     developer_role=True,
+    developer_origins=frozenset({"azure-responses", "openai-responses"}),
+    wordless_calls=frozenset({"computer", "tool_search"}),
 )
 
 _LOCAL = assumed(
@@ -179,6 +185,7 @@ PROFILES: Mapping[str, Profile] = {
         document_context=False,
         url_blocks=frozenset({"image"}),
         developer_role=True,
+        developer_origins=frozenset({"azure", "openai"}),
         raw_arguments=True,
     ),
     "openai-responses": _RESPONSES,
@@ -201,6 +208,7 @@ PROFILES: Mapping[str, Profile] = {
         stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
         auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
         catalogued="gemini",
+        search_beside_tools={},
         url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
     "bedrock": replace(
@@ -220,6 +228,7 @@ PROFILES: Mapping[str, Profile] = {
         free_names=True,
         # What Claude sealed at one of its hosts, it opens at all of them.
         issuers=frozenset({"anthropic", "vertex-claude"}),
+        search=None,
         # Pictures and documents that lie elsewhere are not fetched.
         url_blocks=frozenset(),
     ),

@@ -13,7 +13,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.projection.calls import wire_name
 from metis.projection.loss import Change
 from metis.projection.schemas import fit_schema
-from metis.wire.call import AdapterOptions, ToolChoice
+from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.codec import Codec
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import says
@@ -23,6 +23,13 @@ _read = msgspec.json.Decoder().decode
 _SAID = frozenset({"name", "description", "input_schema", "parameters", "function"})
 """The keys of a tool that its definition speaks for."""
 _STRICT = "strict"
+_MODES: Mapping[str, ToolMode] = {
+    "auto": "auto",
+    "none": "none",
+    "any": "required",
+    "required": "required",
+}
+"""The words of all providers for whether a model may, must not or must call tools."""
 
 
 class LostOption(Struct, frozen=True):
@@ -139,6 +146,79 @@ def check_search(
             names = ", ".join(tool.name for tool in tools)
             fault = f"{model} takes {served[0]!r} only without tools of your own ({names})"
             raise InvalidValueError(fault, path="$.tools")
+
+
+def search_keys(
+    profile: Profile, model: str, tools: Sequence[ToolDefinition], codec: Codec
+) -> Mapping[str, Any]:
+    """What a request says so that the provider searches by itself.
+
+    Raises:
+        InvalidValueError: it cannot, or not beside these tools.
+    """
+    if profile.search is None:
+        fault = f"{profile.name} does not search by itself at {profile.path}"
+        raise InvalidValueError(fault, path="$.search")
+    check_search(profile, model, profile.search, tools, codec)
+    own = {maybe_object(each).get("name") for each in maybe_list(profile.search.get("tools"))}
+    for index, tool in enumerate(tools):
+        if tool.name in own:
+            fault = f"{profile.name} searches with a tool that is named {tool.name!r}, too"
+            raise InvalidValueError(fault, path=f"$.tools[{index}]")
+    return {**profile.search, **(profile.search_beside_tools if tools else {})}
+
+
+def chosen_by_mode(
+    options: AdapterOptions, profile: Profile, codec: Codec, lost: list[LostOption]
+) -> tuple[AdapterOptions, Mapping[str, Any]]:
+    """The options with the choice that a word stands for, and what only this protocol says of it.
+
+    Raises:
+        InvalidValueError: the provider knows no such word.
+    """
+    word = (options.tool_mode or "").lower()
+    own = codec.tool_modes.get(word, {})
+    mode = "auto" if own else _MODES.get(word)
+    if mode is None or "tool_choice" in profile.refused_options:
+        known = [] if "tool_choice" in profile.refused_options else [*_MODES, *codec.tool_modes]
+        told = f"it knows {', '.join(known)}" if known else "it takes none"
+        fault = f"{profile.name} has no tool mode {options.tool_mode!r}: {told}"
+        raise InvalidValueError(fault, path="$.tool_mode")
+    choice = ToolChoice(mode)
+    if options.tool_choice not in (None, choice):
+        reason = f"the tool mode {options.tool_mode!r} says otherwise"
+        lost.append(LostOption("tool_choice", reason, Change.ALTERED))
+    return replace(options, tool_choice=choice, tool_mode=None), own
+
+
+def with_keys(options: AdapterOptions, protocol: str, keys: Mapping[str, Any]) -> AdapterOptions:
+    """The options with more keys of a protocol: objects are joined, and lists without doubles."""
+    spelled = _joined(options.native.get(protocol, {}), keys)
+    return replace(options, native={**options.native, protocol: spelled})
+
+
+def _joined(spelled: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    joined = dict(spelled)
+    for key, value in more.items():
+        if isinstance(value, list):
+            there = maybe_list(joined.get(key))
+            kinds = set(map(_kind, there))
+            joined[key] = [
+                *there,
+                *(each for each in maybe_list(value) if _kind(each) not in kinds),
+            ]
+        elif isinstance(value, dict):
+            joined[key] = _joined(maybe_object(joined.get(key)), maybe_object(value))
+        else:
+            joined[key] = value
+    return joined
+
+
+def _kind(item: Any) -> str:
+    """What makes two items of a list the same: a name, a type, an id, or else the first key."""
+    own = maybe_object(item)
+    named = own.get("name") or own.get("type") or own.get("id") or next(iter(own), "")
+    return str(named).replace("_", "").lower()
 
 
 def without_choice(

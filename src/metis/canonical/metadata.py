@@ -218,6 +218,8 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     parent_tool_use_id: str | None = None
     parents: tuple[str, ...] = ()
     """Ids of the messages that this one follows, if not simply the one before it."""
+    prepended: bool = False
+    """Whether a developer message is told before what it is attached to, and not behind it."""
     provider: str | None = None
     provider_raw: Mapping[str, Any] | None = None
     """For the adapter that wrote it only; no part of equality, hashes or digests."""

@@ -39,7 +39,10 @@ class Desk:
         self.message_ids: list[str | None] = []
         """For each record so far, its last message; None where it is no message."""
         self.turns: dict[str, str] = {}
-        """Our ids of messages by the foreign ids and bookmarks that name them."""
+        """Our ids of messages by the foreign ids and bookmarks that name them.
+
+        A format may note beside them what one turn tells of those that follow.
+        """
         self.foreign_turns: dict[str, str] = {}
         """Foreign ids of messages by ours."""
         self.options: dict[str, Any] = {}

@@ -49,7 +49,7 @@ def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Messag
             continue
         path = f"$.content[{index}]"
         if isinstance(block, ToolResultBlock) and role is Role.TOOL:
-            sent, moved = _project_result(block, message, path, ledger)
+            sent, moved = project_result(block, message, path, ledger)
             later += moved
         else:
             sent = _project(block, role, message, path, ledger)
@@ -187,7 +187,7 @@ def _project_citations(block: TextBlock, message: Message, path: str, ledger: Le
     return replace(block, citations=kept)
 
 
-def _project_result(
+def project_result(
     result: ToolResultBlock, message: Message, path: str, ledger: Ledger
 ) -> tuple[ToolResultBlock, list[Media]]:
     """A result with what may stand in it, and the media that moves behind the results."""

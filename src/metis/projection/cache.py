@@ -19,7 +19,7 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint
 from metis.projection.ledger import Ledger
 from metis.projection.target import Target, is_native
@@ -28,6 +28,8 @@ SHORT, LONG = "5m", "1h"
 """The two lifetimes that a mark can have; the short one is what is meant if none is named."""
 
 
+_SHARED_BY_ALL = (Role.SYSTEM, Role.DEVELOPER)
+"""Whose words stand before all turns, so that most rests on a mark there."""
 LOOKED_BACK = 20
 """How many blocks before a mark are looked at for one of an earlier request."""
 _CHARACTERS = 3
@@ -48,15 +50,15 @@ class _Mark(Struct):
 def plan_marks(messages: Sequence[Message], ledger: Ledger) -> list[Message]:
     """The same messages with the hints that the target takes as marks (T170-T175).
 
-    Where there are more than a request may hold, the first stays, because most rests on it, and
-    the last ones, which the next request reads. Where a long way of blocks follows the last mark,
-    others are set on it, for the target looks only so far back (T179).
+    Where there are more than a request may hold, the last ones stay, which the next request reads,
+    and a first one on the instructions, which every turn shares. Where a long way of blocks follows
+    the last mark, others are set on it, for the target looks only so far back (T179).
     """
     if not any(message.metadata.hints for message in messages):
         return list(messages)
     if not ledger.target.cache_marks:
         return [_unmarked(message, ledger) for message in messages]
-    marks = _choose(_found(messages, ledger), ledger.target.cache_marks)
+    marks = _choose(messages, _found(messages, ledger), ledger.target.cache_marks)
     marks += _rolling(messages, marks, ledger)
     _warn_if_short(messages, marks, ledger)
     _settle_lifetimes(messages, marks, ledger)
@@ -120,13 +122,15 @@ def _carries(block: ContentBlock, target: Target) -> bool:
             return not isinstance(block, ThinkingBlock | RedactedThinkingBlock | OpaqueBlock)
 
 
-def _choose(marks: list[_Mark], limit: int) -> list[_Mark]:
+def _choose(messages: Sequence[Message], marks: list[_Mark], limit: int) -> list[_Mark]:
     """At most that many marks, with all of the client's own (T170)."""
     ours = [mark for mark in marks if not mark.is_own]
     room = max(0, limit - (len(marks) - len(ours)))
     if len(ours) <= room:
         return marks
-    kept = [ours[0], *ours[len(ours) - room + 1 :]] if room > 1 else ours[len(ours) - room :]
+    kept = ours[len(ours) - room :]
+    if room > 1 and messages[ours[0].message].role in _SHARED_BY_ALL:
+        kept = [ours[0], *kept[1:]]
     return [mark for mark in marks if mark.is_own or any(mark is each for each in kept)]
 
 

@@ -13,6 +13,8 @@ class Ledger:
         self.losses: list[Loss] = []
         self.has_large_images = False
         """Whether an image was let through that is large where there are many."""
+        self.hosts: list[tuple[Message, Message]] = []
+        """The messages of the target's clients that others were attached to, before and after."""
 
     def dropped(self, message: Message, block_type: str, path: str, reason: str) -> None:
         """A part is left out."""

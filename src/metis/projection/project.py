@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import OpaqueBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
+from metis.projection.attach import attach, reaches_back
 from metis.projection.blocks import holds_foreign_seals, project_blocks
 from metis.projection.cache import plan_marks
 from metis.projection.calls import project_calls
@@ -34,6 +35,8 @@ class Projection(Struct, frozen=True):
     """The calls in it, if all are answered: then what follows can be projected alone."""
     has_large_images: bool = False
     """Whether images are in it that are too large where there are many (T90)."""
+    hosts: Sequence[tuple[Message, Message]] = ()
+    """The messages of the target's clients that others were attached to, before and after."""
 
 
 def project(messages: Sequence[Message], target: Target) -> Projection:
@@ -50,8 +53,9 @@ def project_carefully(
 ) -> Projection:
     """The same by every rule, one after the other, whether or not it has anything to say."""
     ledger = Ledger(target)
-    is_whole = are_whole(messages, target)
-    sent = list(messages) if is_whole else repair_exchanges(messages, ledger)
+    told = attach(messages, ledger)
+    is_whole = are_whole(told, target)
+    sent = list(told) if is_whole else repair_exchanges(told, ledger)
     sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
     sent = _project_messages(drop_halves(sent, ledger), ledger, is_start=is_start)
     sent = drop_empties(sent, ledger)
@@ -62,7 +66,7 @@ def project_carefully(
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
     is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
     calls = _calls(messages) if is_closed else None
-    return Projection(sent, ledger.losses, calls, ledger.has_large_images)
+    return Projection(sent, ledger.losses, calls, ledger.has_large_images, ledger.hosts)
 
 
 def _quick(
@@ -91,6 +95,8 @@ def project_more(
         return quick
     if any(type(block) is OpaqueBlock for message in messages for block in message.content):
         return None  # it may be the other half of something before (T197)
+    if reaches_back(messages, target):
+        return None
     more = project_carefully(messages, target, is_start=False)
     return None if more.calls is None or not more.calls.isdisjoint(before) else more
 

@@ -16,8 +16,8 @@ def placed_roles(
 ) -> list[Role | None]:
     """The role that each message has at the target; None for one that no target knows.
 
-    Developer and late system messages stay in their own place: nothing earlier changes, so that
-    the prefix of a conversation stays what it was (T73, T75).
+    Late instructions that were not attached stay in their own place: nothing earlier changes, so
+    that the prefix of a conversation stays what it was (T73, T75).
     """
     roles: list[Role | None] = []
     is_leading = is_start
@@ -33,11 +33,25 @@ def _placed(message: Message, target: Target, *, is_leading: bool) -> Role | Non
         return None
     if is_native(message, target):
         return role
-    if role == Role.DEVELOPER and not target.developer_role:
-        return Role.SYSTEM if is_leading else Role.USER
+    if role == Role.DEVELOPER:
+        return _placed_developer(message, target, is_leading=is_leading)
     if role == Role.SYSTEM and not is_leading and target.system == "first":
         return Role.USER
     return role
+
+
+def _placed_developer(message: Message, target: Target, *, is_leading: bool) -> Role:
+    if not is_leading:
+        return Role.DEVELOPER if keeps_role(message, target) else Role.USER
+    return Role.DEVELOPER if target.developer_role else Role.SYSTEM
+
+
+def keeps_role(message: Message, target: Target) -> bool:
+    """Whether a late developer message is in the words of a client of the target's protocol."""
+    if is_native(message, target):
+        return True
+    metadata = message.metadata
+    return metadata.origin in target.developer_origins and metadata.model is None
 
 
 def place(message: Message, role: Role, ledger: Ledger) -> Message:

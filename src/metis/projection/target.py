@@ -46,6 +46,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether the arguments of a call are a string here, which may be no JSON at all."""
     call_signature: str = ""
     """What it takes for the signature of a call that another model made; empty if it asks none."""
+    wordless_calls: frozenset[str] = frozenset()
+    """The tools of its own making whose results have no place for words."""
     tool_name_length: int = 64
     """How long the name of a tool may be."""
     takes_thinking: bool = False
@@ -65,6 +67,9 @@ class Target(Struct, frozen=True, kw_only=True):
     remembers: bool = False
     """Whether the calls of results may lie in an earlier answer, which it keeps."""
     developer_role: bool = False
+    """Whether a developer may instruct it, before the conversation begins."""
+    developer_origins: frozenset[str] = frozenset()
+    """Other providers of the protocol whose clients speak as developers at any place."""
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
     takes_blank_text: bool = True

@@ -27,6 +27,7 @@ from metis.session.answer import (
     settle,
 )
 from metis.session.conversation import Conversation
+from metis.session.inherited import options_of
 from metis.session.models import Served
 from metis.session.notices import CallFailed, Lost, Stored
 from metis.session.purse import Purse
@@ -246,7 +247,7 @@ class Calling:
 
     def _request(self, served: Served) -> WireRequest:
         can_stream = served.adapter.capabilities(served.id).supports_streaming
-        options = self._conversation.options(self._setup.options)
+        options = options_of(self._setup, self._conversation, served.id)
         options = replace(options, model=served.id, stream=can_stream or None)
         options = with_affinity(options, served.adapter, self._conversation.id)
         messages = self._told.repairs.apply(self._conversation.messages, served)

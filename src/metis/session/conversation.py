@@ -27,9 +27,12 @@ from metis.store.entries import (
     SwapEntry,
 )
 from metis.store.threads import Threads
-from metis.wire.call import UNPRICED, AdapterOptions
+from metis.wire.call import UNPRICED
 from metis.wire.reasoning import Reasoning
 from metis.wire.spelling import with_tool_ids
+
+POINTER = "provider_ptr"
+"""The option of a turn that points to a model."""
 
 PINNED = "session.model"
 """The kind of the entry that says that no model is set for the session any more."""
@@ -99,6 +102,12 @@ class Conversation:
         """The message at each numbered place; None is before the first."""
         self._threads = Threads()
         self._view: list[Message] | None = []
+        self._inherited: dict[str, Any] | None = {}
+        self._taken = 0
+        self._set_at = 0
+        """After how many entries a model was set by hand."""
+        self._pointed_at: dict[str, int] = {}
+        """The same for each message that points to a model."""
         self._seen = Seen()
         self._calls: set[str] = set()
         self._costs: dict[str, Decimal] = {}
@@ -191,14 +200,28 @@ class Conversation:
         unpriced = tuple(sorted(self._unpriced))
         return SessionCost(total, dict(self._costs), unpriced, dict(self._used))
 
+    @property
+    def inherited(self) -> dict[str, Any]:
+        """What the thread says of its turns, merged along the way to the newest message."""
+        if self._inherited is None:
+            self._inherited = self._threads.options()
+        return self._inherited
+
+    @property
+    def pointer(self) -> str | None:
+        """The model that the thread points to, unless another was set since it did."""
+        name = self.inherited.get(POINTER)
+        if not name or max(map(self._number_of, self.path), default=0) <= self._set_at:
+            return None
+        return str(name)
+
+    def _number_of(self, message: Message) -> int:
+        return self._pointed_at.get(message.id, 0)
+
     def budget(self, house: Budget) -> Budget:
         """The limits of the house, with the session's own if it has one."""
         own = self._limit_usd
         return house if own is UNSET else replace(house, session_usd=own)
-
-    def options(self, house: AdapterOptions) -> AdapterOptions:
-        """The options of the house, with what the session says of thinking if it does."""
-        return house if self.reasoning is None else replace(house, reasoning=self.reasoning)
 
     async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
         entries = await self.store.append_all(messages, renew_ids=True)
@@ -213,11 +236,12 @@ class Conversation:
 
     def _take(self, entry: AnyEntry) -> None:
         self._threads.add(entry)
+        self._taken += 1
         match entry:
             case MessageEntry():
                 self._take_message(entry.message)
             case SwapEntry():
-                self.pinned = entry.to_model
+                self.pinned, self._set_at = entry.to_model, self._taken
             case SidecarEntry():
                 self._take_note(entry)
             case CheckpointEntry():
@@ -229,12 +253,12 @@ class Conversation:
                 if entry.details and "usage" in entry.details:
                     self._spend(*usage_in(entry.details))
             case _:
-                self._view = None
+                self._view = self._inherited = None
 
     def _take_note(self, entry: SidecarEntry) -> None:
         kind, data = entry.kind, entry.data
         if kind == PINNED:
-            self.pinned = None
+            self.pinned, self._set_at = None, self._taken
         elif kind == UNSEEN:
             self._spend(*usage_in(data))
         elif kind == DELEGATED:
@@ -248,8 +272,12 @@ class Conversation:
     def _take_message(self, message: Message) -> None:
         metadata = message.metadata
         self._calls.update(b.id for b in message.content if isinstance(b, ToolUseBlock))
+        if metadata.options:
+            self._inherited = None
+            if POINTER in metadata.options:
+                self._pointed_at[message.id] = self._taken
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
-            self._view = None
+            self._view = self._inherited = None
         elif self._view is not None:
             self._view.append(message)
             self._seen.add(message)

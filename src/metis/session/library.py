@@ -26,6 +26,7 @@ from metis.session.memory import Memory, memory_tools
 from metis.session.models import Models
 from metis.session.options import Options
 from metis.session.outages import Outages
+from metis.session.servers import Servers
 from metis.session.session import Session
 from metis.session.setup import Setup
 from metis.session.skill_tool import LoadSkill
@@ -35,7 +36,7 @@ from metis.session.toolkit import Toolkit, make_toolkit
 from metis.session.trace import Trace
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
-from metis.tools import Factory, Workspace
+from metis.tools import Factory, Registry, Workspace
 from metis.transport import Keys, Transport
 
 
@@ -56,6 +57,7 @@ class Metis:
         self._stand_in: StandIn | None = None
         self._workspace: Workspace | None = None
         self._memory: Memory | None = None
+        self._servers = Servers(options.servers)
 
     async def __aenter__(self) -> Self:
         options = self.options
@@ -97,6 +99,7 @@ class Metis:
             has_rules=options.workspace is not None,
             compact_at=options.compact_at,
             compact_with=options.compact_with,
+            pointers=options.pointers,
             max_calls=options.max_calls,
         )
         return self
@@ -122,6 +125,7 @@ class Metis:
             await self._stand_in.stop()
         if self._workspace is not None:
             self._workspace.close()
+        await self._servers.close()
         self._transport = self._store = self._setup = self._stand_in = self._workspace = None
 
     async def prepare(self) -> None:
@@ -198,8 +202,12 @@ class Metis:
         self, setup: Setup, conversation: Conversation, context: Context
     ) -> Toolkit | None:
         options, house = self.options, list[Factory]()
-        if options.tools is None:
+        if options.tools is None and not self._servers:
             return None
+        if options.tools is None:
+            return make_toolkit(
+                Registry(), (), options.confirmation, self._workspace, self._servers
+            )
         if self._memory is not None:
             house += memory_tools(self._memory)
         if context.skills:
@@ -215,7 +223,9 @@ class Metis:
                 reopen=self.resume,
             )
             house.append(partial(Delegate, hiring.hire, setup.bus))
-        return make_toolkit(options.tools, house, options.confirmation, self._workspace)
+        return make_toolkit(
+            options.tools, house, options.confirmation, self._workspace, self._servers
+        )
 
     def _simulated(self) -> dict[str, str]:
         if not self.options.simulate:

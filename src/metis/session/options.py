@@ -8,6 +8,7 @@ from msgspec import Struct
 from metis.events import Budget, Bus
 from metis.session.setup import COMPACT_AT, MAX_CALLS
 from metis.tools import Confirmation, Registry
+from metis.tools.mcp import McpServer
 from metis.transport import Limits, Retry
 from metis.wire.call import AdapterOptions
 
@@ -39,6 +40,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """The folder with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
     tools: Registry | None = None
     """What models may call; None is no tool at all."""
+    servers: Sequence[McpServer] = ()
+    """MCP servers that threads may name; each is started when one does, and ended at the close."""
+    pointers: Mapping[str, str] = {}
+    """Who answers threads that point to `nano`, `kilo` or the like; those of the house else."""
     confirmation: Confirmation | None = None
     """Who is asked before a call that changes something; nobody lets none of them run."""
     hides_ids: bool = False

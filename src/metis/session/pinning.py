@@ -2,11 +2,12 @@
 
 from msgspec.structs import replace
 
-from metis.canonical.errors import SwapRefusedError
+from metis.canonical.errors import CatalogError, SwapRefusedError
 from metis.canonical.ids import new_ulid
 from metis.events import Actor
 from metis.events.work import RouteConstraintFailed, SessionModelChanged
 from metis.session.conversation import PINNED, Conversation
+from metis.session.inherited import options_of, sticky
 from metis.session.setup import Setup
 from metis.session.swap import Preview, preview
 from metis.session.told import Told
@@ -27,12 +28,12 @@ class Pinning:
     @property
     def model(self) -> str | None:
         """The model that the user set last; None leaves the choice to the rules."""
-        return self._queued[-1] if self._queued else self._conversation.pinned
+        return self._queued[-1] if self._queued else self._settled()
 
     def preview(self, model: str) -> Preview:
         """Whether another model can go on, and exactly what it would not see as it is."""
         served = self._setup.models.served(self._setup.models.resolve(model))
-        options = self._conversation.options(self._setup.options)
+        options = options_of(self._setup, self._conversation, served.id)
         setup = replace(self._setup, options=options)
         return preview(setup, self._conversation.messages, served)
 
@@ -43,7 +44,7 @@ class Pinning:
             raise self._refused(found)
         chosen = None if found is None else found.model
         changed = SessionModelChanged(
-            old_model=self._conversation.pinned, new_model=chosen, is_queued=is_running
+            old_model=self._settled(), new_model=chosen, is_queued=is_running
         )
         self._trace.emit(changed, actor=Actor.USER)
         if is_running:
@@ -59,9 +60,16 @@ class Pinning:
             self._queued.clear()
             await self._pin(chosen)
 
+    def _settled(self) -> str | None:
+        """The model of the session or of its thread, if there is such a model."""
+        try:
+            return sticky(self._setup, self._conversation)
+        except CatalogError:
+            return self._conversation.pinned
+
     def _refused(self, found: Preview) -> SwapRefusedError:
         capability, why = found.capability or "", found.why or ""
-        active = self._conversation.pinned
+        active = self._settled()
         self._trace.emit(
             RouteConstraintFailed(
                 model=found.model, active_model=active, capability=capability, reason=why
@@ -72,8 +80,8 @@ class Pinning:
 
     async def _pin(self, model: str | None) -> None:
         conversation, now = self._conversation, self._setup.now()
-        before = conversation.pinned
-        if model == before:
+        before = self._settled()
+        if model == before and conversation.pointer is None:
             return
         if model is None:
             await conversation.note(

@@ -4,7 +4,7 @@ import time
 
 from msgspec.structs import replace
 
-from metis.canonical.errors import ProviderError
+from metis.canonical.errors import CatalogError, ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.events import Event
@@ -12,6 +12,7 @@ from metis.routing import Decision, Reason, TurnFacts
 from metis.routing.told import route_decided
 from metis.session.conversation import Conversation
 from metis.session.facts import facts_of, needed, words_of
+from metis.session.inherited import sticky
 from metis.session.models import Served
 from metis.session.notices import Routed
 from metis.session.setup import Setup
@@ -42,7 +43,7 @@ class Route:
             facts_of(self._conversation.seen, setup.tools, setup.now()),
             message=text,
             override=override,
-            sticky=self._conversation.pinned,
+            sticky=self._sticky(override),
             tier=setup.tier,
             workspace_path=setup.workspace_path,
             skills_matching_message=matching(setup.skills, text),
@@ -50,6 +51,15 @@ class Route:
         # The size is as the model counts that would take the turn if size did not matter.
         likely = setup.router.decide(facts).chosen
         return facts if likely is None else self._sized(facts, setup.models.served(likely))
+
+    def _sticky(self, override: str | None) -> str | None:
+        """The model of the thread; nobody misses it if the turn names another."""
+        try:
+            return sticky(self._setup, self._conversation)
+        except CatalogError:
+            if override is None:
+                raise
+            return None
 
     async def choose(self, facts: TurnFacts, parent: Event | None) -> Chosen:
         """The model that owns the turn; told once, also if there is none."""

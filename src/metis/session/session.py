@@ -23,6 +23,7 @@ from metis.session.compaction import Compaction
 from metis.session.conversation import BUDGET, REASONING, Conversation, SessionCost
 from metis.session.finishing import finished
 from metis.session.history import History, Place, Span, spans
+from metis.session.inherited import check_delta, options_of
 from metis.session.notices import TurnEnded, TurnEvent
 from metis.session.pinning import Pinning
 from metis.session.purse import Purse
@@ -113,15 +114,21 @@ class Session:
     # Turns
 
     def send(
-        self, said: Said, *, model: str | None = None, output: Wanted | None = None
+        self,
+        said: Said,
+        *,
+        model: str | None = None,
+        output: Wanted | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
 
         `model`, or `@alias` at the start of words, lets another model answer this once; `output` is
-        what the answers of the turn shall be. Nothing is done before somebody listens, and whoever
+        what the answers of the turn shall be. `options` hold from this turn on: `provider_ptr`,
+        `servers`, `search` and `tool_mode`. Nothing is done before somebody listens, and whoever
         stops listening cancels the turn.
         """
-        return self._listen(self._turn(said, model, wanted(output)))
+        return self._listen(self._turn(said, model, wanted(output), options))
 
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Let a model answer what was said last, without saying anything more.
@@ -138,10 +145,16 @@ class Session:
             raise NoTurnError("nothing waits for an answer")
         return self._listen(self._made(None, model and self._setup.models.resolve(model)))
 
-    async def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
+    async def ask(
+        self,
+        said: Said,
+        *,
+        output: Wanted | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
         answer: Message | None = None
-        async for event in self.send(said, output=output):
+        async for event in self.send(said, output=output, options=options):
             if isinstance(event, TurnEnded):
                 answer = event.message
         return answer
@@ -163,10 +176,11 @@ class Session:
         """
         self._refuse_ended()
         override = None if model is None else self._setup.models.resolve(model)
+        options = self.turns[-1].question.metadata.options if self.turns else None
         content = await self.undo()
         signal = FeedbackImplicit(signal="retry", confidence=1.0, subject_id=self.id)
         self._trace.emit(signal, actor=Actor.USER)
-        turn = self._made(content, override)
+        turn = self._made(content, override, options=options)
         async with aclosing(self._listen(turn)) as events:
             async for event in events:
                 yield event
@@ -177,27 +191,41 @@ class Session:
             await self._stop(task)
 
     def _turn(
-        self, said: Said, model: str | None = None, output: OutputFormat | None = None
+        self,
+        said: Said,
+        model: str | None = None,
+        output: OutputFormat | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Turn:
         self._refuse_ended()
+        if options is not None:
+            check_delta(options)
         content: Sequence[ContentBlock]
         if isinstance(said, str):
             asked = read_override(said)
             model, content = model or asked.override, (TextBlock(asked.text),)
         else:
             content = [TextBlock(each) if isinstance(each, str) else each for each in said]
-        return self._made(content, model and self._setup.models.resolve(model), output)
+        return self._made(content, model and self._setup.models.resolve(model), output, options)
 
     def _made(
         self,
         content: Sequence[ContentBlock] | None,
         override: str | None,
         output: OutputFormat | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Turn:
         setup = self._setup
         if output is not None:
             setup = replace(setup, options=replace(setup.options, output=output))
-        return Turn(setup, self._conversation, content, override=override, told=self._told)
+        return Turn(
+            setup,
+            self._conversation,
+            content,
+            override=override,
+            told=self._told,
+            options=options,
+        )
 
     def _refuse_ended(self) -> None:
         if self._is_ended:
@@ -281,7 +309,12 @@ class Session:
     @property
     def reasoning(self) -> Reasoning | None:
         """How much models think in this session; None is as the options of the library say."""
-        return self._conversation.options(self._setup.options).reasoning
+        return options_of(self._setup, self._conversation, self.model or "").reasoning
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the thread says of its turns, merged along the way to the newest message."""
+        return dict(self._conversation.inherited)
 
     async def set_reasoning(self, reasoning: Reasoning | None) -> None:
         """Set how much models think, from the next turn on and when the session is resumed."""

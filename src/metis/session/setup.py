@@ -34,6 +34,10 @@ class Toolbox(Protocol):
         """What models are told of."""
         ...
 
+    async def offer(self, servers: Sequence[str]) -> None:
+        """Offer the tools of these servers beside the others, and of no more servers."""
+        ...
+
     async def run(self, calls: Sequence[ToolUseBlock], turn: "TurnRef", watcher: Watcher) -> None:
         """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
         ...
@@ -71,6 +75,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     """The session that gave this one its task, if it is a worker."""
     tier: Tier | None = None
     """How much thought a worker is to give to it."""
+    pointers: Mapping[str, str] = {}
+    """Models by the pointers that threads name them with, before those of the house."""
     workspace_path: str = ""
     has_rules: bool = False
     """Whether there may be rules that ask what was spent."""

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock
-from metis.canonical.errors import CriticalLossError
+from metis.canonical.errors import CriticalLossError, InvalidValueError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.projection.loss import Change, Loss
@@ -63,6 +63,11 @@ def preview(setup: Setup, messages: Sequence[Message], served: Served) -> Previe
         return Preview(
             model=served.id, fits=False, capability=CRITICAL, why=why, input_tokens=tokens
         )
+    except InvalidValueError as error:
+        # What the thread asks for, such as a search, this provider refuses.
+        option = error.path.removeprefix("$.")
+        why = f"session asks for what this model doesn't do: {error.reason}"
+        return Preview(model=served.id, fits=False, capability=option, why=why, input_tokens=tokens)
     gone = [loss for loss in losses if loss.change is Change.DROPPED]
     return Preview(
         model=served.id,

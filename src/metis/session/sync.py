@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -75,9 +75,15 @@ class SyncSession:
         """What a model is shown of the conversation."""
         return self._session.messages
 
-    def send(self, said: Said, *, output: Wanted | None = None) -> Iterator[TurnEvent]:
+    def send(
+        self,
+        said: Said,
+        *,
+        output: Wanted | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Iterator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered."""
-        yield from self._each(self._session.send(said, output=output))
+        yield from self._each(self._session.send(said, output=output, options=options))
 
     def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named."""
@@ -94,9 +100,15 @@ class SyncSession:
         finally:
             self._loop.run(events.aclose())
 
-    def ask(self, said: Said, *, output: Wanted | None = None) -> Message | None:
+    def ask(
+        self,
+        said: Said,
+        *,
+        output: Wanted | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
-        return self._loop.run(self._session.ask(said, output=output))
+        return self._loop.run(self._session.ask(said, output=output, options=options))
 
     def ask_json(self, said: Said, output: Wanted) -> Any:
         """Say something and wait for the value that the answer gives."""

@@ -6,8 +6,9 @@ leaves a whole conversation: what has come of an answer is kept, and every call 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import (
@@ -19,19 +20,22 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
     TurnLimitError,
+    UnknownServerError,
 )
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import StopReason
+from metis.canonical.metadata import MessageMetadata, StopReason
 from metis.events import Actor, Event
 from metis.events import work as events
 from metis.routing import TurnFacts
 from metis.session.answer import calls_of, may_run
 from metis.session.calling import Calling
-from metis.session.conversation import Conversation
+from metis.session.conversation import POINTER, Conversation
 from metis.session.finishing import finished
+from metis.session.inherited import read_inherited
 from metis.session.models import Served
 from metis.session.notices import TurnEnded, TurnEvent, TurnStarted
+from metis.session.pointers import pointed
 from metis.session.room import Room
 from metis.session.route import Chosen, Route
 from metis.session.seen import has_image
@@ -40,6 +44,7 @@ from metis.session.telling import Telling
 from metis.session.told import Told
 from metis.session.tooling import Tooling
 from metis.session.trace import Trace, hashed
+from metis.store.threads import merge_options
 
 _FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 
@@ -47,7 +52,7 @@ _FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 class Turn:
     """One turn of a session."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what makes a turn, most of it by name
         self,
         setup: Setup,
         conversation: Conversation,
@@ -55,6 +60,7 @@ class Turn:
         *,
         override: str | None,
         told: Told,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = new_ulid()
         self.events: asyncio.Queue[TurnEvent | BaseException | None] = asyncio.Queue()
@@ -64,6 +70,8 @@ class Turn:
         self._content = None if content is None else tuple(content)
         """What the user says; None answers what was said before."""
         self._override = override
+        self._options = None if options is None else dict(options)
+        """What holds from this turn on."""
         self._told = told
         self._trace = Trace(setup.bus, conversation.id, self.id)
         self._telling = Telling(turn_id=self.id, tell=self.events.put_nowait, trace=self._trace)
@@ -115,6 +123,7 @@ class Turn:
 
     async def _start(self) -> TurnFacts:
         """Store what the user said, and tell it; gives what the choice of a model depends on."""
+        await self._inherit()
         stored = await self._question()
         facts = self._route.facts(stored, self._override)
         self._started = self._calling.parent = self._trace.emit(
@@ -129,6 +138,19 @@ class Turn:
         self._tell(TurnStarted(turn_id=self.id, message=stored))
         return facts
 
+    async def _inherit(self) -> None:
+        """See to it that what the thread asks for is there, before anything is stored."""
+        setup, thread = self._setup, self._conversation
+        said = read_inherited(merge_options(thread.inherited, self._options or {}))
+        own = (self._options or {}).get(POINTER)
+        name = own or (thread.pointer if self._override is None else None)
+        if name:
+            pointed(name, setup.pointers, setup.models)
+        if setup.toolbox is not None:
+            await setup.toolbox.offer(said.servers or ())
+        elif said.servers:
+            raise UnknownServerError(said.servers[0])
+
     async def _question(self) -> Message:
         """What is to be answered, in the store."""
         if self._content is None:
@@ -140,6 +162,7 @@ class Turn:
             role=Role.USER,
             content=self._content,
             created_at=self._setup.now(),
+            metadata=MessageMetadata(options=self._options or None),
         )
         (stored,) = await self._conversation.keep(message)
         return stored

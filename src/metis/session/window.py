@@ -7,6 +7,7 @@ from metis.canonical.metadata import RoutingDecisionRecord
 from metis.routing import ChainEntry
 from metis.session.conversation import Conversation
 from metis.session.facts import estimate, facts_of
+from metis.session.inherited import sticky
 from metis.session.models import Served
 from metis.session.setup import Setup
 from metis.session.told import Told
@@ -58,8 +59,9 @@ def _served(setup: Setup, conversation: Conversation, model: str | None) -> Serv
     models = setup.models
     if model is not None:
         return models.served(models.resolve(model))
-    if conversation.pinned is not None:
-        return models.served(conversation.pinned)
+    named = sticky(setup, conversation)
+    if named is not None:
+        return models.served(named)
     facts = facts_of(conversation.seen, setup.tools, setup.now())
     try:
         return models.served(setup.router.decide(facts).require())

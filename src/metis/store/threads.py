@@ -313,17 +313,18 @@ def merged_options(messages: Iterable[Message]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for message in messages:
         if message.metadata.options:
-            merged = _merge(merged, message.metadata.options)
+            merged = merge_options(merged, message.metadata.options)
     return merged
 
 
-def _merge(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of a later turn: objects are merged, all else is replaced."""
     merged = dict(base)
     for key, value in delta.items():
         below = merged.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
             ours, theirs = cast("dict[str, Any]", below), cast("dict[str, Any]", value)
-            merged[key] = _merge(ours, theirs)
+            merged[key] = merge_options(ours, theirs)
         else:
             merged[key] = value
     return merged

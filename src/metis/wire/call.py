@@ -82,6 +82,10 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     top_k: int | None = None
     stop_sequences: tuple[str, ...] | None = None
     tool_choice: ToolChoice | None = None
+    tool_mode: str | None = None
+    """The same in a word of a provider, such as `any` or `VALIDATED`; it goes before the choice."""
+    search: bool | None = None
+    """Whether the provider searches the web by itself; one that cannot refuses."""
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None

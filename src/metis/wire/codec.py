@@ -105,6 +105,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """The provider's own tools in a request, where they have a shape of their own."""
     unsaid_of_tools: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
     """What such a request says of the client's tools beyond their definitions: tool and path."""
+    tool_modes: Mapping[str, Mapping[str, Any]] = {}
+    """What a request says for words of a tool mode that no other protocol has, in small letters."""
     route: Callable[[TurnWriter, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
     """Where a request goes, if the protocol has more than one place for it."""
     unsaid: Callable[[Message], Iterable[str]] = _nothing

@@ -15,7 +15,8 @@
     ├── ToolError                   a tool that is refused or not there
     │   ├── ToolDefinitionError     bad name or schema; holds every problem
     │   ├── DuplicateToolError      a second tool of the same name
-    │   └── UnknownToolError        no tool of that name
+    │   ├── UnknownToolError        no tool of that name
+    │   └── UnknownServerError      no MCP server of that name
     ├── CriticalLossError           a critical block that the target cannot carry
     ├── UnknownAdapterError         no adapter of that name
     ├── UnknownFormatError          no format of other systems' files of that name
@@ -139,6 +140,7 @@ from metis.canonical.errors.tools import (
     DuplicateToolError,
     ToolDefinitionError,
     ToolError,
+    UnknownServerError,
     UnknownToolError,
 )
 
@@ -203,6 +205,7 @@ __all__ = [
     "UnknownMessageError",
     "UnknownModelError",
     "UnknownPricingError",
+    "UnknownServerError",
     "UnknownSessionError",
     "UnknownToolError",
     "UnpricedModelError",

@@ -34,6 +34,8 @@ from metis.store.entries import BookmarkEntry, KnownEntry, MessageEntry
 from metis.wire.shape import Wire, list_at, maybe_list, maybe_object, object_at
 
 JSON = "application/json"
+_OLD, _NEW = "options", "inherited"
+"""The two names of what holds from a turn on."""
 _read = msgspec.json.Decoder().decode
 _MAY_BE_LEFT_OUT = (
     ("meta", "content_type"),
@@ -115,7 +117,7 @@ class Gpt2099Frames(Format):
         content = encode_turn(bare, desk)
         meta: Wire = {
             "role": role_of(messages),
-            "options": first.metadata.options or {},
+            _options_name(first, desk): first.metadata.options or {},
             "head": next((e.name for e in entries if isinstance(e, BookmarkEntry)), None),
             "continues": _encode_parents(first, desk),
             "cache": is_cached,
@@ -137,7 +139,7 @@ class Gpt2099Frames(Format):
             return True
         if difference.steps == ("content",):
             return _blocks_of(difference.actual) == _blocks_of(difference.plain)
-        if difference.steps in (("meta", "inherited"), ("meta", "options")):
+        if difference.steps in (("meta", _OLD), ("meta", _NEW)):
             return difference.plain is msgspec.UNSET or difference.actual is msgspec.UNSET
         if difference.steps in _MAY_BE_LEFT_OUT:
             return difference.actual is msgspec.UNSET
@@ -148,11 +150,28 @@ class Gpt2099Frames(Format):
 
 def _foreign(frame: types.Frame, meta: types.Meta, desk: Desk) -> Wire:
     foreign: Wire = {"id": frame.id}
+    if meta.inherited is not None:
+        foreign[_NEW] = True
     if meta.type == "document":
         foreign["document"] = True
     if not meta.continues and "last message" in desk.turns:
         foreign["root"] = True
     return foreign
+
+
+def _options_name(message: Message, desk: Desk) -> str:
+    """The name of the options: as it stood there, else the new one.
+
+    A thread that came with the old name goes on with it, for whoever wrote it reads no other.
+    """
+    foreign = foreign_of(message, SYSTEM)
+    if "id" in foreign:
+        if foreign.get(_NEW):
+            return _NEW
+        if message.metadata.options:
+            desk.turns[_OLD] = _OLD
+        return _OLD
+    return desk.turns.get(_OLD, _NEW)
 
 
 def _decode_content(frame: types.Frame, meta: types.Meta) -> list[Wire]:

@@ -7,14 +7,15 @@ from typing import Any
 
 from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects
 
-SEPARATOR = "__"
+SEPARATOR = "___"
+"""Three, so that a name tells where it is cut: names of servers and tools have single ones only."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FOREIGN = re.compile(r"[^a-z0-9]+")
 _MARK_LENGTH = 6
 
 
 def tool_name(server: str, tool: str, taken: Collection[str] = ()) -> str:
-    """`server__tool` in our alphabet; a mark is added where the name is too long or taken."""
+    """`server___tool` in our alphabet; a mark is added where the name is too long or taken."""
     name = f"{snake_case(server)}{SEPARATOR}{snake_case(tool)}"
     if len(name) <= MAX_NAME_LENGTH and name not in taken:
         return name

@@ -3,7 +3,7 @@
 from metis.wire.codec import Codec
 from metis.wire.gemini.errors import decode_error, encode_error
 from metis.wire.gemini.names import PROTOCOL
-from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS
+from metis.wire.gemini.options import COMMON_KEYS, SHARED_KEYS, TOOL_MODES
 from metis.wire.gemini.output import OUTPUT
 from metis.wire.gemini.request import decode_request
 from metis.wire.gemini.response import decode_response, encode_response
@@ -29,6 +29,7 @@ CODEC = Codec(
     output=OUTPUT,
     common_keys=COMMON_KEYS,
     server_tools=server_tools,
+    tool_modes=TOOL_MODES,
     unsaid_of_tools=unsaid_of_tools,
     unsaid=unsaid_keys,
     pictures=True,

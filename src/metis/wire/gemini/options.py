@@ -47,6 +47,9 @@ _WORDS: Mapping[ToolMode, str] = {
     "tool": "ANY",
 }
 
+TOOL_MODES = {"validated": {TOOL_CONFIG: {CALLING: {"mode": "VALIDATED"}}}}
+"""The mode that only Gemini has: tools are free, and arguments keep to the schema."""
+
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
     """The shared options of a request, with their spelling."""

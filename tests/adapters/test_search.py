@@ -1,0 +1,193 @@
+"""Search by the provider itself, and the words in which tools are chosen."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import user
+from judges import complaints
+from metis import adapters
+from metis.canonical import ToolDefinition
+from metis.canonical.errors import InvalidValueError
+from metis.canonical.tools import SideEffects
+from metis.wire.call import AdapterOptions, ToolChoice, WireRequest
+
+TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
+ANTHROPIC_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FOUND: dict[str, dict[str, list[Any]]] = {
+    "anthropic": {"tools": [ANTHROPIC_SEARCH]},
+    "vertex-claude": {"tools": [ANTHROPIC_SEARCH]},
+    "openai-responses": {"tools": [{"type": "web_search"}]},
+    "azure-responses": {"tools": [{"type": "web_search"}]},
+    "gemini": {"tools": [{"googleSearch": {}}]},
+    "vertex": {"tools": [{"googleSearch": {}}]},
+    "openrouter": {"plugins": [{"id": "web"}]},
+}
+"""What each provider that searches is told; all others refuse."""
+JUDGES = {
+    "anthropic": "anthropic",
+    "openai_chat": "openai",
+    "openai_responses": "openai-responses",
+    "gemini": "gemini",
+}
+OF_ITS_OWN = {
+    "mistral": {"tool_choice"},
+    "openrouter": {"plugins"},
+    "vertex-claude": {"anthropic_version"},
+}
+"""Keys that the SDK of the protocol does not know, since only this host has them."""
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+def asked(name: str, *tools: ToolDefinition, **options: Any) -> tuple[dict[str, Any], WireRequest]:
+    wire = adapters.get(name).to_wire([user("go")], tools, AdapterOptions(**options))
+    return json.loads(wire.body), wire
+
+
+def faults(name: str, body: dict[str, Any]) -> list[str]:
+    """What the types of the protocol's SDK say against a body."""
+    known = {key: value for key, value in body.items() if key not in OF_ITS_OWN.get(name, ())}
+    if name == "vertex-claude":
+        known["model"] = "claude-sonnet-4-6"  # the path says it
+    return complaints(JUDGES[adapters.get(name).profile.protocol], known)
+
+
+@pytest.mark.row("G-006")
+@pytest.mark.parametrize("name", sorted(adapters.names()))
+def test_every_provider_searches_in_its_own_words_or_refuses(name: str) -> None:
+    if name not in FOUND:
+        with pytest.raises(InvalidValueError, match=rf"{name} does not search by itself") as caught:
+            asked(name, search=True)
+        assert caught.value.path == "$.search"
+    else:
+        body, wire = asked(name, search=True)
+        assert {key: body[key] for key in FOUND[name]} == FOUND[name]
+        assert wire.losses == []
+        assert faults(name, body) == []
+    for silent in (None, False):
+        body, wire = asked(name, search=silent)
+        assert not {"tools", "plugins"} & set(body)
+        assert wire.losses == []
+
+
+@pytest.mark.row("G-006", "GX-11")
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_search_stands_beside_tools_where_it_may(name: str) -> None:
+    model = {"gemini": "gemini-3.5-flash", "vertex": "gemini-3.5-flash"}.get(name)
+    body, wire = asked(name, TOOL, search=True, model=model)
+    protocol = adapters.get(name).profile.protocol
+    assert faults(name, body) == []
+    assert "f" in [tool.name for tool in adapters.get(name).from_wire_request(body).tools]
+    for key, value in FOUND[name].items():
+        assert [each for each in body[key] if each in value] == value
+    assert wire.losses == []
+    # Only one of the two hosts of Gemini knows this key, and wants it.
+    has_flag = body.get("toolConfig") == {"includeServerSideToolInvocations": True}
+    assert has_flag == (name == "gemini")
+    if protocol == "gemini":
+        with pytest.raises(InvalidValueError, match="only without tools of your own"):
+            asked(name, TOOL, search=True, model="gemini-2.5-flash")
+
+
+@pytest.mark.row("G-006")
+def test_a_search_that_was_spelled_already_is_asked_for_once() -> None:
+    newer = {"type": "web_search_20260209", "name": "web_search"}
+    body, _ = asked("anthropic", search=True, native={"anthropic": {"tools": [newer]}})
+    assert body["tools"] == [newer]
+    snake: dict[str, Any] = {"gemini": {"tools": [{"google_search": {}}]}}
+    body, _ = asked("gemini", search=True, native=snake)
+    assert body["tools"] == [{"google_search": {}}]
+    named = ToolDefinition("web_search", "Mine.", {"type": "object"}, SideEffects.READ)
+    with pytest.raises(InvalidValueError, match="named 'web_search', too") as caught:
+        asked("anthropic", named, search=True)
+    assert caught.value.path == "$.tools[0]"
+
+
+@pytest.mark.row("G-006")
+def test_a_kept_prefix_has_its_own_tools() -> None:
+    kept = {"gemini": {"cachedContent": "cachedContents/x"}}
+    body, wire = asked("gemini", search=True, native=kept)
+    assert "tools" not in body
+    assert [loss.path for loss in wire.losses] == ["$.search"]
+
+
+MODES = [
+    ("anthropic", "any", {"tool_choice": {"type": "any"}}),
+    ("anthropic", "required", {"tool_choice": {"type": "any"}}),
+    ("anthropic", "auto", {"tool_choice": {"type": "auto"}}),
+    ("anthropic", "none", {"tool_choice": {"type": "none"}}),
+    ("openai", "required", {"tool_choice": "required"}),
+    ("openai", "ANY", {"tool_choice": "required"}),
+    ("openai-responses", "none", {"tool_choice": "none"}),
+    ("mistral", "required", {"tool_choice": "any"}),
+    ("gemini", "ANY", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
+    ("gemini", "any", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
+    ("gemini", "AUTO", {"toolConfig": {"functionCallingConfig": {"mode": "AUTO"}}}),
+    ("gemini", "VALIDATED", {"toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}}),
+    ("vertex", "validated", {"toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}}),
+]
+
+
+@pytest.mark.row("G-007")
+@pytest.mark.parametrize(("name", "mode", "keys"), MODES, ids=[f"{n}-{m}" for n, m, _ in MODES])
+def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) -> None:
+    body, wire = asked(name, TOOL, tool_mode=mode)
+    assert {key: body[key] for key in keys} == keys
+    assert wire.losses == []
+    assert faults(name, body) == []
+
+
+@pytest.mark.row("G-007")
+@pytest.mark.parametrize(
+    ("name", "mode", "told"),
+    [
+        ("anthropic", "VALIDATED", "it knows auto, none, any, required"),
+        ("openai", "sometimes", "it knows auto, none, any, required"),
+        ("gemini", "", "it knows auto, none, any, required, validated"),
+        ("ollama", "auto", "it takes none"),
+    ],
+)
+def test_a_tool_mode_that_a_provider_does_not_know_is_refused(
+    name: str, mode: str, told: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=told) as caught:
+        asked(name, TOOL, tool_mode=mode)
+    assert caught.value.path == "$.tool_mode"
+
+
+@pytest.mark.row("G-007")
+def test_what_a_tool_mode_cannot_do_is_told() -> None:
+    body, wire = asked("gemini", tool_mode="VALIDATED")
+    assert "toolConfig" not in body
+    assert [loss.path for loss in wire.losses] == ["$.tool_mode"]
+    _, wire = asked("anthropic", tool_mode="any")
+    assert [loss.path for loss in wire.losses] == ["$.tool_choice"]
+    body, wire = asked("anthropic", TOOL, tool_mode="any", tool_choice=ToolChoice("none"))
+    assert body["tool_choice"] == {"type": "any"}
+    assert [(loss.path, str(loss.change)) for loss in wire.losses] == [("$.tool_choice", "altered")]
+
+
+@pytest.mark.row("G-006", "G-007")
+def test_both_are_asked_for_beside_what_the_client_of_another_host_spelled() -> None:
+    """A key that only its host knows is lost; the search of the target is asked for anyway."""
+    request = adapters.get("openai-responses").from_wire_request(
+        {
+            "model": "gpt-5",
+            "input": "go",
+            "prompt_cache_key": "k",
+            "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        }
+    )
+    options = replace(request.options, search=True, tool_mode="required")
+    wire = adapters.get("azure-responses").to_wire(request.messages, request.tools, options)
+    body = json.loads(wire.body)
+    assert body["tool_choice"] == "required"
+    assert [tool["type"] for tool in body["tools"]] == ["web_search", "function"]
+    assert faults("azure-responses", body) == []
