@@ -27,7 +27,6 @@ from metis.adapters.toolbox import LostOption
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
-from metis.canonical.tool_schema import describe
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
@@ -353,9 +352,6 @@ class Adapter:
         """The canonical request of a client that speaks this provider's protocol."""
         context = self._context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
-        model: object = request.options.native.get(self.profile.protocol, NOTHING).get("model")
-        if not isinstance(model, str | None):
-            raise DecodeError(f"the model is {describe(model)}", path="$.model")
         if self.profile.body_keys:
             request = self._with_path(request, context)
         if self.profile.tags_thoughts:
