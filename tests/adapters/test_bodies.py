@@ -24,12 +24,18 @@ COUNTS = (
     "completion_tokens",
     "cache_read_input_tokens",
     "candidatesTokenCount",
+    "outputTokens",
+    "cacheWriteInputTokens",
     "cachedContentTokenCount",
     "eval_count",
 )
 """The names that counts have in one protocol or another."""
 REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
 _OWN_REQUESTS: dict[str, dict[str, Any]] = {
+    "bedrock_converse": {
+        "messages": [{"role": "user", "content": [{"text": "go"}]}],
+        "requestMetadata": {"a": "b"},
+    },
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "labels": {"a": "b"}},
     "ollama": {
         "model": "m",
@@ -110,8 +116,21 @@ def _ollama(usage: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _converse(usage: dict[str, Any]) -> dict[str, Any]:
+    call = {"toolUse": {"toolUseId": "tooluse_1", "name": "f", "input": {"a": [1]}}}
+    message = {"role": "assistant", "content": [call, {"odd": {"x": [1]}}]}
+    counts = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+    return {
+        "metrics": {"latencyMs": 1},
+        "output": {"message": message},
+        "stopReason": "tool_use",
+        "usage": counts | usage,
+    }
+
+
 _RESPONSES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "anthropic": _anthropic,
+    "bedrock_converse": _converse,
     "gemini": _gemini,
     "ollama": _ollama,
     "openai_chat": _openai_chat,

@@ -78,7 +78,7 @@ def test_messages_go_in_and_messages_come_out() -> None:
 @pytest.mark.row("K-002")
 @pytest.mark.parametrize("name", PROTOCOLS.values())
 def test_each_protocol_writes_requests_and_reads_streams(name: str) -> None:
-    judged = {"anthropic", "openai", "openai-responses", "gemini", "ollama"}
+    judged = {"anthropic", "openai", "openai-responses", "gemini", "bedrock-converse", "ollama"}
     assert set(PROTOCOLS.values()) == judged
     assert complaints(name, body_of(name, TALK)) == []
     adapter = adapters.get(name)

@@ -20,6 +20,8 @@ import openai.types.responses.response_create_params as responses_params
 import pydantic
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
+import converse_shape
+
 _MAY_BE_LEFT_OUT = {("ResponseReasoningItemParam", "id"), ("ResponseOutputMessageParam", "id")}
 """Keys that the SDK asks for and the provider does not; where it keeps nothing, ids say nothing."""
 
@@ -92,6 +94,8 @@ def gemini_body() -> type[pydantic.BaseModel]:
 
 def complaints(target: str, body: Any) -> list[str]:
     """What the SDK of a target would not let pass."""
+    if target == "bedrock-converse":
+        return converse_shape.complaints(body)
     try:
         if target == "gemini":
             # From JSON, because bytes are base64 there.

@@ -153,6 +153,7 @@ def scenarios() -> dict[str, Scenario]:
         *_of_aimock("anthropic", "claude-sonnet-4-6"),
         *_of_aimock("openai-responses", "gpt-5"),
         *_of_aimock("gemini", "gemini-3.5-flash"),
+        *_of_aimock("bedrock-converse", "us.anthropic.claude-sonnet-4-6"),
         *_of_aimock("ollama", "qwen3-vl"),
         *_prompts_of_ollama("qwen3-vl"),
     ]

@@ -21,7 +21,11 @@ from scenario import PICTURE, Played, play, scenarios
 
 ROOT = Path(__file__).parent.parent.parent
 SCENARIOS = scenarios()
-NAMES = {"openai_chat": "openai", "openai_responses": "openai-responses"}
+NAMES = {
+    "bedrock_converse": "bedrock-converse",
+    "openai_chat": "openai",
+    "openai_responses": "openai-responses",
+}
 OLDER: Any = import_module("vcr.errors").CannotOverwriteExistingCassetteException
 """What is raised where a request is not the recorded one."""
 SECRETS = re.compile(r"(?i)authorization|api-key|bearer|127\.0\.0\.1|localhost|/home/|/tmp/")

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import anthropic_shape
+import converse_shape
 import gemini_shape
 import ollama_shape
 import openai_chat_shape
@@ -43,6 +44,7 @@ class Row(NamedTuple):
 
 ADAPTERS = {
     "anthropic": Row("anthropic_messages", anthropic_shape.TURNS, anthropic_shape.faults),
+    "bedrock-converse": Row("bedrock_converse", converse_shape.TURNS, converse_shape.faults),
     "gemini": Row("gemini", gemini_shape.TURNS, gemini_shape.faults),
     "ollama": Row("ollama", ollama_shape.TURNS, ollama_shape.faults),
     "openai": Row("openai_chat", openai_chat_shape.TURNS, openai_chat_shape.faults),
@@ -52,6 +54,8 @@ ADAPTERS = {
 }
 PAIRS = list(itertools.permutations(ADAPTERS, 2))
 CONTEXT = RequestContext(session_id="sess_laws")
+JOINING = {"bedrock-converse"}
+"""Where turns alternate, so that neighbours share one."""
 
 
 @pytest.fixture(autouse=True)
@@ -227,6 +231,12 @@ def test_valid_for_the_target(source: str, target: str) -> None:
         ("openai-responses", {"input": [{"role": "tool", "content": "x"}]}),
         ("openai-responses", {"input": [{"type": "reasoning", "id": "rs_1"}]}),
         ("openai-responses", {"stop": ["x"]}),
+        ("bedrock-converse", {"messages": [{"role": "user", "content": [{"words": "x"}]}]}),
+        ("bedrock-converse", {"messages": [{"role": "tool", "content": [{"text": "x"}]}]}),
+        ("bedrock-converse", {"messages": [{"role": "user", "content": "x"}]}),
+        ("bedrock-converse", {"toolConfig": {"toolChoice": {"auto": {}}}}),
+        ("bedrock-converse", {"inferenceConfig": {"topK": 3}}),
+        ("bedrock-converse", {"model": "m"}),
         ("gemini", {"contents": [{"role": "user", "parts": [{"text": 1}]}]}),
         ("gemini", {"contents": [{"role": "user", "parts": [{"words": "x"}]}]}),
         ("gemini", {"generationConfig": {"top_k_k": 3}}),
@@ -243,6 +253,8 @@ def test_the_judges_refuse_what_is_wrong(target: str, damage: dict[str, Any]) ->
     good: dict[str, Any] = {"model": "m", ADAPTERS[target].turns: asked}
     if target == "anthropic":
         good["max_tokens"] = 9
+    if target == "bedrock-converse":
+        good = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     if target == "gemini":
         good = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     assert complaints(target, good) == []
@@ -263,8 +275,9 @@ def test_prefix_stable(source: str, target: str) -> None:
         adapter = adapters.get(target)
         whole = adapter.to_wire(request.messages, (), AdapterOptions())
         for count in turn_ends(request.messages):
-            if is_unasked(request.messages[:count]) and is_gone(request.messages[count], whole):
-                continue  # the words that were put before the answer stand before nothing now
+            has_room = is_unasked(request.messages[:count]) or target in JOINING
+            if has_room and is_gone(request.messages[count], whole):
+                continue  # what stood before the answer is joined by what stands behind it
             part = adapter.to_wire(request.messages[:count], (), AdapterOptions()).body
             assert whole.body.startswith(stem(target, part)), (key, count)
 

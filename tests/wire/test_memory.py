@@ -74,6 +74,8 @@ def silence(adapter: Adapter) -> bytes:
         ping = b'{"type":"ping"%b}' % (b" " * 750)
         payload = b'{"bytes":"%b"}' % base64.b64encode(ping)
         return write_frame({":message-type": "event", ":event-type": "chunk"}, payload)
+    if adapter.profile.protocol == "bedrock_converse":
+        return write_frame({":message-type": "event", ":event-type": "ping"}, b" " * 1000)
     is_lines = adapter.profile.protocol == "ollama"
     return b"\n" * 1000 if is_lines else b": keep-alive %b\n\n" % (b"." * 1000)
 

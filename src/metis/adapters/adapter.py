@@ -44,7 +44,6 @@ from metis.wire.call import (
 )
 from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
 from metis.wire.output import OutputFormat
-from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import (
     NOTHING,
     QUIET_KEYS,
@@ -227,11 +226,7 @@ class Adapter:
         own = asked.native.get(self.profile.protocol)
         if not target.cache_marks or own is None:
             return target
-        marks = [
-            mark
-            for part in (own, *map(maybe_object, maybe_list(own.get("tools"))))
-            if (mark := maybe_object(part.get("cache_control")))
-        ]
+        marks = self._codec.marks(own)
         is_long = all(mark.get("ttl") == LONG for mark in marks)
         left = max(0, target.cache_marks - len(marks))
         return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
@@ -352,7 +347,7 @@ class Adapter:
         """The canonical request of a client that speaks this provider's protocol."""
         context = self._context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
-        if self.profile.body_keys:
+        if self.profile.told_by_path:
             request = self._with_path(request, context)
         if self.profile.tags_thoughts:
             messages = tuple(split(message, self.name) for message in request.messages)

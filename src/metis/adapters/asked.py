@@ -294,6 +294,7 @@ class Asked:
         if self._model.is_listed and wanted is not None and wanted > most:
             changes["max_output_tokens"] = most
             self._alter("max_output_tokens", f"{self._model.name} writes {most} tokens at most")
+        changes |= self._warmth(options)
         choice = options.tool_choice
         if choice is not None and choice.mode == "tool" and not self._profile.names_tools:
             changes["tool_choice"] = ToolChoice("required")
@@ -301,6 +302,16 @@ class Asked:
         if tools and not capabilities.supports_parallel_tool_calls:
             changes |= self._one_by_one(options)
         return replace(options, **changes) if changes else options
+
+    def _warmth(self, options: AdapterOptions) -> dict[str, Any]:
+        """A temperature that the provider takes."""
+        limits, wanted = self._profile.temperatures, options.temperature
+        if limits is None or wanted is None or limits[0] <= wanted <= limits[1]:
+            return {}
+        given = min(max(wanted, limits[0]), limits[1])
+        reason = f"{self._profile.name} takes temperatures from {limits[0]} to {limits[1]}"
+        self._alter("temperature", f"{reason}, so that it is {given}")
+        return {"temperature": given}
 
     def _one_by_one(self, options: AdapterOptions) -> dict[str, Any]:
         if "parallel_tool_calls" in self._profile.refused_options:

@@ -6,7 +6,14 @@ from typing import Final
 
 from metis.wire.codec import Codec
 
-PROTOCOLS: Final = ("anthropic", "gemini", "ollama", "openai_chat", "openai_responses")
+PROTOCOLS: Final = (
+    "anthropic",
+    "bedrock_converse",
+    "gemini",
+    "ollama",
+    "openai_chat",
+    "openai_responses",
+)
 """Every protocol that is spoken."""
 
 

@@ -113,6 +113,8 @@ class Forming:
         )
         if not self._codec.output.names:
             return self._nameless(replace(output, schema=fitted.schema)), ""
+        if self._codec.output.is_strict:
+            output = self._strict(output)
         name = output.name or _text(schema.get("title"))
         called = None if name is None else wire_name(name)
         if output.name is not None and called != output.name:
@@ -128,10 +130,16 @@ class Forming:
                 place = "name" if key == "title" else key
                 reason = f"{self._profile.name} has no place for it beside that of the schema"
                 self._lost.append(LostOption(f"{_KEY}.{place}", reason))
-        if not output.strict:
-            reason = f"{self._profile.name} always keeps to a schema"
-            self._lost.append(LostOption(f"{_KEY}.strict", reason, Change.ALTERED))
+        self._strict(output)
         return OutputFormat(schema)
+
+    def _strict(self, output: OutputFormat) -> OutputFormat:
+        """A wish that is kept to, where a provider knows no others."""
+        if output.strict:
+            return output
+        reason = f"{self._profile.name} always keeps to a schema"
+        self._lost.append(LostOption(f"{_KEY}.strict", reason, Change.ALTERED))
+        return replace(output, strict=True)
 
     def _forced(
         self, output: OutputFormat, options: AdapterOptions, *, has_tools: bool

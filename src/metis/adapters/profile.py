@@ -65,6 +65,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """
     catalogued: str | None = None
     """The provider under which the catalogue knows its models, if not under its own name."""
+    mixed_models: bool = False
+    """Whether it has models of others beside those that the catalogue knows by that pattern."""
     free_names: bool = False
     """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
@@ -81,6 +83,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Keys which the hosts of the protocol share, but which this one does not know."""
     renamed_keys: Mapping[str, str] = {}
     """Keys which the hosts of the protocol share, but which are called otherwise here."""
+    temperatures: tuple[float, float] | None = None
+    """The lowest and the highest temperature, where a request with another is refused."""
     length_key: str | None = None
     """What the limit of an answer is called here, where the protocol has two names (T182)."""
     default_length: int | None = None
@@ -91,6 +95,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """The word for a model that must call a tool, if it is not the protocol's (T113)."""
     names_tools: bool = True
     """Whether a model can be told which tool to call."""
+    forbids_calls: bool = True
+    """Whether a model can be told of tools and not to call them."""
     own_tools: frozenset[str] | None = None
     """The kinds of tools that its API knows, where it knows no others; else None."""
     search: Mapping[str, Any] | None = None
@@ -121,11 +127,19 @@ class Profile(Struct, frozen=True, kw_only=True):
     text_documents: bool = True
     document_context: bool = True
     document_media_types: frozenset[str] | None = None
+    names_documents: bool = False
     audio_media_types: frozenset[str] = frozenset()
+    audio_models: str = ""
+    """A pattern of the models that hear, where not all do."""
     video: bool = False
+    video_models: str = ""
+    """A pattern of the models that watch films, where not all do."""
     url_blocks: frozenset[str] = frozenset()
+    address_schemes: frozenset[str] = frozenset({"http", "https"})
     citation_kinds: frozenset[str] = frozenset()
     result_blocks: frozenset[str] = frozenset({"text"})
+    result_models: str = ""
+    """A pattern of the models that take more than text in results, where not all do."""
     takes_thinking: bool = False
     needs_signatures: bool = True
     reasoning: str | None = None
@@ -171,6 +185,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """How many cache marks a request may hold, for models that cache prompts."""
     marks_calls: bool = True
     """Whether a call can be marked, and not only what is said and shown."""
+    unmarked_blocks: frozenset[str] = frozenset()
 
     def at_place(self, place: str) -> "Profile":
         """The same provider at a place; a region has a host of its own."""
@@ -233,6 +248,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     def catalogue_id(self, model: str) -> str:
         """The canonical id under which the catalogue knows a model, or would know it."""
         found = re.fullmatch(self.known_models, model) if self.known_models else None
+        if found is None and self.mixed_models:
+            return f"{self.name}:{model}"
         name = model if found is None else "-".join(part for part in found.groups() if part)
         return f"{self.catalogued or self.name}:{name}"
 
@@ -240,29 +257,26 @@ class Profile(Struct, frozen=True, kw_only=True):
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
     ) -> Target:
         """What a model of this provider can carry."""
-        taken = {"text"}
-        if capabilities.supports_images:
-            taken.add("image")
-        if self.documents:
-            taken.add("document")
-        if self.audio_media_types:
-            taken.add("audio")
-        if self.video:
-            taken.add("video")
+        taken = self._user_blocks(capabilities, model)
         is_older = model.removeprefix("models/").startswith(self.older_models)
         takes_media = capabilities.supports_images and not is_older
-        results = self.result_blocks if takes_media else frozenset({"text"})
+        if not takes_media or not _fits(self.result_models, model):
+            results = frozenset({"text"})
+        else:
+            results = self.result_blocks & taken
         in_list = capabilities.supports_system_messages_in_list and not self.system_first
         return Target(
             adapter=self.name,
             model=model,
             issuers=frozenset({self.name, *self.issuers}),
-            user_blocks=frozenset(taken),
+            user_blocks=taken,
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
             document_media_types=self.document_media_types,
             audio_media_types=self.audio_media_types,
+            names_documents=self.names_documents,
             url_blocks=self.url_blocks,
+            address_schemes=self.address_schemes,
             citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
             takes_thinking=self.takes_thinking and capabilities.supports_thinking,
@@ -292,7 +306,24 @@ class Profile(Struct, frozen=True, kw_only=True):
             tool_name_length=self.tool_name_length,
             cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
             marks_calls=self.marks_calls,
+            unmarked_blocks=self.unmarked_blocks,
         )
+
+    def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
+        """What a user may show a model."""
+        is_taken = {
+            "text": True,
+            "image": capabilities.supports_images,
+            "document": self.documents,
+            "audio": bool(self.audio_media_types) and _fits(self.audio_models, model),
+            "video": self.video and _fits(self.video_models, model),
+        }
+        return frozenset(tag for tag, is_so in is_taken.items() if is_so)
+
+
+def _fits(pattern: str, model: str) -> bool:
+    """Whether a model is one of those that a pattern is for; without one it is for all."""
+    return not pattern or re.search(pattern, model) is not None
 
 
 def assumed(

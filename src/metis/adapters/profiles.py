@@ -13,6 +13,8 @@ from metis.projection.answer_schemas import (
 )
 from metis.projection.schemas import SchemaRule
 from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
+from metis.wire.bedrock_converse.citations import CITATION_KINDS
+from metis.wire.bedrock_converse.media import DOCUMENT_TYPES, SOUND_TYPES
 from metis.wire.tool_ids import IdRule
 
 _PLAIN_ROOT = SchemaRule(plain_root=True)
@@ -149,6 +151,8 @@ _RESPONSES = Profile(
     wordless_calls=frozenset({"computer", "tool_search"}),
 )
 
+_CLAUDE_AT_BEDROCK = r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?"
+
 _LOCAL = assumed(
     context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
 )
@@ -223,7 +227,7 @@ PROFILES: Mapping[str, Profile] = {
         told_by_path=frozenset({"model", "stream"}),
         body_keys={"anthropic_version": "bedrock-2023-05-31"},
         framed=True,
-        known_models=r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?",
+        known_models=_CLAUDE_AT_BEDROCK,
         catalogued="anthropic",
         free_names=True,
         # What Claude sealed at one of its hosts, it opens at all of them.
@@ -231,6 +235,58 @@ PROFILES: Mapping[str, Profile] = {
         search=None,
         # Pictures and documents that lie elsewhere are not fetched.
         url_blocks=frozenset(),
+    ),
+    "bedrock-converse": Profile(
+        name="bedrock-converse",
+        protocol="bedrock_converse",
+        base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
+        path="/model/{model}/converse",
+        stream_path="/model/{model}/converse-stream",
+        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", signs="bedrock"),
+        default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        defaults=assumed(
+            context_tokens=128_000,
+            output_tokens=8192,
+            thinking=True,
+            images=True,
+            system_in_list=False,
+        ),
+        told_by_path=frozenset({"model", "stream"}),
+        known_models=_CLAUDE_AT_BEDROCK,
+        catalogued="anthropic",
+        mixed_models=True,
+        free_names=True,
+        issuers=frozenset({"bedrock_converse"}),
+        refused_options=frozenset({"parallel_tool_calls"}),
+        forbids_calls=False,
+        temperatures=(0, 1),
+        schemas=_PLAIN_ROOT,
+        answers=ANTHROPIC_ANSWER,
+        needs_definitions=True,
+        # Bedrock itself takes points and colons, too, but Claude does not.
+        ids=IdRule(prefix="tooluse_"),
+        documents=True,
+        document_media_types=DOCUMENT_TYPES,
+        names_documents=True,
+        audio_media_types=SOUND_TYPES,
+        audio_models="voxtral|nova-2-omni|nova-2-sonic",
+        video=True,
+        video_models="amazon.nova-(?!micro|2-sonic)|twelvelabs",
+        url_blocks=frozenset({"image", "document", "video", "audio"}),
+        # Only what lies in a bucket is fetched.
+        address_schemes=frozenset({"s3"}),
+        citation_kinds=CITATION_KINDS,
+        result_blocks=frozenset({"text", "image", "document", "video"}),
+        result_models="anthropic.claude|amazon.nova",
+        takes_thinking=True,
+        takes_artifacts="own",
+        takes_blank_text=False,
+        takes_blank_end=False,
+        starts_with_user=True,
+        max_image_chars=5 * 1024 * 1024,
+        max_image_side=8000,
+        cache_marks=4,
+        unmarked_blocks=frozenset({"document", "video"}),
     ),
     "vertex-claude": replace(
         _ANTHROPIC,

@@ -179,10 +179,13 @@ def chosen_by_mode(
     word = (options.tool_mode or "").lower()
     own = codec.tool_modes.get(word, {})
     mode = "auto" if own else _MODES.get(word)
-    if mode is None or "tool_choice" in profile.refused_options:
-        known = [] if "tool_choice" in profile.refused_options else [*_MODES, *codec.tool_modes]
-        told = f"it knows {', '.join(known)}" if known else "it takes none"
-        fault = f"{profile.name} has no tool mode {options.tool_mode!r}: {told}"
+    known = [*_MODES, *codec.tool_modes]
+    if "tool_choice" in profile.refused_options:
+        known = ["auto"]  # what happens where nothing can be said
+    if mode is None or word not in known:
+        fault = (
+            f"{profile.name} has no tool mode {options.tool_mode!r}: it knows {', '.join(known)}"
+        )
         raise InvalidValueError(fault, path="$.tool_mode")
     choice = ToolChoice(mode)
     if options.tool_choice not in (None, choice):

@@ -113,6 +113,8 @@ def _last_carrier(content: Sequence[ContentBlock], after: int, target: Target) -
 
 
 def _carries(block: ContentBlock, target: Target) -> bool:
+    if block.type in target.unmarked_blocks:
+        return False
     match block:
         case TextBlock():
             return bool(block.text.strip())

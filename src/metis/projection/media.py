@@ -34,6 +34,8 @@ _LAST = (*(f"{letter}=" for letter in "AEIMQUYcgkosw048"), *(f"{letter}==" for l
 NO_BASE64 = "its data is no base64"
 """Why media cannot be sent that nobody could read."""
 
+_TEXTUAL = re.compile(r"application/(?:(?:.+\+)?(?:json|xml|yaml)|x-yaml|toml|javascript|sql)")
+"""Other types whose bytes are text."""
 _DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
 _HEAD = 16
 _MAGIC: Mapping[bytes, str] = {
@@ -71,6 +73,18 @@ def with_plain_base64(block: _M) -> _M:
     except ValueError:
         return block
     return replace(block, source=replace(source, data=plain)) if plain else block
+
+
+def worded(block: DocumentBlock) -> DocumentBlock:
+    """A document whose bytes are text, as that text; as it is if they are not (G-010)."""
+    source, kind = block.source, block.media_type.partition(";")[0].strip().lower()
+    if source.kind != "base64" or not (kind.startswith("text/") or _TEXTUAL.fullmatch(kind)):
+        return block
+    try:
+        text = base64.b64decode(source.data, validate=True).decode()
+    except ValueError:
+        return block
+    return replace(block, source=MediaSource("text", text)) if text.strip() else block
 
 
 def settled_media(block: _M) -> _M:
@@ -128,7 +142,9 @@ def _address_refusal(block: Media, target: Target) -> str | None:
     if block.type not in target.url_blocks:
         return f"{block.type} is not taken by URL"
     # A bucket of a cloud can be read by its own host only (T93).
-    return None if scheme in ("http", "https") else f"a {scheme!r} address cannot be read there"
+    return (
+        None if scheme in target.address_schemes else f"a {scheme!r} address cannot be read there"
+    )
 
 
 def _content_refusal(block: Media, target: Target) -> str | None:

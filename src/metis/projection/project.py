@@ -12,6 +12,7 @@ from metis.projection.attach import attach, reaches_back
 from metis.projection.blocks import holds_foreign_seals, project_blocks
 from metis.projection.cache import plan_marks
 from metis.projection.calls import project_calls
+from metis.projection.documents import hold_documents, settle_documents
 from metis.projection.exchanges import are_whole, flatten_exchanges, repair_exchanges
 from metis.projection.frame import INSTRUCTING, is_opening, settle_frame
 from metis.projection.hoist import Hoist
@@ -62,6 +63,7 @@ def project_carefully(
     sent = sign_calls(sent, ledger)
     sent = settle_frame(sent, ledger, is_start=is_start)
     sent = place_turns(sent, ledger)
+    sent = settle_documents(sent, ledger)
     sent = plan_marks(sent, ledger)
     is_closed = is_whole and are_turns_free(messages, target) and not _has_hints(messages)
     is_closed = is_closed and bool(sent) and (not is_start or _is_under_way(sent))
@@ -97,6 +99,8 @@ def project_more(
         return None  # it may be the other half of something before (T197)
     if reaches_back(messages, target):
         return None
+    if target.names_documents and hold_documents(messages):
+        return None  # another may have its name already (T95)
     more = project_carefully(messages, target, is_start=False)
     return None if more.calls is None or not more.calls.isdisjoint(before) else more
 

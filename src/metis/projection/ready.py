@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from metis.canonical.blocks import (
     ContentBlock,
+    DocumentBlock,
     ImageBlock,
     TextBlock,
     ThinkingBlock,
@@ -81,6 +82,8 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
                 waiting.append(call)
             elif not _is_fine(block, role, target):
                 if role is not _USER or not isinstance(block, Media):
+                    return None
+                if target.names_documents and type(block) is DocumentBlock:
                     return None
                 flaws.append(index)
         if role is _ASSISTANT:

@@ -33,12 +33,16 @@ class Target(Struct, frozen=True, kw_only=True):
     """The kinds of documents it takes inline; None if it takes any."""
     url_blocks: frozenset[str] = frozenset()
     """The tags whose media may be given by URL."""
+    address_schemes: frozenset[str] = frozenset({"http", "https"})
+    """How the addresses begin that it can read."""
     file_blocks: frozenset[str] = frozenset({"document"})
     """The tags whose media may lie at the target already, and be given by id."""
     takes_text_documents: bool = True
     """Whether a document may be plain text; else it is sent as text, with its name."""
     takes_document_context: bool = True
     """Whether a document may carry words about what it is."""
+    names_documents: bool = False
+    """Whether documents need names of their own, and words beside them."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
     takes_tools: bool = True
@@ -89,6 +93,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """How many places a request may mark as the end of a reusable prefix."""
     marks_calls: bool = True
     """Whether a call can be marked, and not only what is said and shown."""
+    unmarked_blocks: frozenset[str] = frozenset()
+    """The tags behind which no mark may stand."""
     least_cached_tokens: int = 0
     """How long a prefix has to be for the target to keep it."""
     takes_long_marks: bool = True

@@ -14,6 +14,7 @@ from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.output import OutputKeys
 from metis.wire.reasoning import ReasoningKeys
+from metis.wire.shape import Wire, maybe_list, maybe_object
 from metis.wire.spelling import NOTHING
 
 
@@ -77,6 +78,12 @@ def _nothing(_: Message) -> Iterable[str]:
     return ()
 
 
+def _marks(wire: Mapping[str, Any]) -> list[Wire]:
+    """The marks on a request itself and on its tools."""
+    parts = (wire, *map(maybe_object, maybe_list(wire.get("tools"))))
+    return [mark for part in parts if (mark := maybe_object(part.get("cache_control")))]
+
+
 def _no_citation(_: Citation) -> None:
     return None
 
@@ -117,6 +124,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """How an answer cites what another provider cited."""
     cites_in_streams: Literal["all", "last", "none"] = "none"
     """Which texts of a streamed answer may have citations: they are known when it has come."""
+    marks: Callable[[Mapping[str, Any]], list[Wire]] = _marks
+    """The cache marks that a request sets beside its messages."""
     private_parts: bool = False
     """Whether a host of the protocol has parts of its own that clients of others cannot read."""
     seals: bool = False

@@ -64,7 +64,9 @@ class OutputKeys(Struct, frozen=True):
     spell: Callable[[Wire, OutputFormat | None, Dialect], None] = _mute
     """Say it in a request; None takes it out."""
     names: bool = False
-    """Whether a schema has a name and a description beside it, and need not be kept to."""
+    """Whether a schema has a name and a description beside it."""
+    is_strict: bool = False
+    """Whether an answer must keep to the schema, and nobody can say otherwise."""
 
     def write(self, wire: Wire, output: OutputFormat | None, *, is_free: bool) -> None:
         """Bring a request in line with the option; a spelling that says the same is kept.

@@ -1,0 +1,1 @@
+"""Bedrock Converse: requests, responses, streams and errors, both directions."""

@@ -1,0 +1,298 @@
+"""Streams of Bedrock Converse, from bytes to events.
+
+The decoder keeps the blocks of the wire as they grow, and makes the final message of them exactly
+as of a plain response, so that the two cannot differ. The end of the answer is told before its
+usage: it is over when both have come, or nothing more does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.errors import NetworkError, ProviderError
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus, StopReason
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    read_arguments,
+)
+from metis.streaming.event_stream import EventFrame, EventStreamParser
+from metis.wire.bedrock_converse.blocks import CALL, PROTOCOL, decode_block
+from metis.wire.bedrock_converse.errors import decode_error, told
+from metis.wire.bedrock_converse.growing import Growing, Kind, kind_of
+from metis.wire.bedrock_converse.response import call_id, decode_body, failed, read_error
+from metis.wire.bedrock_converse.types import ContentBlockDelta
+from metis.wire.bedrock_converse.usage import decode_usage
+from metis.wire.call import RequestContext
+from metis.wire.failure import UNFINISHED
+from metis.wire.shape import Wire, maybe_object, maybe_text
+
+_HEAD_BYTES = 65536
+_DELTA = "contentBlockDelta"
+_PADDING = "p"
+_read_delta = msgspec.json.Decoder(ContentBlockDelta).decode
+_read_event = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class StreamDecoder:
+    """Turns the bytes of a streamed answer into events; `message` is what has come so far."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._frames = EventStreamParser()
+        self._id = new_ulid()
+        self._body: Wire = {}
+        self._has_begun = False
+        self._blocks: list[Growing] = []
+        self._open: dict[int, Growing] = {}
+        """The blocks that go on, by the index that the provider gives them."""
+        self._end: StreamEvent | None = None
+        self._head = b""
+        """What came before the answer began, in case that it is no stream at all."""
+        self._takers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
+            "messageStart": self._take_start,
+            "contentBlockStart": self._take_block_start,
+            _DELTA: self._take_block_delta,
+            "contentBlockStop": self._take_block_stop,
+            "messageStop": self._take_stop,
+            "metadata": self._take_metadata,
+        }
+
+    @property
+    def message(self) -> Message:
+        """The message as far as it has come; whole once the stream has ended."""
+        if isinstance(self._end, MessageComplete):
+            return self._end.message
+        return self._message(MessageStatus.PARTIAL if self._end is None else MessageStatus.ERROR)
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """The events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        if not self._has_begun and len(self._head) < _HEAD_BYTES:
+            self._head += chunk
+        for frame in self._frames.feed(chunk):
+            if self._end is not None:
+                break
+            if frame.name != _DELTA or not self._take_common(frame.payload, events):
+                self._take(frame, events)
+        error = self._frames.error
+        if error is not None and error.code is not None and self._end is None:
+            self._fail(told(error), events)
+        return events
+
+    def finish(self) -> list[StreamEvent]:
+        """The last events; a stream that broke off ends in an error that keeps what came."""
+        events: list[StreamEvent] = []
+        self._frames.finish()
+        if self._end is not None:
+            return events
+        if self._frames.error is None and "stopReason" in self._body:
+            self._complete(events)
+        else:
+            self._fail(self._reason(), events)
+        return events
+
+    def _reason(self) -> ProviderError:
+        """Why a stream ended too early: it was an error body, or it was cut off."""
+        if not self._has_begun and self._head.strip():
+            wire = read_error(self._head)
+            if failed(self._context) or "__type" in wire or self._head.lstrip()[:1] == b"{":
+                return decode_error(wire, self._context.status)
+        return self._frames.error or NetworkError(UNFINISHED)
+
+    def _take_common(self, payload: bytes, events: list[StreamEvent]) -> bool:
+        """Take more text, thought or arguments of a block that goes on; False for all else."""
+        try:
+            event = _read_delta(payload)
+        except (ValueError, RecursionError):
+            return False
+        block, delta = self._open.get(event.content_block_index), event.delta
+        if block is None:
+            return False
+        if delta.text is not UNSET and block.kind == "text":
+            block.texts.append(delta.text)
+            events.append(TextDelta(self._id, block.place, delta.text))
+            return True
+        if delta.reasoning_content is not UNSET and block.kind == "thought":
+            text = delta.reasoning_content.text
+            block.texts.append(text)
+            events.append(ThinkingDelta(self._id, block.place, text))
+            return True
+        if delta.tool_use is not UNSET and block.kind == "call":
+            self._take_arguments(block, delta.tool_use.input, events)
+            return True
+        return False
+
+    def _take(self, frame: EventFrame, events: list[StreamEvent]) -> None:
+        """Take an event of any kind."""
+        take = self._takers.get(frame.name)
+        if take is None:
+            return
+        try:
+            wire = _read_event(frame.payload)
+        except (ValueError, RecursionError) as error:
+            self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
+            return
+        wire.pop(_PADDING, None)
+        take(wire, events)
+
+    def _take_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        if self._has_begun:
+            # Another answer was begun after part of this one was shown (T133).
+            self._fail(NetworkError("another answer began in the same stream"), events)
+            return
+        self._begin(events)
+        self._body["output"] = {"message": wire}
+
+    def _begin(self, events: list[StreamEvent]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            events.append(MessageStart(self._id, self._context.model, None, protocol=PROTOCOL))
+
+    def _take_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
+        start = maybe_object(wire.get("start"))
+        if not start:
+            self._close_block(_index(wire), events)
+            return  # what it is comes with the first delta
+        self._start_block(_index(wire), kind_of(start), start, events)
+
+    def _start_block(
+        self, index: int, kind: Kind, start: Wire, events: list[StreamEvent]
+    ) -> Growing:
+        """Begin a block; one of the same index is over then, be it told or not (T124)."""
+        self._begin(events)
+        self._close_block(index, events)
+        block = Growing(kind, len(self._blocks), start)
+        self._blocks.append(block)
+        self._open[index] = block
+        match start.get("toolUse"):
+            case {"toolUseId": str(theirs), "name": str(name), **rest} if _is_call(rest):
+                block.tool_use_id = call_id(self._context, self._id, theirs)
+                events.append(ToolUseStart(self._id, block.place, block.tool_use_id, name, theirs))
+            case _:
+                pass
+        return block
+
+    def _take_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
+        index, delta = _index(wire), maybe_object(wire.get("delta"))
+        kind, block = kind_of(delta), self._open.get(index)
+        if block is None or kind not in (block.kind, "other"):
+            block = self._start_block(index, kind, {}, events)
+        match delta:
+            case {"text": str(text)} if kind == "text":
+                events.append(TextDelta(self._id, block.place, text))
+            case {"toolUse": {"input": str(text)}} if block.tool_use_id:
+                events.append(ToolUseInputDelta(self._id, block.place, block.tool_use_id, text))
+            case {"reasoningContent": dict()} if kind == "thought":
+                self._tell_thought(block, delta["reasoningContent"], events)
+            case _:
+                pass
+        block.add(delta)
+
+    def _tell_thought(self, block: Growing, delta: Wire, events: list[StreamEvent]) -> None:
+        text, signature = maybe_text(delta.get("text")), maybe_text(delta.get("signature"))
+        if text is not None or signature is not None:
+            events.append(ThinkingDelta(self._id, block.place, text or "", signature))
+
+    def _take_arguments(self, block: Growing, text: str, events: list[StreamEvent]) -> None:
+        block.arguments.append(text)
+        if block.tool_use_id:
+            events.append(ToolUseInputDelta(self._id, block.place, block.tool_use_id, text))
+
+    def _take_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
+        index = _index(wire)
+        if index not in self._open:
+            # A text without words has neither a start nor a delta, but it has a place (T39).
+            self._start_block(index, "text", {}, events)
+        self._close_block(index, events)
+
+    def _close_block(self, index: int, events: list[StreamEvent]) -> None:
+        block = self._open.pop(index, None)
+        if block is None:
+            return
+        if block.tool_use_id:
+            given, invalid = read_arguments("".join(block.arguments))
+            events.append(ToolUseEnd(self._id, block.place, block.tool_use_id, given, invalid))
+            return
+        whole = decode_block(block.whole(), is_answer=True)
+        if not isinstance(whole, TextBlock | ThinkingBlock | ToolUseBlock):
+            events.append(BlockAdded(self._id, block.place, whole))
+
+    def _take_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._begin(events)
+        self._body |= {"stopReason": None, **wire}
+        if "usage" in self._body:
+            self._complete(events)
+
+    def _take_metadata(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._begin(events)
+        self._body |= wire
+        usage = decode_usage(self._body, self._context)
+        if usage is not None:
+            events.append(UsageUpdate(self._id, usage))
+        if "stopReason" in self._body:
+            self._complete(events)
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        for index in [*self._open]:
+            self._close_block(index, events)
+        message = self._message(MessageStatus.COMPLETE)
+        reason = message.metadata.stop_reason or StopReason.UNKNOWN
+        self._end = MessageComplete(self._id, reason, message)
+        events.append(self._end)
+
+    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
+        self._end = StreamError(
+            self._id,
+            type(error).__name__,
+            error.text,
+            self._message(MessageStatus.ERROR),
+            error.status,
+            error.is_retryable,
+        )
+        events.append(self._end)
+
+    def _message(self, status: MessageStatus) -> Message:
+        said = maybe_object(maybe_object(self._body.get("output")).get("message"))
+        content = [block.whole() for block in self._blocks]
+        body = {**self._body, "output": {"message": {**said, "content": content}}}
+        message = decode_body(body, self._context, message_id=self._id, status=status)
+        return _with_invalid_input(message, self._blocks)
+
+
+def _is_call(rest: Mapping[str, Any]) -> bool:
+    """Whether a call is one that the client shall run."""
+    return rest.get("type", CALL) == CALL
+
+
+def _with_invalid_input(message: Message, blocks: list[Growing]) -> Message:
+    """The message with every call whose arguments were no JSON object marked as such (T32)."""
+    faults = [read_arguments("".join(block.arguments))[1] for block in blocks]
+    if not any(faults):
+        return message
+    content = tuple(
+        replace(block, invalid=fault) if fault and isinstance(block, ToolUseBlock) else block
+        for block, fault in zip(message.content, faults, strict=True)
+    )
+    return replace(message, content=content)
+
+
+def _index(wire: Wire) -> int:
+    """The index of a block event; a server that leaves it out means the first."""
+    index = wire.get("contentBlockIndex")
+    return index if isinstance(index, int) else 0

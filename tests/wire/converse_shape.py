@@ -1,0 +1,151 @@
+"""The shape of Bedrock Converse, for the laws: botocore's own model of the service is the judge.
+
+Its validator looks at types, required keys and keys that nobody knows. The rest that the model
+says (enums, patterns, lengths, base64) is looked at here.
+"""
+
+import base64
+import binascii
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from metis.wire.shape import maybe_list, maybe_object
+
+TURNS = "messages"
+MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+@cache
+def boto(name: str) -> Any:
+    """A module of botocore, which tells no types."""
+    return import_module(f"botocore.{name}")
+
+
+@cache
+def operation(name: str = "Converse") -> Any:
+    """The operation as botocore describes it."""
+    return boto("session").Session().get_service_model("bedrock-runtime").operation_model(name)
+
+
+def complaints(body: dict[str, Any]) -> list[str]:
+    """What botocore would not let pass, and what its model of the service forbids."""
+    shape, given = operation().input_shape, {"modelId": MODEL, **body}
+    report: str = boto("validate").ParamValidator().validate(given, shape).generate_report()
+    return [*filter(None, report.splitlines()), *_forbidden(given, shape, "$")]
+
+
+def _forbidden(value: Any, shape: Any, path: str) -> Iterator[str]:
+    """What a value says that the model of the service has no place for."""
+    if getattr(shape, "is_document_type", False):
+        return
+    kind = shape.type_name
+    if kind == "structure":
+        for key, inner in maybe_object(value).items():
+            if key in shape.members:
+                yield from _forbidden(inner, shape.members[key], f"{path}.{key}")
+    elif kind == "list":
+        yield from _length_faults(value, shape, path)
+        for index, inner in enumerate(maybe_list(value)):
+            yield from _forbidden(inner, shape.member, f"{path}[{index}]")
+    elif kind == "map":
+        for key, inner in maybe_object(value).items():
+            yield from _forbidden(inner, shape.value, f"{path}.{key}")
+    elif isinstance(value, str):
+        yield from _text_faults(value, shape, path)
+
+
+def _text_faults(value: str, shape: Any, path: str) -> Iterator[str]:
+    if shape.type_name == "blob":
+        try:
+            base64.b64decode(value, validate=True)
+        except binascii.Error:
+            yield f"{path}: no base64"
+        return
+    yield from _length_faults(value, shape, path)
+    enum, pattern = shape.metadata.get("enum"), shape.metadata.get("pattern")
+    if enum and value not in enum:
+        yield f"{path}: {value!r} is none of {enum}"
+    if pattern and not re.fullmatch(pattern, value):
+        yield f"{path}: {value!r} is not like {pattern}"
+
+
+def _length_faults(value: Any, shape: Any, path: str) -> Iterator[str]:
+    least, most = shape.metadata.get("min", 0), shape.metadata.get("max")
+    if len(value) < least or (most is not None and len(value) > most):
+        yield f"{path}: {len(value)} long, not from {least} to {most}"
+
+
+_NAME = re.compile(r"[A-Za-z0-9()\[\]-]+(?:\s[A-Za-z0-9()\[\]-]+)*")
+
+
+def faults(body: dict[str, Any]) -> Iterator[str]:
+    """What the service refuses and its model does not tell: order, blank texts, documents."""
+    waiting: list[str] = []
+    before = None
+    names: list[str] = []
+    for turn in body[TURNS]:
+        role, parts = turn["role"], turn["content"]
+        if role == before or (before is None and role != "user"):
+            yield f"{role} follows {before}"
+        before = role
+        results = [part["toolResult"]["toolUseId"] for part in parts if "toolResult" in part]
+        if role == "user":
+            if results != waiting:
+                yield f"calls {waiting} are followed by results {results}"
+            if any("toolResult" in part for part in parts[len(results) :]):
+                yield "results do not stand first"
+            waiting = []
+        else:
+            waiting = [part["toolUse"]["toolUseId"] for part in parts if _is_call(part)]
+        yield from _turn_faults(parts, names)
+    if waiting:
+        yield f"calls {waiting} have no results"
+    if len(set(names)) != len(names):
+        yield f"documents share names: {names}"
+    if _uses_tools(body) and "toolConfig" not in body:
+        yield "the history uses tools, and none is defined"
+
+
+def _is_call(part: dict[str, Any]) -> bool:
+    return "toolUse" in part and part["toolUse"].get("type") != "server_tool_use"
+
+
+def _uses_tools(body: dict[str, Any]) -> bool:
+    parts = (part for turn in body[TURNS] for part in turn["content"])
+    return any("toolUse" in part or "toolResult" in part for part in parts)
+
+
+def _turn_faults(parts: list[dict[str, Any]], names: list[str]) -> Iterator[str]:
+    if not parts:
+        yield "a turn without parts"
+    is_sealed = any("reasoningContent" in part for part in parts)
+    if not is_sealed and any("text" in part and not part["text"].strip() for part in parts):
+        yield "a blank text"
+    if any("document" in part for part in parts) and not any("text" in part for part in parts):
+        yield "a document without a text"
+    inner = [part for each in parts for part in each.get("toolResult", {}).get("content", ())]
+    shown = [part["document"]["name"] for part in (*parts, *inner) if "document" in part]
+    names += shown
+    yield from (f"a document is called {name!r}" for name in shown if not _NAME.fullmatch(name))
+    for part, following in itertools.pairwise(parts):
+        if "cachePoint" in following and ("document" in part or "video" in part):
+            yield "a mark right behind a document or a film"
+
+
+def read_answer(body: bytes, status: int = 200) -> dict[str, Any]:
+    """What botocore's own parser makes of an answer."""
+    response: dict[str, Any] = {"body": body, "status_code": status, "headers": {}}
+    return boto("parsers").create_parser("rest-json").parse(response, operation().output_shape)
+
+
+def read_stream(data: bytes) -> list[dict[str, Any]]:
+    """What botocore's own parser makes of the frames of a stream."""
+    shape = operation("ConverseStream").output_shape.members["stream"]
+    buffer = boto("eventstream").EventStreamBuffer()
+    buffer.add_data(data)
+    parser = boto("parsers").EventStreamJSONParser()
+    return [parser.parse(event.to_response_dict(), shape) for event in buffer]
