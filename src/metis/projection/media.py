@@ -3,10 +3,10 @@
 import base64
 import binascii
 import re
-import string
 from collections.abc import Mapping
 from typing import TypeVar, cast
 
+import pybase64
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
@@ -27,13 +27,10 @@ Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 
 _M = TypeVar("_M", bound=Media | ArtifactBlock)
 
-_ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
 _TO_PLAIN = str.maketrans("-_", "+/")
 _QUANTUM = 4
-_LAST: Mapping[bytes, list[str]] = {
-    b"=": [f"{letter}=" for letter in "AEIMQUYcgkosw048"],
-    b"==": [f"{letter}==" for letter in "AQgw"],
-}
+_LAST = (*(f"{letter}=" for letter in "AEIMQUYcgkosw048"), *(f"{letter}==" for letter in "AQgw"))
+"""How padded base64 ends."""
 NO_BASE64 = "its data is no base64"
 """Why media cannot be sent that nobody could read."""
 
@@ -54,12 +51,14 @@ def is_base64(data: str) -> bool:
     >>> is_base64("aWY="), is_base64("aWY"), is_base64("a W="), is_base64("aWZ=")
     (True, False, False, False)
     """
-    if not data or len(data) % _QUANTUM or not data.isascii():
+    if not data or len(data) % _QUANTUM:
         return False
-    # Taking the alphabet away costs a quarter of what decoding would.
-    rest = data.encode().translate(None, _ALPHABET)
+    try:
+        pybase64.b64decode(data, validate=True)
+    except ValueError:
+        return False
     # The last letter says nothing beyond the last byte; strict readers look.
-    return not rest or (rest in _LAST and data.endswith(tuple(_LAST[rest])))
+    return data[-1] != "=" or data.endswith(_LAST)
 
 
 def with_plain_base64(block: _M) -> _M:
