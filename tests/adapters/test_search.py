@@ -32,6 +32,7 @@ JUDGES = {
     "openai_chat": "openai",
     "openai_responses": "openai-responses",
     "gemini": "gemini",
+    "ollama": "ollama",
 }
 OF_ITS_OWN = {
     "mistral": {"tool_choice"},
@@ -118,7 +119,7 @@ def test_a_kept_prefix_has_its_own_tools() -> None:
     assert [loss.path for loss in wire.losses] == ["$.search"]
 
 
-MODES = [
+MODES: list[tuple[str, str, dict[str, Any]]] = [
     ("anthropic", "any", {"tool_choice": {"type": "any"}}),
     ("anthropic", "required", {"tool_choice": {"type": "any"}}),
     ("anthropic", "auto", {"tool_choice": {"type": "auto"}}),
@@ -127,6 +128,7 @@ MODES = [
     ("openai", "ANY", {"tool_choice": "required"}),
     ("openai-responses", "none", {"tool_choice": "none"}),
     ("mistral", "required", {"tool_choice": "any"}),
+    ("ollama", "auto", {}),
     ("gemini", "ANY", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
     ("gemini", "any", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
     ("gemini", "AUTO", {"toolConfig": {"functionCallingConfig": {"mode": "AUTO"}}}),
@@ -151,7 +153,7 @@ def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) ->
         ("anthropic", "VALIDATED", "it knows auto, none, any, required"),
         ("openai", "sometimes", "it knows auto, none, any, required"),
         ("gemini", "", "it knows auto, none, any, required, validated"),
-        ("ollama", "auto", "it takes none"),
+        ("ollama", "any", "it knows auto$"),
     ],
 )
 def test_a_tool_mode_that_a_provider_does_not_know_is_refused(

@@ -1,12 +1,15 @@
 """A quick yes is never wrong, and common messages get one."""
 
 from hypothesis import given
+from msgspec.structs import replace
 
-from build import MODEL, assistant, call, provenance, routing, tool, usage, user
-from metis.canonical import Message, MessageStatus
+from build import MODEL, assistant, call, provenance, routing, system, tool, usage, user
+from metis.canonical import ImageBlock, ImageSource, Message, MessageStatus
 from metis.canonical.plain_shape import is_plainly_valid
 from metis.canonical.rules import RULES
 from strategies import conversations, messages
+
+PICTURE = ImageBlock(source=ImageSource(kind="base64", data="iVBORw0KGgo="), media_type="image/png")
 
 
 def rules_broken(message: Message) -> list[str]:
@@ -32,8 +35,11 @@ def test_a_yes_is_never_wrong_for_conversations(conversation: list[Message]) -> 
 
 
 def test_common_messages_get_a_yes() -> None:
-    for message in (user("hi"), assistant("a", call("read")), tool("42")):
+    for message in (user("hi"), user("look", PICTURE), assistant("a", call("read")), tool("42")):
         assert is_plainly_valid(message)
+    for message in (system(PICTURE), user(replace(PICTURE, media_type="picture"))):
+        assert not is_plainly_valid(message)
+        assert rules_broken(message)
 
 
 def test_every_fault_of_provenance_gets_a_no() -> None:

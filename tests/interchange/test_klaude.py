@@ -174,6 +174,23 @@ def test_what_a_developer_message_has_for_the_screen_stays_off_the_wire() -> Non
         assert b"HIDE" not in wire(name, found)
 
 
+@pytest.mark.row("KX-14")
+@pytest.mark.parametrize("position", ["append", "prepend"])
+def test_where_a_developer_message_goes_is_kept(position: str) -> None:
+    note = line(
+        "DeveloperMessage", role="developer", parts=[said("note")], attachment_position=position
+    )
+    data = klaude_bytes([user_line(said("hi")), note])
+    found = interchange.load("klaude-code", data)
+    assert found.losses == []
+    assert found.messages[1].metadata.prepended is (position == "prepend")
+    body = wire("openai", found)
+    assert (body.index(b"note") < body.index(b"hi")) is (position == "prepend")
+    assert interchange.dump("klaude-code", found.entries).data == data
+    again = interchange.dump("klaude-code", found.messages).data
+    assert interchange.load("klaude-code", again).messages[1].metadata == found.messages[1].metadata
+
+
 @pytest.mark.row("K-005", "K-038", "K-040", "K-043", "K-099", "K-129")
 def test_a_signature_belongs_to_the_nearest_thought_before_it() -> None:
     found = loaded(

@@ -163,3 +163,39 @@ def test_the_last_answer_does_not_end_in_blanks_where_it_must_not() -> None:
     assert projection.messages[1].content == (text("so "), text("far"))
     assert told(projection) == [("altered", "text", "$.content[1]")]
     assert project([*given, user("on")], STRICT).losses == []
+
+
+@pytest.mark.row("G-010")
+@pytest.mark.parametrize(
+    "kind",
+    ["text/markdown", "text/csv; charset=utf-8", "application/json", "application/ld+json"],
+)
+def test_a_file_of_text_is_text_where_it_is_not_taken_as_a_file(kind: str) -> None:
+    data = base64.b64encode(b"a,b\n").decode()
+    table = DocumentBlock(MediaSource("base64", data), kind, name="t")
+    taking = replace(
+        TARGET,
+        user_blocks=frozenset({"text", "document"}),
+        document_media_types=frozenset({"application/pdf"}),
+    )
+    projection = project([user(table)], taking)
+    assert projection.messages[0].content == (replace(table, source=MediaSource("text", "a,b\n")),)
+    assert projection.losses == []
+    told_as_text = project([user(table)], TARGET)
+    assert told_as_text.messages[0].content == (text("t\n\na,b\n"),)
+    assert told(told_as_text) == [("altered", "document", "$.content[0]")]
+    answers = [user("go"), assistant(call("f", tool_id(1))), tool(table, answers=tool_id(1))]
+    (result,) = project(answers, TARGET).messages[2].content
+    assert isinstance(result, ToolResultBlock)
+    assert result.content == (text("t\n\na,b\n"),)
+
+
+@pytest.mark.row("G-010")
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("text/plain", b"\xff\xfe"), ("application/zip", b"PK"), ("text/plain", b" ")],
+)
+def test_bytes_that_are_no_text_stay_a_note(kind: str, data: bytes) -> None:
+    block = DocumentBlock(MediaSource("base64", base64.b64encode(data).decode()), kind)
+    (note,) = project([user(block)], TARGET).messages[0].content
+    assert note == text(f"[document {kind}: not shown to this model]")

@@ -174,6 +174,41 @@ async def test_one_bad_message_among_many_fails_alone(keep: Store) -> None:
     assert await keep.messages(S) == [message for message in messages if message is not bad]
 
 
+@pytest.mark.parametrize("count", [15, 16, 17, 64, 65, 97, 150])
+async def test_a_row_that_is_there_already_fails_alone_in_a_group(keep: Store, count: int) -> None:
+    await keep.create_session("sess_other")
+    await keep.create_session(S)
+    ids = [new_ulid() for _ in range(count)]
+    taken = count // 2
+    await keep.append(user("mine", id=ids[taken], session_id="sess_other"))
+    messages = [user(str(n), id=each) for n, each in enumerate(ids)]
+    results = await asyncio.gather(
+        *(keep.append(message) for message in messages), return_exceptions=True
+    )
+    wrong = results[taken]
+    assert isinstance(wrong, InvalidMessageError)
+    assert [problem.rule for problem in wrong.problems] == ["M-164"]
+    there = messages[:taken] + messages[taken + 1 :]
+    assert [each.id for each in results if isinstance(each, MessageEntry)] == [m.id for m in there]
+    assert await keep.messages(S) == there
+    assert await keep.check() == []
+
+
+@pytest.mark.parametrize("count", [16, 64, 81, 200])
+async def test_a_group_with_calls_and_answers_comes_back_whole(keep: Store, count: int) -> None:
+    await keep.create_session(S)
+    asked = [assistant(call("read", tool_id(n)), id=new_ulid()) for n in range(count)]
+    told = [tool(str(n), answers=tool_id(n), id=new_ulid()) for n in range(count)]
+    for group in (asked, told):
+        await asyncio.gather(*(keep.append(message) for message in group))
+    assert await keep.messages(S) == asked + told
+    calls = await keep.tool_calls(S)
+    assert [(each.message_id, each.result_message_id) for each in calls] == [
+        (one.id, other.id) for one, other in zip(asked, told, strict=True)
+    ]
+    assert await keep.check() == []
+
+
 async def test_append_all_is_all_or_nothing(keep: Store) -> None:
     await keep.create_session(S)
     good, bad = user("a", id=ulid(1)), tool("?", answers=tool_id(99), id=ulid(2))

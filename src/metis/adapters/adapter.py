@@ -28,8 +28,11 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
+from metis.catalog.capability import Capability
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
+from metis.projection.image_budget import keep_newest_images
+from metis.projection.ledger import Ledger
 from metis.projection.loss import Change, Loss
 from metis.projection.project import project, project_more
 from metis.projection.scaling import image_count
@@ -73,6 +76,10 @@ class Adapter:
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
         return self._model(self.wire_model(model)).capabilities
+
+    def abilities(self, model: str) -> frozenset[Capability]:
+        """The same in a word each, for whoever asks for one thing."""
+        return self._model(self.wire_model(model)).abilities
 
     def wire_model(self, model: str | None) -> str:
         """The name of a model as this provider spells it.
@@ -121,6 +128,13 @@ class Adapter:
         if undefined:
             sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
         body = told.turns.body(sent, taken if not self.profile.body_keys else self._said(taken))
+        budget = options.image_budget
+        if budget is not None and len(body) > budget:
+            ledger = Ledger(told.target)
+            fewer = keep_newest_images(messages, budget, ledger)
+            if ledger.losses:
+                request = self.preview(fewer, tools, replace(options, image_budget=None))
+                return replace(request, losses=[*ledger.losses, *request.losses])
         if told.calls is not None and not _is_begun(said):
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)

@@ -28,7 +28,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 _UNSAID: tuple[Any, ...] = (None, "", [], {})
 """Values of an option that say nothing."""
@@ -236,7 +236,7 @@ class Asked:
         model = options.model and self._model.name
         asked = replace(options, model=model)
         # Where the path names the model, the body does not tell which one the client asked for.
-        is_same = model == spelled.get("model", model)
+        is_same = model == (maybe_text(spelled.get("model")) or model)
         said = self._codec.reasoning.decode(spelled).reasoning
         if is_same and said == options.reasoning and self._forming is None:
             return asked

@@ -150,7 +150,9 @@ class Dialect:
         elif self._fills:
             spelling["keys"] = {profile.reasoning: ""}
             self._losses.append(self._filled(message))
-        if is_last and profile.prefill_key and is_begun(message):
+        # A client that speaks to the host itself knows what it asks for.
+        is_theirs = message.metadata.provider is None and message.metadata.origin == profile.name
+        if is_last and profile.prefill_key and is_begun(message) and not is_theirs:
             spelling["keys"] = {**spelling.get("keys", {}), profile.prefill_key: True}
         return spelling
 

@@ -1,10 +1,10 @@
 """Framed streams: the events of a protocol, each in a frame of AWS."""
 
-import base64
 import binascii
 from collections.abc import Mapping
 
 import msgspec
+import pybase64
 from msgspec import Struct
 
 from metis.canonical.errors import (
@@ -90,7 +90,7 @@ class FramedReader:
 
 def _carried(frame: EventFrame) -> bytes:
     try:
-        return base64.b64decode(_read(frame.payload).bytes, validate=True)
+        return pybase64.b64decode(_read(frame.payload).bytes, validate=True)
     except (msgspec.MsgspecError, binascii.Error) as error:
         raise ValueError(str(error)) from None
 
@@ -116,7 +116,7 @@ class FramedWriter:
 
     def _frame(self, name: bytes, data: bytes) -> bytes:
         if name != _ERROR:
-            carried = {"bytes": base64.b64encode(data).decode()}
+            carried = {"bytes": pybase64.b64encode_as_string(data)}
             return write_frame(_EVENT, msgspec.json.encode(carried))
         error = self._codec.decode_error(read_object(data, "error"), None)
         headers = {

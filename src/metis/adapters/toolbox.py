@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.codec import Codec
 from metis.wire.shape import maybe_list, maybe_object
 from metis.wire.spelling import says
+
+_read = msgspec.json.Decoder().decode
 
 _SAID = frozenset({"name", "description", "input_schema", "parameters", "function"})
 """The keys of a tool that its definition speaks for."""
@@ -62,7 +65,7 @@ def lost_tools(
         path, own = f"tools[{index}]", maybe_object(tool)
         function = maybe_object(own.get("function"))
         name = own.get("name") or function.get("name")
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             kind = own.get("type") or name
             yield LostOption(path, f"the tool {kind!r} of {origin} has no place here")
             continue
@@ -176,10 +179,13 @@ def chosen_by_mode(
     word = (options.tool_mode or "").lower()
     own = codec.tool_modes.get(word, {})
     mode = "auto" if own else _MODES.get(word)
-    if mode is None or "tool_choice" in profile.refused_options:
-        known = [] if "tool_choice" in profile.refused_options else [*_MODES, *codec.tool_modes]
-        told = f"it knows {', '.join(known)}" if known else "it takes none"
-        fault = f"{profile.name} has no tool mode {options.tool_mode!r}: {told}"
+    known = [*_MODES, *codec.tool_modes]
+    if "tool_choice" in profile.refused_options:
+        known = ["auto"]  # what happens where nothing can be said
+    if mode is None or word not in known:
+        fault = (
+            f"{profile.name} has no tool mode {options.tool_mode!r}: it knows {', '.join(known)}"
+        )
         raise InvalidValueError(fault, path="$.tool_mode")
     choice = ToolChoice(mode)
     if options.tool_choice not in (None, choice):
@@ -225,7 +231,7 @@ def without_choice(
     lost: list[LostOption],
 ) -> AdapterOptions:
     """Options that choose among no tools are refused (T114), unless a client spelled them so."""
-    if _has_tools_of_its_own(own, codec) or (own is not None and not own.get("tools")):
+    if own is not None and (not own.get("tools") or _keeps_tools(options, codec)):
         return options
     names = [
         name
@@ -246,9 +252,6 @@ def is_usual(value: object) -> bool:
     return value is True or value in ((), ToolChoice("auto"))
 
 
-def _has_tools_of_its_own(own: Mapping[str, Any] | None, codec: Codec) -> bool:
-    """Whether a request names tools that the provider runs itself."""
-    if own is not None and codec.server_tools is not None:
-        return bool(codec.server_tools(own))
-    tools = map(maybe_object, maybe_list((own or {}).get("tools")))
-    return any("function" not in tool and "input_schema" not in tool for tool in tools)
+def _keeps_tools(options: AdapterOptions, codec: Codec) -> bool:
+    """Whether a request without tools of ours still has some: the provider's own, or odd ones."""
+    return bool(_read(codec.turns().body((), options)).get("tools"))

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from metis.canonical.blocks import (
     ContentBlock,
+    ImageBlock,
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
@@ -20,6 +21,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, RoutingMode, Usage
 
 _SAID = frozenset({TextBlock, ThinkingBlock, RedactedThinkingBlock})
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 # To look up a member of an enumeration takes ten times as long as to look up a name.
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _USER, _SYSTEM, _DEVELOPER = Role.USER, Role.SYSTEM, Role.DEVELOPER
@@ -35,7 +37,9 @@ def is_plainly_valid(message: Message) -> bool:
         return bool(content) and _has_plain_provenance(metadata) and _are_said(content)
     if role is _TOOL:
         return len(content) == 1 and _is_plain_result(content[0], metadata)
-    if role is _USER or role is _SYSTEM or role is _DEVELOPER:
+    if role is _USER or role is _DEVELOPER:
+        return bool(content) and _says_nothing_more(metadata) and _are_shown(content)
+    if role is _SYSTEM:
         return bool(content) and _says_nothing_more(metadata) and _are_text(content)
     return False
 
@@ -67,6 +71,15 @@ def _are_text(blocks: tuple[ContentBlock, ...]) -> bool:
     return True
 
 
+def _are_shown(blocks: tuple[ContentBlock, ...]) -> bool:
+    for block in blocks:
+        if type(block) is not TextBlock and (
+            type(block) is not ImageBlock or block.media_type not in _PICTURES
+        ):
+            return False
+    return True
+
+
 def _are_said(blocks: tuple[ContentBlock, ...]) -> bool:
     for block in blocks:
         if type(block) in _SAID:
@@ -86,7 +99,7 @@ def _is_plain_result(block: ContentBlock, metadata: MessageMetadata) -> bool:
         and block.tool_use_id == metadata.parent_tool_use_id
         and _is_tool_id(block.tool_use_id) is not None
         and _says_nothing_more(metadata)
-        and _are_text(block.content)
+        and _are_shown(block.content)
     )
 
 

@@ -295,7 +295,9 @@ class _Fitting:
         if isinstance(given, dict) or (not properties and given is not False):
             raise _RefusedError("an object may hold what nobody has named")
         if self._rule.needs_all:
-            missing = properties.keys() - set(cast("list[str]", schema.get("required") or []))
+            required: object = schema.get("required")
+            stated = cast("list[Any]", required) if isinstance(required, list) else []
+            missing = [name for name in properties if name not in stated]
             if missing:
                 raise _RefusedError(f"{min(missing)!r} may be left out")
         if given is not False:

@@ -26,7 +26,14 @@ from metis.projection.content import Placed, with_blocks
 from metis.projection.critical import fail_if_critical
 from metis.projection.exchanges import told_call
 from metis.projection.ledger import Ledger
-from metis.projection.media import NO_BASE64, Media, is_base64, media_refusal, settled_media
+from metis.projection.media import (
+    NO_BASE64,
+    Media,
+    is_base64,
+    media_refusal,
+    settled_media,
+    worded,
+)
 from metis.projection.scaling import oversize, scaled
 from metis.projection.target import Target
 
@@ -153,6 +160,8 @@ def _settled(
         ledger.altered(message, block.type, path, "its base64 is written in the plain way")
     if isinstance(settled, ImageBlock) and ledger.target.large_image_side is not None:
         return _sized(settled, message, path, ledger)
+    if isinstance(settled, DocumentBlock) and not _is_taken(settled, ledger.target):
+        return worded(settled)
     return settled
 
 
@@ -196,6 +205,8 @@ def project_result(
     later: list[Media] = []
     for index, inner in enumerate(result.content):
         place = f"{path}.content[{index}]"
+        if isinstance(inner, DocumentBlock) and "document" not in target.result_blocks:
+            inner = worded(inner)  # noqa: PLW2901 - the same document
         sent: ContentBlock | None
         if isinstance(inner, TextBlock) and _is_refused_blank(inner, target):
             fail_if_critical(inner, message, place, "the text is blank")

@@ -25,6 +25,9 @@ from metis.wire.call import UNPRICED
 NOT_RUN = "This call was not run: the answer that holds it did not come to its end."
 ABORTED = "This call was aborted: the turn was cancelled before it had a result."
 
+GO_ON = "Your answer broke off here, by no fault of yours. Go on where it ends; repeat nothing."
+"""What a model is told behind an answer that broke off; it is sent and never stored."""
+
 _RUNS_AFTER = frozenset(
     {
         StopReason.TOOL_USE,
@@ -94,6 +97,25 @@ def may_run(message: Message) -> bool:
     """Whether the calls of an answer may be run: it came to its end, and not by a limit."""
     metadata = message.metadata
     return metadata.status is MessageStatus.COMPLETE and metadata.stop_reason in _RUNS_AFTER
+
+
+def continued(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages of a request; behind an answer that broke off with the wish to go on with it."""
+    if not messages or not is_broken(messages[-1]):
+        return messages
+    about, words = MessageMetadata(origin="session"), (TextBlock(GO_ON),)
+    return [*messages, replace(messages[-1], role=Role.USER, content=words, metadata=about)]
+
+
+def is_broken(message: Message) -> bool:
+    """Whether a message is an answer that ended with an error."""
+    return message.role is Role.ASSISTANT and message.metadata.status is MessageStatus.ERROR
+
+
+def words_only(message: Message) -> Message:
+    """The message without thoughts, calls and whatever else is no text."""
+    content = tuple(block for block in message.content if isinstance(block, TextBlock))
+    return replace(message, content=content)
 
 
 def failed_result(

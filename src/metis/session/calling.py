@@ -21,10 +21,12 @@ from metis.session.answer import (
     NOT_RUN,
     Asked,
     calls_of,
+    continued,
     failed_result,
     may_run,
     open_calls,
     settle,
+    words_only,
 )
 from metis.session.conversation import Conversation
 from metis.session.inherited import options_of
@@ -83,7 +85,7 @@ class Calling:
         await self.check_budget()
         tokens = self.tokens(served)
         self.count += 1
-        request = self._request(served)
+        request = await self._request(served)
         context = self._context(served)
         self._asked = asked = Asked(
             served=served,
@@ -139,6 +141,8 @@ class Calling:
             status = MessageStatus.CANCELLED if is_cancelled else MessageStatus.ERROR
             usage = found.metadata.usage
             left = self._settled(found, asked, status)
+            if self._setup.partial == "text":
+                left = words_only(left)
             if left.content or (usage is not None and usage.prompt_tokens + usage.output_tokens):
                 self._left = left
                 self._count(left)
@@ -245,12 +249,15 @@ class Calling:
         asked = self._asked
         return 0 if asked is None else round((time.monotonic() - asked.started_s) * 1000)
 
-    def _request(self, served: Served) -> WireRequest:
+    async def _request(self, served: Served) -> WireRequest:
         can_stream = served.adapter.capabilities(served.id).supports_streaming
         options = options_of(self._setup, self._conversation, served.id)
         options = replace(options, model=served.id, stream=can_stream or None)
         options = with_affinity(options, served.adapter, self._conversation.id)
-        messages = self._told.repairs.apply(self._conversation.messages, served)
+        messages: Sequence[Message] = self._conversation.messages
+        if self._conversation.seen.has_files:
+            messages = await self._told.files.shown(messages, self._setup.workspace)
+        messages = continued(self._told.repairs.apply(messages, served))
         request = served.adapter.to_wire(messages, self._setup.tools, options)
         self._tell_losses(served, request.losses)
         return request

@@ -90,7 +90,7 @@ class Metis:
             spending=Spending(store, now=_now),
             budget=options.budget,
             bus=options.bus,
-            options=options.options,
+            options=replace(options.options, image_budget=options.image_budget),
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
                 for name, others in options.fallbacks.items()
@@ -101,6 +101,8 @@ class Metis:
             compact_with=options.compact_with,
             pointers=options.pointers,
             max_calls=options.max_calls,
+            partial=options.partial,
+            workspace=self._workspace,
         )
         return self
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from metis.events import Budget, Bus
-from metis.session.setup import COMPACT_AT, MAX_CALLS
+from metis.projection.image_budget import IMAGE_BUDGET
+from metis.session.setup import COMPACT_AT, MAX_CALLS, Partial
 from metis.tools import Confirmation, Registry
 from metis.tools.mcp import McpServer
 from metis.transport import Limits, Retry
@@ -55,5 +56,9 @@ class Options(Struct, frozen=True, kw_only=True):
     compact_at: float | None = COMPACT_AT
     compact_with: str | None = None
     max_calls: int = MAX_CALLS
+    partial: Partial = "all"
+    """What is kept of an answer that was cancelled or broke off: all that has come, or its text."""
+    image_budget: int | None = IMAGE_BUDGET
+    """How many characters of pictures a request may hold; older ones are told of. None for all."""
     limits: Limits = Limits()
     retry: Retry = Retry()

@@ -35,7 +35,7 @@ class Pinning:
         served = self._setup.models.served(self._setup.models.resolve(model))
         options = options_of(self._setup, self._conversation, served.id)
         setup = replace(self._setup, options=options)
-        return preview(setup, self._conversation.messages, served)
+        return preview(setup, self._told.files.known(self._conversation.messages), served)
 
     async def swap(self, model: str | None, *, is_running: bool) -> Preview | None:
         """Set another model, or let it wait for the end of the turn that runs."""

@@ -110,7 +110,7 @@ class Repairs:
                 return repair
         return None
 
-    def apply(self, messages: list[Message], served: Served) -> list[Message]:
+    def apply(self, messages: Sequence[Message], served: Served) -> Sequence[Message]:
         """The history as this provider takes it; mostly the same."""
         for repair in self._asked.get(served.adapter.name, ()):
             messages = repair.mend(messages)

@@ -19,6 +19,7 @@ from metis.events import Actor, Budget
 from metis.events.house import FeedbackExplicit, FeedbackImplicit
 from metis.events.work import SessionEnded, SessionForked
 from metis.routing import read_override
+from metis.session.answer import is_broken
 from metis.session.compaction import Compaction
 from metis.session.conversation import BUDGET, REASONING, Conversation, SessionCost
 from metis.session.finishing import finished
@@ -133,15 +134,15 @@ class Session:
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Let a model answer what was said last, without saying anything more.
 
-        For a turn that failed before its answer, and for a history from elsewhere that ends with a
-        question.
+        For a turn that failed before its answer or in the midst of it, and for a history from
+        elsewhere that ends with a question.
 
         Raises:
             NoTurnError: nothing waits for an answer.
         """
         self._refuse_ended()
         waiting = self._conversation.messages
-        if not waiting or waiting[-1].role not in (Role.USER, Role.TOOL):
+        if not waiting or not _waits(waiting[-1]):
             raise NoTurnError("nothing waits for an answer")
         return self._listen(self._made(None, model and self._setup.models.resolve(model)))
 
@@ -422,3 +423,8 @@ class Session:
                 data=data,
             )
         )
+
+
+def _waits(last: Message) -> bool:
+    """Whether an answer is due after a message, or the rest of one."""
+    return last.role in (Role.USER, Role.TOOL) or is_broken(last)

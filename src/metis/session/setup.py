@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ from metis.session.outages import Outages
 from metis.session.skills import Skill
 from metis.session.spending import Spending
 from metis.store import Store
-from metis.tools import Watcher
+from metis.tools import Watcher, Workspace
 from metis.transport import Transport
 from metis.wire.call import AdapterOptions
 
@@ -24,6 +24,10 @@ MAX_CALLS = 100
 
 COMPACT_AT = 0.85
 """The part of a window that may be full before the history is summed up."""
+
+
+Partial = Literal["all", "text"]
+"""What is kept of an answer that was cancelled or broke off: all that has come, or its text."""
 
 
 class Toolbox(Protocol):
@@ -85,6 +89,9 @@ class Setup(Struct, frozen=True, kw_only=True):
     compact_with: str | None = None
     """The model that writes summaries; None is the one of the turn."""
     max_calls: int = MAX_CALLS
+    partial: Partial = "all"
+    workspace: Workspace | None = None
+    """The folder that files of messages are read from."""
     now: Callable[[], datetime] = _now
 
     @property

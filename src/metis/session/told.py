@@ -13,6 +13,7 @@ from metis.events.house import BudgetScope
 from metis.projection.loss import Loss
 from metis.routing import ChainEntry
 from metis.session.facts import estimate
+from metis.session.files import Files
 from metis.session.models import Served
 from metis.session.repair import Repairs
 
@@ -22,6 +23,7 @@ class Told:
 
     def __init__(self) -> None:
         self.repairs = Repairs()
+        self.files = Files()
         self.record: RoutingDecisionRecord | None = None
         """Why the model of the last turn was chosen."""
         self.chain: tuple[ChainEntry, ...] = ()

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import io
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("metis.transport")
 
+_PIECE = 1024 * 1024
 _FIRST_ERROR = 400
 _VISIBLE = (TextDelta, ThinkingDelta, ToolUseStart)
 
@@ -233,7 +235,9 @@ class Transport:
             )
         elif key is not None:
             headers |= auth.headers(key)
-        return self._client().request(request.method, url, data=request.body, headers=headers)
+        # A long body goes in pieces, so that nobody else waits for it to be written.
+        body = request.body if len(request.body) <= _PIECE else io.BytesIO(request.body)
+        return self._client().request(request.method, url, data=body, headers=headers)
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
         body = await response.content.read(self._limits.answer_bytes)

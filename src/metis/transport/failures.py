@@ -3,30 +3,11 @@
 from functools import cache
 
 from metis.canonical.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidRequestError,
     NetworkError,
-    OtherProviderError,
     ProviderError,
-    RateLimitError,
-    ServerError,
 )
 from metis.streaming import StreamError
-
-_CLASSES = {
-    kind.__name__: kind
-    for kind in (
-        AuthenticationError,
-        ContextOverflowError,
-        InvalidRequestError,
-        NetworkError,
-        OtherProviderError,
-        RateLimitError,
-        ServerError,
-    )
-}
-
+from metis.streaming.failure import failure_of
 
 _SECRET = 16
 """How long a part of a key is that is worth hiding by itself."""
@@ -53,8 +34,7 @@ def error_of(failure: BaseException | StreamError, provider: str) -> ProviderErr
     if isinstance(failure, ProviderError):
         return failure
     if isinstance(failure, StreamError):
-        kind = _CLASSES.get(failure.error_class, OtherProviderError)
-        return kind(failure.text, provider=provider, status=failure.status)
+        return failure_of(failure, provider)
     return NetworkError(_told(failure), provider=provider)
 
 

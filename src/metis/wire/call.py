@@ -92,6 +92,8 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     output: OutputFormat | None = None
     tells_thoughts: bool = False
     """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
+    image_budget: int | None = None
+    """How many characters of pictures a request may hold; the newest stay, the others are told."""
     native: Mapping[str, Mapping[str, Any]] = {}
     origin: str | None = None
 

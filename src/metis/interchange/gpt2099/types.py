@@ -53,6 +53,15 @@ class Message(Struct):
     content: list[dict[str, Any]]
 
 
+class Options(Struct):
+    """What holds for a context window; `provider_ptr` and `servers` were seen to before."""
+
+    provider_ptr: str | None = None
+    servers: list[str] | None = None
+    search: bool | None = None
+    tool_mode: str | None = None
+
+
 class Turn(Struct):
     """One record of a thread: a message, its own options, and whether it ends a cached prefix."""
 

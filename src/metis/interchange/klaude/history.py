@@ -58,6 +58,7 @@ class KlaudeHistory(Format):
         "side_effects": (None, []),
         "task_metadata": _NONE,
         "parts": ([],),
+        "attachment_position": ("append",),
         "call_id": ("",),
         "tool_name": ("",),
         "model_name": ("",),

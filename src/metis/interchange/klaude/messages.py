@@ -48,7 +48,11 @@ def decode_said(name: str, data: Wire, desk: Desk) -> Message:
     foreign: dict[str, Any] = {"id": wire.id}
     if calls:
         foreign["calls"] = calls
-    about = _decode_answer(wire) if isinstance(wire, types.AssistantMessage) else {}
+    about: dict[str, Any] = {}
+    if isinstance(wire, types.AssistantMessage):
+        about = _decode_answer(wire)
+    elif isinstance(wire, types.DeveloperMessage):
+        about = {"prepended": wire.attachment_position == "prepend"}
     message = desk.message(
         role, blocks, foreign=foreign, created_at=moment, response_id=wire.response_id, **about
     )
@@ -118,6 +122,8 @@ def encode_message(message: Message, desk: Desk) -> Wire | None:
     if message.role == Role.ASSISTANT:
         data["usage"] = encode_usage(message.metadata)
         data["stop_reason"] = encode_stop(message.metadata)
+    elif message.role == Role.DEVELOPER and message.metadata.prepended:
+        data["attachment_position"] = "prepend"
     return {"type": name, "data": data}
 
 

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+Position = Literal["append", "prepend"]
 StopReason = Literal["stop", "length", "tool_use", "error", "aborted"]
 ToolStatus = Literal["success", "error", "aborted"]
 
@@ -99,6 +100,7 @@ class DeveloperMessage(Struct):
     id: str | None = None
     created_at: str | None = None
     response_id: str | None = None
+    attachment_position: Position = "append"
 
 
 class UserMessage(Struct):

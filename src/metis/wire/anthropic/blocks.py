@@ -59,7 +59,18 @@ def decode_block(wire: Any) -> ContentBlock:
     kind = maybe_text(maybe_object(wire).get("type"))
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
-    return block or OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
+    return block or opaque(wire, kind)
+
+
+def decode_said(wire: Any) -> ContentBlock:
+    """The same where nothing is answered: anywhere but in a user's turn."""
+    block = decode_block(wire)
+    return opaque(wire, block.type) if isinstance(block, ToolResultBlock) else block
+
+
+def opaque(wire: Any, kind: str | None) -> OpaqueBlock:
+    """What has no canonical meaning, or none in its place, as it came."""
+    return OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
 
 
 def decode_part(part: Part, call_id: str | None = None) -> ContentBlock:
@@ -169,8 +180,15 @@ def _decode_tool_result(wire: Wire) -> ContentBlock | None:
     if isinstance(content, str):
         parts: tuple[ContentBlock, ...] = (_make_text(content),)
     else:
-        parts = tuple(decode_block(part) for part in maybe_list(content))
+        parts = tuple(_decode_inner(part) for part in maybe_list(content))
     return _make_result(call, parts, is_error=wire.get("is_error") is True)
+
+
+def _decode_inner(wire: Any) -> ContentBlock:
+    """A block within a result, where nobody calls and nothing is answered."""
+    block = decode_block(wire)
+    is_misplaced = isinstance(block, ToolUseBlock | ToolResultBlock)
+    return opaque(wire, block.type) if is_misplaced else block
 
 
 def _decode_thinking(wire: Wire) -> ContentBlock | None:

@@ -24,14 +24,22 @@ from metis.wire.anthropic.blocks import (
     PROTOCOL,
     decode_block,
     decode_part,
+    decode_said,
     is_exact,
     is_exact_part,
     is_result,
+    opaque,
     with_id,
 )
 from metis.wire.anthropic.cache import hints_of
 from metis.wire.anthropic.options import decode_options, decode_tools
-from metis.wire.anthropic.parts import Part, TextPart, ToolResultPart, ToolUsePart
+from metis.wire.anthropic.parts import (
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.shape import Wire, list_at, object_at, read_object, unknown_role
 from metis.wire.spelling import spelled
@@ -53,7 +61,7 @@ class _Turn(Struct, forbid_unknown_fields=True):
 
 class _Body(Struct, forbid_unknown_fields=True):
     messages: list[_Turn]
-    system: str | list[TextPart] | msgspec.UnsetType = UNSET
+    system: str | list[TextPart | ThinkingPart] | msgspec.UnsetType = UNSET  # a union wants a tag
     anthropic_beta: Any = UNSET
     cache_control: Any = UNSET
     container: Any = UNSET
@@ -111,9 +119,8 @@ def _take_parts(body: _Body, draft: "_Draft") -> Wire:
 
 def _take_plain(wire: Wire, draft: "_Draft") -> Wire:
     """The same for plain JSON."""
-    system = wire.pop("system", None)
-    if system is not None:
-        draft.take({"role": "system", "content": system}, "$.system")
+    if wire.get("system") is not None:
+        draft.take({"role": "system", "content": wire.pop("system")}, "$.system")
     if "messages" not in wire:
         raise DecodeError("a request has a list of messages", path="$.messages")
     for index, message in enumerate(list_at(wire.pop("messages"), "$.messages")):
@@ -192,6 +199,9 @@ class _Draft:
                 content.append(_make_call(ours, part.name, part.input))
                 if part.cache_control is UNSET:
                     continue
+            elif type(part) is ToolResultPart:
+                content.append(opaque(to_builtins(part), "tool_result"))
+                continue
             else:
                 content.append(decode_part(part))
                 if is_exact_part(part):
@@ -266,7 +276,7 @@ class _Draft:
         content: list[ContentBlock] = []
         parent = None
         for index, wire in enumerate(blocks):
-            block = decode_block(wire)
+            block = decode_block(wire) if role is _TOOL else decode_said(wire)
             if not is_exact(block, wire):
                 odd[str(index)] = wire
             if isinstance(block, ToolUseBlock):

@@ -16,7 +16,7 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason,
 from metis.canonical.value import made
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
-    decode_block,
+    decode_said,
     encode_block,
     is_exact,
 )
@@ -174,7 +174,7 @@ def _decode_all(parts: list[Any], scope: str) -> _Content:
     ids: dict[str, str] = {}
     odd: Wire = {}
     for index, part in enumerate(parts):
-        block = decode_block(part)
+        block = decode_said(part)
         if not is_exact(block, part):
             odd[str(index)] = part
         if isinstance(block, ToolUseBlock):

@@ -30,7 +30,7 @@ from metis.streaming import (
     UsageUpdate,
     read_arguments,
 )
-from metis.wire.anthropic.blocks import PROTOCOL, decode_block
+from metis.wire.anthropic.blocks import PROTOCOL, decode_said
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
 from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
@@ -63,6 +63,10 @@ class _Growing:
                 continue
             if key == "citation":
                 self.wire["citations"] = [*maybe_list(self.wire.get("citations")), value]
+            elif key == "text" and isinstance(value, str):
+                self.texts.append(value)
+            elif key == "thinking" and isinstance(value, str):
+                self.thoughts.append(value)
             elif isinstance(value, str):
                 self.wire[key] = (maybe_text(self.wire.get(key)) or "") + value
             else:
@@ -180,7 +184,7 @@ class StreamDecoder:
         self._tell_usage(events)
 
     def _take_block_start(self, wire: Wire, events: list[StreamEvent]) -> None:
-        index = _index(wire)
+        index = _index(wire, len(self._blocks))
         block = _Growing(dict(maybe_object(wire.get("content_block"))))
         self._blocks[index] = block
         match block.wire:
@@ -195,7 +199,7 @@ class StreamDecoder:
                 pass
 
     def _take_block_delta(self, wire: Wire, events: list[StreamEvent]) -> None:
-        index, delta = _index(wire), maybe_object(wire.get("delta"))
+        index, delta = _index(wire, max(self._blocks, default=0)), maybe_object(wire.get("delta"))
         block = self._blocks.get(index)
         if block is None:
             block = self._blocks[index] = _Growing({"type": "text", "text": ""})
@@ -205,12 +209,13 @@ class StreamDecoder:
             case {"type": "signature_delta", "signature": str(signature)}:
                 block.add(delta)
                 events.append(ThinkingDelta(self._id, index, "", signature))
-            case {"type": "text_delta", "text": str(text)}:
+            case {"text": str(text)} if block.wire.get("type") == "text":
                 block.add(delta)
                 events.append(TextDelta(self._id, index, text))
-            case {"type": "thinking_delta", "thinking": str(text)}:
+            case {"thinking": str(text)} if block.wire.get("type") == "thinking":
                 block.add(delta)
-                events.append(ThinkingDelta(self._id, index, text, delta.get("signature")))
+                signature = maybe_text(delta.get("signature"))
+                events.append(ThinkingDelta(self._id, index, text, signature))
             case _:
                 block.add(delta)
 
@@ -222,11 +227,11 @@ class StreamDecoder:
             events.append(ToolUseInputDelta(self._id, index, block.tool_use_id, text))
 
     def _take_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
-        index = _index(wire)
+        index = _index(wire, max(self._blocks, default=0))
         block = self._blocks.get(index)
         if block is None:
             return
-        whole = decode_block(block.whole())
+        whole = decode_said(block.whole())
         if block.tool_use_id:
             arguments, invalid = read_arguments("".join(block.arguments))
             given = arguments or maybe_object(block.wire.get("input"))
@@ -287,7 +292,7 @@ def _with_invalid_input(message: Message, blocks: list[_Growing]) -> Message:
     return replace(message, content=content)
 
 
-def _index(wire: Wire) -> int:
-    """The index of a block event; a server that leaves it out means the first."""
+def _index(wire: Wire, otherwise: int) -> int:
+    """The index of a block event; a server that leaves it out means the newest block."""
     index = wire.get("index")
-    return index if isinstance(index, int) else 0
+    return index if isinstance(index, int) else otherwise

@@ -22,6 +22,8 @@ class CallNames:
         self._is_answering = False
         self.by_id: dict[str, str] = {}
         """The names of the tools by the ids of the calls."""
+        self.theirs: dict[str, str] = {}
+        """The provider's ids by ours, of all calls and results so far."""
 
     def begin_answer(self) -> None:
         """A turn of the model begins: results that come now answer no earlier turn."""
@@ -43,8 +45,7 @@ class CallNames:
         ours = self._next(theirs or f"\0{name}")
         self._waiting.append((ours, name, theirs))
         self.by_id[ours] = name
-        if theirs:
-            self._given[ours] = theirs
+        self._note(ours, theirs)
         return ours
 
     def answer(self, name: str, theirs: str | None) -> str:
@@ -55,9 +56,12 @@ class CallNames:
         else:
             self._waiting.remove(waiting)
             ours = waiting[0]
-        if theirs:
-            self._given[ours] = theirs
+        self._note(ours, theirs)
         return ours
+
+    def _note(self, ours: str, theirs: str | None) -> None:
+        if theirs:
+            self._given[ours] = self.theirs[ours] = theirs
 
     def _find(self, name: str, theirs: str | None) -> _Waiting | None:
         if theirs is not None:

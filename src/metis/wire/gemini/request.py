@@ -27,6 +27,7 @@ from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
 from metis.wire.spelling import spelled
 
 _KEYS_OF_CONTENT = _KEYS_OF_RESULT = 2
+_CONTENT = frozenset({"role", "parts"})
 _KEYS_WITH_ID = 3
 _ROLES = {
     "user": Role.USER,
@@ -145,8 +146,9 @@ class _Draft:
         said, is_error = decode_answer(response)
         result = _make_result(ours, said, is_error=is_error)
         ids = self._names.given()
-        if self._names.by_id.get(ours) != name:
-            self._remember_result([part], result, ids, spelling)
+        is_unnamed = ours in self._names.theirs and not answer.get("id")
+        if is_unnamed or self._names.by_id.get(ours) != name:
+            self._remember_result([part], result, spelling)
         elif response != encode_answer(result):
             spelling["result"] = response
         self._add_answer(result, ids, spelling)
@@ -170,7 +172,7 @@ class _Draft:
         if role is None:
             raise DecodeError(f"unknown role {word!r}", path=f"{path}.role")
         parts = _parts_of(wire, path, spelling)
-        if len(wire) != len(("role", "parts")) or word not in ("user", "model"):
+        if wire.keys() != _CONTENT or word not in ("user", "model"):
             spelling["keys"] = _other_keys(wire)
             spelling["roleless"] = not spelling["keys"]
         if role is Role.ASSISTANT:
@@ -228,14 +230,13 @@ class _Draft:
         result = blocks[0]
         if not isinstance(result, ToolResultBlock):
             raise TypeError("a part that is a result gives a result")
-        self._remember_result(parts, result, ids, spelling)
+        self._remember_result(parts, result, spelling)
         self._add_answer(result, ids, {name: value for name, value in spelling.items() if value})
 
     def _remember_result(
         self,
         parts: list[Any],
         result: ToolResultBlock,
-        ids: Mapping[str, str],
         spelling: dict[str, Any],
     ) -> None:
         """Note how a result was written: most differ in the form of the object only."""
@@ -243,7 +244,7 @@ class _Draft:
         response = answer.get("response")
         if isinstance(response, dict) and response != encode_answer(result):
             spelling["result"] = response
-        written = PartWriter(ids.get, self._names.by_id).write((result,))
+        written = PartWriter(self._names.theirs.get, self._names.by_id).write((result,))
         if "result" in spelling:
             written[0]["functionResponse"]["response"] = response
         found = spelling_of_parts(parts, written)

@@ -95,12 +95,12 @@ def decode_body(
     candidate = first_candidate(wire)
     said = maybe_object(candidate.get("content"))
     parts = maybe_list(said.get("parts"))
+    if parts:
+        said["parts"] = []
     scope = call_scope(context, scope or response_id or message_id)
     spelling: Wire = {"response": wire}
     answer = read_common(parts, scope, provider) or _read_any(parts, scope, provider, spelling)
     content = answer.content
-    if "parts" in said:
-        said["parts"] = []
     if answer.ids:
         spelling["ids"] = answer.ids
     if "groundingMetadata" in candidate or "grounding_metadata" in candidate:

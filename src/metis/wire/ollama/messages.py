@@ -262,7 +262,8 @@ def encode_answer(message: Message, ids: Mapping[str, str] | None = None) -> Cha
     """An assistant message by itself; `ids` are those to give to calls that have none here."""
     spelling = spelling_of(message, PROTOCOL)
     known: Mapping[str, str] = {**(ids or {}), **(spelling.get("ids") or {})}
-    return whole(message) or encode_assistant(message.content, spelling, known)
+    kept = whole(message)
+    return encode_assistant(message.content, spelling, known) if kept is None else kept
 
 
 def whole(message: Message) -> Wire | None:

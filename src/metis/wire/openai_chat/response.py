@@ -77,7 +77,10 @@ def decode_body(
         kept["ids"] = {ours: theirs for ours, theirs in kept["ids"].items() if theirs}
         spelling = {name: value for name, value in kept.items() if value}
         has_calls = any(type(block) is ToolUseBlock for block in content)
-    choice.pop("message", None)
+    if said:
+        del choice["message"]
+    else:
+        spelling["mute"] = True
     spelling["response"] = wire
     reason = decode_stop_reason(choice, has_calls=has_calls, is_refused="refusal" in spelling)
     if status is _COMPLETE and (reason is _ERROR or not content):
@@ -108,7 +111,8 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
     said = encode_message(message, spelling, known_ids(spelling), is_answer=True)
     body: Wire = spelling.get("response") or new_envelope(message, context)
     choices = maybe_list(body.get("choices"))
-    if not choices or not isinstance(choices[0], dict):
+    is_mute = spelling.get("mute") and not message.content
+    if is_mute or not choices or not isinstance(choices[0], dict):
         return write_json(body)
     first: Wire = {**maybe_object(choices[0]), "message": said}
     reason = message.metadata.stop_reason

@@ -52,7 +52,8 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, Extra] | N
     theirs = stated or maybe_text(wire.get("id")) or ""
     block = _make_call(ids.of_call(theirs), *read)
     kind = wire["type"]
-    if kind not in _OWN_KEYS or not stated or not isinstance(wire.get("arguments", ""), str):
+    is_odd = kind == FUNCTION and not isinstance(wire.get("arguments"), str)
+    if kind not in _OWN_KEYS or not stated or is_odd:
         return block, theirs, {"wire": wire}
     extra = {key: value for key, value in wire.items() if key not in _OWN_KEYS[kind]}
     if kind == CUSTOM:

@@ -228,6 +228,8 @@ class StreamDecoder:
         item = item_of(wire)
         named = {**wire, "item_id": item.get("id") or wire.get("item_id")}
         growing = self._find(named, maybe_text(item.get("type")) or "", events)
+        if growing.settled and growing.wire == item:
+            return  # told twice
         if growing.settled:
             growing = self._add(item, maybe_count(wire.get("output_index")), events)
         if "type" not in item:

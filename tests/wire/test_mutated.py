@@ -1,0 +1,100 @@
+"""What is nearly an exchange is refused by a typed error, or goes through key for key."""
+
+from typing import Any
+
+import pytest
+
+import corpus
+import exchange
+from metis import adapters
+from metis.adapters import Adapter
+from metis.adapters.laws import Law, check
+from metis.adapters.recording import Recording
+from metis.canonical import Message, TextBlock
+from metis.canonical.errors import MetisError
+from metis.wire.call import RequestContext
+from mutation import Mutation
+
+PROVIDERS = {
+    "anthropic_messages": "anthropic",
+    "openai_chat": "openai",
+    "openai_responses": "openai-responses",
+    "gemini": "gemini",
+    "ollama": "ollama",
+}
+CASES = 1200
+PAIRS = 250
+SEED = 7
+
+
+def mutated(bodies: list[dict[str, Any]], cases: int) -> list[dict[str, Any]]:
+    mutation = Mutation(bodies, SEED)
+    return [mutation.of(bodies[case % len(bodies)]) for case in range(cases)]
+
+
+def requests(protocol: str, cases: int) -> list[dict[str, Any]]:
+    return mutated([body for _, body in exchange.requests(protocol)], cases)
+
+
+def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
+    told = exchange.handwritten(protocol).values()
+    written = [each.response for each in told if not each.is_failure]
+    recorded = [
+        each["response"] for each in corpus.responses(protocol) if (each["status"] or 200) < 400
+    ]
+    return mutated([body for body in (*written, *recorded) if isinstance(body, dict)], cases)
+
+
+def changed_in_silence(adapter: Adapter, recording: Recording) -> list[str]:
+    verdicts = check(recording, adapter).verdicts
+    return [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
+
+
+def words(message: Message) -> str:
+    texts = (block.text for block in message.content if isinstance(block, TextBlock))
+    return "".join("".join(texts).split())
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_requests_are_refused_or_come_back(protocol: str) -> None:
+    adapter = adapters.get(PROVIDERS[protocol])
+    for body in requests(protocol, CASES):
+        assert changed_in_silence(adapter, Recording(request=body)) == [], body
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_responses_are_refused_or_come_back(protocol: str) -> None:
+    adapter = adapters.get(PROVIDERS[protocol])
+    for body in responses(protocol, CASES):
+        assert changed_in_silence(adapter, Recording(response=body)) == [], body
+
+
+@pytest.mark.parametrize("target", PROVIDERS.values())
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> None:
+    source = adapters.get(PROVIDERS[protocol])
+    for body in requests(protocol, PAIRS):
+        try:
+            request = source.from_wire_request(body)
+            sent = adapters.get(target).preview(request.messages, request.tools)
+            adapters.get(target).preview(request.messages, request.tools, request.options)
+        except MetisError:
+            continue
+        # What was sent in two parts is what is sent at once.
+        grown = Adapter(adapters.get(target).profile)
+        grown.preview(request.messages[: len(request.messages) // 2], request.tools)
+        assert grown.preview(request.messages, request.tools) == sent, body
+
+
+@pytest.mark.parametrize("target", PROVIDERS.values())
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> None:
+    source, server = adapters.get(PROVIDERS[protocol]), adapters.get(target)
+    for body in responses(protocol, PAIRS):
+        try:
+            answer = source.from_wire_response(body)
+        except MetisError:
+            continue
+        served = server.to_wire_response(answer, RequestContext())
+        if words(answer):
+            assert words(answer) in words(server.from_wire_response(served)), body
