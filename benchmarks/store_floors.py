@@ -20,6 +20,7 @@ from metis.canonical import Message
 from metis.store import schema
 from metis.store.appending import Append, prepare
 from metis.store.database import Rows
+from metis.store.sqlite import SqliteTransaction
 from metis.store.tables import Tables
 
 Statement = tuple[str, list[Sequence[Any]]]
@@ -134,17 +135,16 @@ def rows_in_sqlite(path: Path, sessions: Iterable[str], groups: list[list[Statem
     with closing(open_sqlite(path)) as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA temp_store = MEMORY")
         for _, text in schema.steps("sqlite"):
             connection.executescript(text)
         connection.executemany(_SESSION, [(each,) for each in sessions])
         execute, clock = connection.execute, Clock()
+        change_many = SqliteTransaction(connection).change_many
         for group in groups:
             execute("BEGIN IMMEDIATE")
             for sql, rows in group:
-                if len(rows) == 1:
-                    execute(sql, rows[0])
-                else:
-                    connection.executemany(sql, rows)
+                change_many(sql, rows)
             execute("COMMIT")
         return clock.read(1)
 
