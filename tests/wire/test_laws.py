@@ -1,5 +1,6 @@
 """The laws that every protocol keeps; a new protocol adds a row to ADAPTERS and nothing else."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -22,6 +23,7 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import (
     ContentBlock,
+    DocumentBlock,
     ImageBlock,
     Message,
     TextBlock,
@@ -186,9 +188,20 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return all(is_carried(inner, said) for inner in block.content)
         case ImageBlock():
             return any(block.source.data in text for text in said)
+        case DocumentBlock():
+            spelled = (block.source.data, words_in(block.source.data))
+            return any(data in text for data in spelled if data is not None for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
             return data is not None and any(data in text for text in said)
+
+
+def words_in(data: str) -> str | None:
+    """The words of a file of text, which say as much as its bytes do."""
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError:
+        return None
 
 
 def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
