@@ -193,7 +193,15 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return any(data in text for data in spelled if data is not None for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
-            return data is not None and any(data in text for text in said)
+            return data is not None and any(one in text for one in told(data) for text in said)
+
+
+def told(data: str) -> list[str]:
+    """How media can be told: as it is, or as the text that it is."""
+    try:
+        return [data, base64.b64decode(data, validate=True).decode()]
+    except ValueError:
+        return [data]
 
 
 def words_in(data: str) -> str | None:
