@@ -28,6 +28,7 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
+from metis.catalog.capability import Capability
 from metis.catalog.models import AdapterCapabilities
 from metis.projection.cache import LONG
 from metis.projection.image_budget import keep_newest_images
@@ -75,6 +76,10 @@ class Adapter:
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
         return self._model(self.wire_model(model)).capabilities
+
+    def abilities(self, model: str) -> frozenset[Capability]:
+        """The same in a word each, for whoever asks for one thing."""
+        return self._model(self.wire_model(model)).abilities
 
     def wire_model(self, model: str | None) -> str:
         """The name of a model as this provider spells it.

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
+from metis.catalog.capability import Capability, abilities_of
 from metis.catalog.load import catalog, output, reasoning, refusals, token_table
 from metis.catalog.models import AdapterCapabilities, ModelInfo
 from metis.catalog.output import ALL, OBJECTS, OutputRule
@@ -21,6 +22,8 @@ class Model(Struct, frozen=True, kw_only=True):
     name: str
     """What the provider calls it."""
     capabilities: AdapterCapabilities
+    abilities: frozenset[Capability]
+    """What it can do, in a word each."""
     target: Target
     is_listed: bool
     """Whether its limits are facts of the catalogue, not assumptions."""
@@ -74,6 +77,7 @@ def model_of(profile: Profile, name: str) -> Model:
     return Model(
         name=name,
         capabilities=capabilities,
+        abilities=abilities_of(capabilities, entry),
         target=replace(
             profile.target(capabilities, name, refused),
             least_cached_tokens=facts.least_cached_tokens,

@@ -1,5 +1,6 @@
 """What is known of models: capabilities, limits, short names and prices."""
 
+from metis.catalog.capability import Capability, abilities_of
 from metis.catalog.cost import (
     Cost,
     RepricedMessage,
@@ -25,6 +26,7 @@ from metis.catalog.prices import (
 
 __all__ = [
     "AdapterCapabilities",
+    "Capability",
     "Catalog",
     "Cost",
     "LongContext",
@@ -39,6 +41,7 @@ __all__ = [
     "Repricing",
     "Tariff",
     "UnpricedMessage",
+    "abilities_of",
     "catalog",
     "cost",
     "is_model_id",

@@ -61,6 +61,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     supports_documents: bool = False
     supports_audio: bool = False
     supports_video: bool = False
+    supports_embeddings: bool = False
+    """Whether it gives vectors for texts; no provider here is asked for them."""
     deprecated_on: date | None = None
     """The day on which the provider stops or stopped serving it, where known."""
     wire_name: str
@@ -148,7 +150,7 @@ _CAPABILITY_FLAGS = tuple(
     for field in AdapterCapabilities.__struct_fields__
     if field.startswith("supports_")
 )
-_OTHER_FLAGS = ("documents", "audio", "video")
+_OTHER_FLAGS = ("documents", "audio", "video", "embeddings")
 _FLAGS = frozenset((*_CAPABILITY_FLAGS, *_OTHER_FLAGS))
 _SECTIONS = frozenset(("version", "source", "providers", "models", "aliases"))
 
@@ -237,6 +239,7 @@ def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo
         supports_documents="documents" in supports,
         supports_audio="audio" in supports,
         supports_video="video" in supports,
+        supports_embeddings="embeddings" in supports,
         deprecated_on=row.deprecated_on,
         wire_name=row.wire_name or ModelId.parse(model).name,
     )

@@ -124,6 +124,7 @@ class Gpt2099Frames(Format):
         }
         if foreign_of(first, SYSTEM).get("document") and content:
             about, said = _encode_document(first, content[0])
+            about |= _encode_registered(first, said, is_cached=is_cached)
         else:
             about, said = {"content_type": JSON}, content
         for message in messages:
@@ -284,6 +285,19 @@ def _encode_document(message: Message, wire: Wire) -> tuple[Wire, Any]:
         "file_size": _size_of(message),
     }
     return about, source.get("data")
+
+
+def _encode_registered(message: Message, data: Any, *, is_cached: bool) -> Wire:
+    """What the frame says more of a file that was registered here."""
+    foreign = foreign_of(message, SYSTEM)
+    if "original_path" not in foreign:
+        return {}
+    about: Wire = {
+        "document_name": foreign.get("document_name"),
+        "original_path": foreign["original_path"],
+        "file_size": len(b64decode(data)),
+    }
+    return about | ({"cache_control": "ephemeral"} if is_cached else {})
 
 
 def _text(text: str) -> Wire:

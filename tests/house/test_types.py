@@ -1,0 +1,94 @@
+"""What the types of the project promise, judged by the type checker."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+ASKING = """
+from metis import adapters
+from metis.canonical import Message
+from metis.store.entries import MessageEntry
+
+def ask(messages: list[Message], events: list[MessageEntry]) -> None:
+    adapters.get("openai").to_wire(messages)
+    adapters.get("openai").to_wire({argument})
+"""
+
+MATCHING = """
+from typing import assert_never
+from metis.canonical import {names}
+
+def name(block: ContentBlock) -> str:
+    match block:
+        case {cases}:
+            return block.type
+        case _:
+            assert_never(block)
+"""
+BLOCKS = (
+    "TextBlock",
+    "ToolUseBlock",
+    "ToolResultBlock",
+    "ImageBlock",
+    "ThinkingBlock",
+    "RedactedThinkingBlock",
+    "DocumentBlock",
+    "AudioBlock",
+    "VideoBlock",
+    "ArtifactBlock",
+    "OpaqueBlock",
+    "UnknownBlock",
+)
+
+
+def rules_broken(tmp_path: Path, *files: str) -> list[set[str]]:
+    """The rules that each of some files breaks; all are looked at in one run."""
+    paths = [tmp_path / f"asked_{number}.py" for number in range(len(files))]
+    for path, text in zip(paths, files, strict=True):
+        path.write_text(text)
+    config = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "include": ["."]}
+    config |= {"extraPaths": [str(ROOT / "src")]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    checker = Path(sys.executable).parent / "basedpyright"
+    done = subprocess.run(  # noqa: S603 - the project's own checker
+        [checker, "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)],
+        check=False,
+        capture_output=True,
+    )
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return [
+        {
+            each["rule"]
+            for each in found
+            if Path(each["file"]).name == path.name and each["severity"] == "error"
+        }
+        for path in paths
+    ]
+
+
+def matching(*blocks: str) -> str:
+    names = ", ".join(("ContentBlock", *blocks))
+    return MATCHING.format(names=names, cases=" | ".join(f"{name}()" for name in blocks))
+
+
+@pytest.mark.row("K-081", "K-096")
+@pytest.mark.skipif(
+    not (Path(sys.executable).parent / "basedpyright").exists(), reason="no type checker is here"
+)
+def test_requests_take_messages_only_and_every_kind_of_part_is_known(tmp_path: Path) -> None:
+    messages, events, whole, partial = rules_broken(
+        tmp_path,
+        ASKING.format(argument="messages"),
+        ASKING.format(argument="events"),
+        matching(*BLOCKS),
+        matching(*BLOCKS[1:]),
+    )
+    assert messages == set()
+    assert "reportArgumentType" in events
+    assert whole == set()
+    assert "reportArgumentType" in partial

@@ -1,0 +1,80 @@
+"""Instructions that are made of sections, and where prefixes of them end."""
+
+import json
+from typing import Any
+
+import pytest
+
+from build import NOW, SESSION, user
+from judges import complaints
+from metis import adapters
+from metis.canonical import Message, TextBlock, validate
+from metis.catalog import catalog
+from metis.projection.sections import Boundary, Section, sectioned
+from metis.wire.call import AdapterOptions
+
+WORDS = "You have these tools and know how to use each of them. " * 400
+SECTIONS = [
+    Section(text=WORDS),
+    Section(text="read_file reads a file.", ends=Boundary.TOOLS_END, ttl="1h"),
+    Section(text="The user likes tea.", ends=Boundary.MEMORY_END),
+    Section(text="Be brief."),
+    Section(text="Today is Sunday.", ends=Boundary.SYSTEM_END),
+]
+
+CLAUDE = next(
+    info.id
+    for info in catalog().models("openrouter")
+    if "claude" in info.id and info.capabilities.supports_prompt_caching
+)
+
+
+def made(*sections: Section, **fields: Any) -> Message:
+    return sectioned(sections, SESSION, NOW, **fields)
+
+
+def marks(message: Message) -> list[str]:
+    """The texts that are marked in a request to Anthropic."""
+    body = json.loads(adapters.get("anthropic").to_wire([message, user("hi")]).body)
+    assert complaints("anthropic", body) == []
+    return [part["text"] for part in body["system"] if "cache_control" in part]
+
+
+@pytest.mark.row("AX-04")
+def test_marks_stand_at_the_named_boundaries() -> None:
+    message = made(*SECTIONS)
+    assert validate(message) == []
+    assert marks(message) == ["read_file reads a file.", "The user likes tea.", "Today is Sunday."]
+    body = json.loads(adapters.get("anthropic").to_wire([message, user("hi")]).body)
+    found = [part.get("cache_control") for part in body["system"]]
+    short = {"type": "ephemeral"}
+    assert found == [None, {**short, "ttl": "1h"}, short, None, short]
+
+
+@pytest.mark.row("AX-04")
+def test_only_the_boundaries_that_are_wanted_are_marked() -> None:
+    message = made(*SECTIONS, marked={Boundary.SYSTEM_END})
+    assert marks(message) == ["Today is Sunday."]
+    assert made(*SECTIONS, marked=()).metadata.hints == ()
+
+
+def test_openrouter_marks_them_too_and_others_get_the_words_alone() -> None:
+    message = made(*SECTIONS)
+    options = AdapterOptions(model=CLAUDE)
+    router = json.loads(adapters.get("openrouter").to_wire([message, user("hi")], (), options).body)
+    parts = router["messages"][0]["content"]
+    assert [part["text"] for part in parts if "cache_control" in part] == marks(message)
+    for name in ("openai", "gemini", "ollama"):
+        wire = adapters.get(name).to_wire([message, user("hi")])
+        assert b"cache_control" not in wire.body
+        assert b"Today is Sunday." in wire.body
+
+
+def test_an_empty_section_leaves_its_boundary_before_it() -> None:
+    memory = Section(text=" ", ends=Boundary.MEMORY_END)
+    message = made(SECTIONS[0], memory, SECTIONS[3])
+    assert message.content == (TextBlock(WORDS), TextBlock("Be brief."))
+    assert [hint.after for hint in message.metadata.hints] == [0]
+    assert made(memory).content == ()
+    twice = [Section(text=word, ends=Boundary.TOOLS_END) for word in ("one", "two")]
+    assert [hint.after for hint in made(*twice).metadata.hints] == [1]
