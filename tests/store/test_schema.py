@@ -15,7 +15,9 @@ from metis import store
 from metis.canonical import UnknownBlock
 from metis.canonical.codec import encode
 from metis.store import schema
+from metis.store.reading import read_sessions
 from metis.store.rows import to_micros
+from metis.store.sqlite import SqliteTransaction
 from postgres import Server
 
 COLUMNS = {
@@ -122,6 +124,22 @@ def test_the_questions_of_the_source_text_use_the_indexes(file: Path) -> None:
             assert index in plan[0][3]
         pending = database.execute("SELECT id FROM tool_calls WHERE status = 'pending'").fetchall()
         assert pending == [(tool_id(2),)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "index"), [(None, "idx_sessions_updated"), ("/w", "idx_sessions_workspace")]
+)
+def test_the_newest_sessions_are_found_without_a_look_at_the_others(
+    file: Path, folder: str | None, index: str
+) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        asked: list[str] = []
+        database.set_trace_callback(asked.append)
+        (record,) = read_sessions(SqliteTransaction(database), 9, folder)
+        database.set_trace_callback(None)
+        plan = database.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
+    assert record.id == "sess_42"
+    assert [index in row[3] for row in plan] == [True]
 
 
 @pytest.mark.row("M-257", "M-258", "M-259", "M-253", "M-010", "M-305")

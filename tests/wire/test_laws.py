@@ -1,5 +1,6 @@
 """The laws that every protocol keeps; a new protocol adds a row to ADAPTERS and nothing else."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -188,7 +189,15 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return any(block.source.data in text for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
-            return data is not None and any(data in text for text in said)
+            return data is not None and any(one in text for one in told(data) for text in said)
+
+
+def told(data: str) -> list[str]:
+    """How media can be told: as it is, or as the text that it is."""
+    try:
+        return [data, base64.b64decode(data, validate=True).decode()]
+    except ValueError:
+        return [data]
 
 
 def is_told(message: Message, index: int, losses: list[Loss]) -> bool:

@@ -1,7 +1,7 @@
 """Adapter: a codec bound to a provider; the one door for conversations, out and in."""
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +24,7 @@ from metis.adapters.scope import ScopeReader, known, stamped
 from metis.adapters.serving import ServedStream, served, tell
 from metis.adapters.tags import TagReader, TagWriter, join, joined, split
 from metis.adapters.toolbox import LostOption
+from metis.adapters.unspoken import unkept, unsaid
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
@@ -213,8 +214,8 @@ class Adapter:
         if ids is None or not is_usual:
             own, unspelled = dialect.spell(own)
             losses += unspelled
-        losses += self._unsaid(loud)
-        losses += self._unkept(more.hosts)
+        losses += unsaid(loud, self.profile)
+        losses += unkept(more.hosts, self.profile)
         turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls
@@ -243,7 +244,10 @@ class Adapter:
         marks = self._codec.marks(own)
         is_long = all(mark.get("ttl") == LONG for mark in marks)
         left = max(0, target.cache_marks - len(marks))
-        return replace(target, cache_marks=left, takes_long_marks=is_long) if marks else target
+        if not marks:
+            return target
+        fitted = replace(target, cache_marks=left, takes_long_marks=is_long)
+        return self._fits.setdefault(fitted, fitted)
 
     def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
         """Whether no other host of the protocol spelled a message; those that others spelled."""
@@ -260,37 +264,6 @@ class Adapter:
                 elif type(spelling) is not dict or not spelling.keys() <= QUIET_KEYS:
                     others.append(message)
         return is_usual, others
-
-    def _unsaid(self, messages: Sequence[Message]) -> Iterator[Loss]:
-        """What messages say in the words of another protocol only."""
-        own = self.profile.protocol
-        for message in messages:
-            for protocol in message.metadata.provider_raw or ():
-                if protocol == own or protocol not in CODECS:
-                    continue
-                for path in CODECS[protocol].unsaid(message):
-                    reason = f"only {protocol} knows {path.rpartition('.')[2]!r}"
-                    yield self._key_loss(message, path, reason)
-
-    def _unkept(self, hosts: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
-        """What a client spelled in messages that are written anew, for others are part of them."""
-        unsaid = CODECS[self.profile.protocol].unsaid
-        for before, after in hosts:
-            kept = {path.rpartition(".")[2] for path in unsaid(after)}
-            for path in unsaid(before):
-                if path.rpartition(".")[2] not in kept:
-                    reason = "it is not said where a developer message is attached"
-                    yield self._key_loss(before, path, reason)
-
-    def _key_loss(self, message: Message, path: str, reason: str) -> Loss:
-        return Loss(
-            session_id=message.session_id,
-            message_id=message.id,
-            block_type="key",
-            adapter=self.name,
-            reason=reason,
-            path=path,
-        )
 
     def changed_since_sent(
         self, messages: Sequence[Message], *, model: str | None = None

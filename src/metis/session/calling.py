@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.ids import new_ulid
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
 from metis.events import Actor, Event
 from metis.events.work import LlmCallStarted
@@ -253,7 +253,9 @@ class Calling:
         can_stream = served.adapter.capabilities(served.id).supports_streaming
         options = options_of(self._setup, self._conversation, served.id)
         options = replace(options, model=served.id, stream=can_stream or None)
-        options = with_affinity(options, served.adapter, self._conversation.id)
+        options = with_affinity(
+            options, served.adapter, self._conversation.id, goes_on=self._goes_on()
+        )
         messages: Sequence[Message] = self._conversation.messages
         if self._conversation.seen.has_files:
             messages = await self._told.files.shown(messages, self._setup.workspace)
@@ -261,6 +263,13 @@ class Calling:
         request = served.adapter.to_wire(messages, self._setup.tools, options)
         self._tell_losses(served, request.losses)
         return request
+
+    def _goes_on(self) -> bool:
+        """Whether more requests are to be expected: tools are offered, or this is not the first."""
+        messages = self._conversation.messages
+        return bool(self._setup.tools) or any(
+            message.role is Role.ASSISTANT for message in reversed(messages)
+        )
 
     def _tell_losses(self, served: Served, found: Sequence[Loss]) -> None:
         losses = self._told.new_losses(served.id, found)

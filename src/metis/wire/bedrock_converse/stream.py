@@ -218,7 +218,8 @@ class StreamDecoder:
         index = _index(wire)
         if index not in self._open:
             # A text without words has neither a start nor a delta, but it has a place (T39).
-            self._start_block(index, "text", {}, events)
+            block = self._start_block(index, "text", {}, events)
+            events.append(TextDelta(self._id, block.place, ""))
         self._close_block(index, events)
 
     def _close_block(self, index: int, events: list[StreamEvent]) -> None:
