@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from itertools import cycle, islice
 from typing import Any
 
@@ -30,6 +31,8 @@ PROVIDERS = {
 }
 IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
 """Those whose streams are lines of text."""
+NAMED = re.compile(r'[iI]d: was string "", is string ')
+"""A call without an id gets one (T10)."""
 CASES = 1200
 PAIRS = 250
 SEED = 7
@@ -55,7 +58,8 @@ def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
 
 def changed_in_silence(adapter: Adapter, recording: Recording) -> list[str]:
     verdicts = check(recording, adapter).verdicts
-    return [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
+    faults = (fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults)
+    return [fault for fault in faults if not NAMED.search(fault)]
 
 
 def streams(protocol: str, cases: int) -> list[bytes]:
