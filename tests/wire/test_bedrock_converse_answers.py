@@ -30,7 +30,7 @@ from metis.canonical.errors import ProviderError
 from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.streaming.event_stream import EventStreamParser
 from metis.wire.bedrock_converse.errors import encode_error
-from metis.wire.call import RequestContext
+from metis.wire.call import AdapterOptions, RequestContext
 from test_exchanges import OUT_OF_ORDER, PROTOCOLS
 
 CONVERSE = adapters.get("bedrock-converse")
@@ -224,6 +224,22 @@ def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
     wire = CONVERSE.to_wire([user("go"), half, user("on")])
     assert json.loads(wire.body)["messages"][1]["content"] == [{"text": "42"}]
     assert [loss.path for loss in wire.losses] == ["$.content[0]"]
+
+
+@pytest.mark.row("T40", "T203")
+def test_what_the_model_of_one_maker_sealed_goes_to_no_model_of_another() -> None:
+    exchange = handwritten("bedrock_converse")["thinking: a signed thought"]
+    context = replace(CONTEXT, model=f"bedrock-converse:{CLAUDE}")
+    answer = CONVERSE.from_wire_response(exchange.body(), context)
+    talk = [user("go"), answer, user("on")]
+    for model in (CLAUDE, "global.anthropic.claude-opus-4-6-v1", "arn:aws:bedrock:x/profile"):
+        wire = CONVERSE.to_wire(talk, (), AdapterOptions(model=model))
+        assert "reasoningContent" in json.loads(wire.body)["messages"][1]["content"][0]
+        assert wire.losses == []
+    for model in (NOVA, "openai.gpt-oss-120b-1:0"):
+        wire = CONVERSE.to_wire(talk, (), AdapterOptions(model=model))
+        assert json.loads(wire.body)["messages"][1]["content"] == [{"text": "Hi."}]
+        assert [loss.reason for loss in wire.losses] == ["it was sealed by a model of anthropic"]
 
 
 @pytest.mark.row("M-010")

@@ -71,6 +71,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+    makers: str = ""
+    """A pattern that finds the maker of a model in its name, where models of several are served."""
     scope: str = ""
     """Where its sealed parts count, if not wherever it is called by its name."""
     usual_host: str = ""
@@ -271,6 +273,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             adapter=self.name,
             model=model,
             issuers=frozenset({self.name, *self.issuers}),
+            makers=self.makers,
             user_blocks=taken,
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),

@@ -257,6 +257,7 @@ PROFILES: Mapping[str, Profile] = {
         mixed_models=True,
         free_names=True,
         issuers=frozenset({"bedrock_converse"}),
+        makers=r"(?:^|/)(?:(?:[a-z]{2}|us-gov|apac|global)\.)?([a-z][a-z0-9]+)\.",
         refused_options=frozenset({"parallel_tool_calls"}),
         forbids_calls=False,
         temperatures=(0, 1),

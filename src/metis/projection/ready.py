@@ -20,7 +20,7 @@ from metis.projection.calls import PLAIN_NAME
 from metis.projection.media import Media, is_base64, sniffed
 from metis.projection.scaling import oversize
 from metis.projection.signatures import unsigned_call
-from metis.projection.target import Target
+from metis.projection.target import Target, other_maker
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
@@ -67,7 +67,10 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
                 return None
         elif is_leading:
             is_leading = False
+        has_maker = bool(target.makers) and other_maker(message, target) is not None
         for block in content:
+            if has_maker and type(block) is ThinkingBlock:
+                return None
             if type(block) is TextBlock:
                 text = block.text
                 if block.citations or not (may_be_blank or (text and not text.isspace())):
