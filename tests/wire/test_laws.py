@@ -1,5 +1,6 @@
 """The laws that every protocol keeps; a new protocol adds a row to ADAPTERS and nothing else."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -22,6 +23,7 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import (
     ContentBlock,
+    DocumentBlock,
     ImageBlock,
     Message,
     TextBlock,
@@ -188,7 +190,18 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return any(block.source.data in text for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
-            return data is not None and any(data in text for text in said)
+            forms = [form for form in (data, words_of(block)) if form is not None]
+            return any(form in text for form in forms for text in said)
+
+
+def words_of(block: ContentBlock) -> str | None:
+    """The words of a file of text, which may go as they are and not as base64."""
+    if not isinstance(block, DocumentBlock) or not block.media_type.startswith("text/"):
+        return None
+    try:
+        return base64.b64decode(block.source.data, validate=True).decode()
+    except ValueError:
+        return None
 
 
 def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
