@@ -136,6 +136,15 @@ def _turn_faults(parts: list[dict[str, Any]], names: list[str]) -> Iterator[str]
             yield "a mark right behind a document or a film"
 
 
+def answer_complaints(body: dict[str, Any]) -> list[str]:
+    """What the model of the service does not know of an answer, or of an event of a stream."""
+    shape = operation().output_shape
+    if "output" not in body:
+        shape = operation("ConverseStream").output_shape.members["stream"]
+    report: str = boto("validate").ParamValidator().validate(body, shape).generate_report()
+    return [*filter(None, report.splitlines()), *_forbidden(body, shape, "$")]
+
+
 def read_answer(body: bytes, status: int = 200) -> dict[str, Any]:
     """What botocore's own parser makes of an answer."""
     response: dict[str, Any] = {"body": body, "status_code": status, "headers": {}}

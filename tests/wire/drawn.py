@@ -20,6 +20,7 @@ import openai.types.responses.response_create_params as responses_params
 import pydantic
 from typing_extensions import get_type_hints, is_typeddict
 
+import converse_drawn
 from judges import gemini_body, gemini_types
 
 Body = dict[str, Any]
@@ -90,12 +91,16 @@ def kinds(protocol: str) -> tuple[Any, Any]:
 
 def draw_request(protocol: str, seed: int) -> Body:
     """A request body of the protocol."""
+    if protocol == "bedrock_converse":
+        return converse_drawn.draw_request(seed)
     drawn: Body = Drawer(protocol, seed).draw(kinds(protocol)[0])
     return drawn
 
 
 def draw_response(protocol: str, seed: int) -> Body:
     """The body of a response of the protocol."""
+    if protocol == "bedrock_converse":
+        return converse_drawn.draw_response(seed)
     drawn: Body = Drawer(protocol, seed).draw(kinds(protocol)[1])
     return drawn
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 import corpus
+from metis.streaming.event_stream import write_frame
 
 LISTS = ("messages", "contents", "input")
 """The names under which protocols keep the turns of a conversation."""
@@ -58,7 +59,7 @@ class Exchange(Struct, frozen=True, forbid_unknown_fields=True):
     status: int | None = None
     response: dict[str, Any] | str | None = None
     """The body of the answer; a text is no JSON."""
-    framing: Literal["events", "array", "lines"] = "events"
+    framing: Literal["events", "array", "lines", "frames"] = "events"
     stream: list[dict[str, Any] | str] | None = None
     expect: Expected = Expected()
 
@@ -77,6 +78,8 @@ class Exchange(Struct, frozen=True, forbid_unknown_fields=True):
         """The bytes of the stream."""
         if self.framing == "array":
             return json.dumps(self.stream, ensure_ascii=False, indent=1).encode()
+        if self.framing == "frames":
+            return b"".join(_aws_frame(event) for event in self.stream or ())
         end = "\n" if self.framing == "lines" else ""
         return b"".join(_frame(event, end) for event in self.stream or ())
 
@@ -89,6 +92,20 @@ def _frame(event: dict[str, Any] | str, end: str) -> bytes:
         return f"{text}{end}".encode()
     name = f"event: {event['type']}\n" if "type" in event else ""
     return f"{name}data: {text}\n\n".encode()
+
+
+def _aws_frame(event: dict[str, Any] | str) -> bytes:
+    """An event of AWS, which is an object with its name for the only key."""
+    if isinstance(event, str):
+        return event.encode()
+    ((name, body),) = event.items()
+    kind = "exception" if name.endswith("Exception") else "event"
+    headers = {
+        f":{kind}-type": name,
+        ":content-type": "application/json",
+        ":message-type": kind,
+    }
+    return write_frame(headers, json.dumps(body, ensure_ascii=False).encode())
 
 
 @cache

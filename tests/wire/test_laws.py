@@ -188,18 +188,26 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return all(is_carried(inner, said) for inner in block.content)
         case ImageBlock():
             return any(block.source.data in text for text in said)
+        case DocumentBlock():
+            spelled = (block.source.data, words_in(block.source.data))
+            return any(data in text for data in spelled if data is not None for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
-            forms = [form for form in (data, words_of(block)) if form is not None]
-            return any(form in text for form in forms for text in said)
+            return data is not None and any(one in text for one in told(data) for text in said)
 
 
-def words_of(block: ContentBlock) -> str | None:
-    """The words of a file of text, which may go as they are and not as base64."""
-    if not isinstance(block, DocumentBlock) or not block.media_type.startswith("text/"):
-        return None
+def told(data: str) -> list[str]:
+    """How media can be told: as it is, or as the text that it is."""
     try:
-        return base64.b64decode(block.source.data, validate=True).decode()
+        return [data, base64.b64decode(data, validate=True).decode()]
+    except ValueError:
+        return [data]
+
+
+def words_in(data: str) -> str | None:
+    """The words of a file of text, which say as much as its bytes do."""
+    try:
+        return base64.b64decode(data, validate=True).decode()
     except ValueError:
         return None
 

@@ -22,7 +22,7 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 
-NAMES = ["anthropic", "openai"]
+NAMES = ["anthropic", "bedrock-converse", "openai"]
 CONTEXT = RequestContext(session_id="sess_enc", model="m")
 START = MessageStart("01", "m", "r_1")
 HI = TextDelta("01", 0, "hi")
@@ -41,6 +41,13 @@ def read(name: str, data: bytes) -> list[StreamEvent]:
 def payloads(data: bytes) -> list[dict[str, Any]]:
     lines = [line[6:] for line in data.splitlines() if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def end_of(name: str, body: dict[str, Any]) -> Any:
+    """Why an answer ended, as it is told."""
+    if name == "openai":
+        return body["choices"][0]["finish_reason"]
+    return body["stop_reason" if name == "anthropic" else "stopReason"]
 
 
 def ended(reason: StopReason) -> MessageComplete:
@@ -72,7 +79,7 @@ def test_an_answer_that_failed_or_was_cancelled_is_no_clean_end(
     last = read(name, write(name, START, HI, ended(reason)))[-1]
     assert isinstance(last, StreamError)
     body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
-    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    told = end_of(name, body)
     assert told in (None, "error")
 
 
@@ -85,7 +92,7 @@ def test_an_answer_that_was_cancelled_later_is_no_clean_end_either(name: str) ->
     message = decoder.message
     metadata = replace(message.metadata, stop_reason=StopReason.CANCELLED)
     body = json.loads(adapter.to_wire_response(replace(message, metadata=metadata)))
-    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    told = end_of(name, body)
     assert told in (None, "error")
 
 
@@ -97,7 +104,7 @@ def test_an_end_that_nobody_knows_is_not_told_as_a_stop(name: str, reason: StopR
     assert isinstance(last, MessageComplete)
     assert last.stop_reason is StopReason.UNKNOWN
     body = json.loads(adapters.get(name).to_wire_response(ended(reason).message))
-    told = body["stop_reason"] if name == "anthropic" else body["choices"][0]["finish_reason"]
+    told = end_of(name, body)
     assert told is None
 
 

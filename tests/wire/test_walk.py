@@ -97,6 +97,34 @@ ANSWERS: dict[str, Wire] = {
         "modelVersion": "gemini-3.5-flash",
         "responseId": "g1",
     },
+    "bedrock-converse": {
+        "metrics": {"latencyMs": 1},
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {
+                        "reasoningContent": {
+                            "reasoningText": {
+                                "text": "Well.",
+                                "signature": "c2VhbC1vZi1iZWRyb2Nr",
+                            }
+                        }
+                    },
+                    {"reasoningContent": {"redactedContent": "aGlkZGVuLWJ5LWJlZHJvY2s="}},
+                    {
+                        "toolUse": {
+                            "toolUseId": "tooluse_01",
+                            "name": "look_up",
+                            "input": {"word": "e"},
+                        }
+                    },
+                ],
+            }
+        },
+        "stopReason": "tool_use",
+        "usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3},
+    },
     "openai-responses": {
         "id": "resp_1",
         "object": "response",
@@ -139,6 +167,11 @@ ISSUED: dict[str, set[str]] = {
         "aGlkZGVuLWJ5LWFudGhyb3BpYw==",
         "toolu_01A",
         "toolu_01B",
+    },
+    "bedrock-converse": {
+        "c2VhbC1vZi1iZWRyb2Nr",
+        "aGlkZGVuLWJ5LWJlZHJvY2s=",
+        "tooluse_01",
     },
     "openai": {"call_openai_1"},
     "gemini": {"c2VhbC1vZi1nZW1pbmk=", "gemini_1"},

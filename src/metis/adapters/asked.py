@@ -102,6 +102,7 @@ class Asked:
             options, tools = self._formed(options, tools, messages)
         asked = self._options(options, tools, messages)
         if not is_own(options, profile):
+            tools, asked = self._uncalled(tools, asked)
             tools, asked = named(profile, tools, asked, self.lost)
             tools = shaped(profile, tools, self.lost)
         # A client that speaks to the provider itself knows what it asks for.
@@ -122,6 +123,17 @@ class Asked:
             self.lost.append(LostOption("tool_mode", "there are no tools to choose from"))
         spelled = asked.native.get(protocol) if search else own
         return without_choice(asked, spelled, self._codec, self.lost), tools
+
+    def _uncalled(
+        self, tools: Sequence[ToolDefinition], asked: AdapterOptions
+    ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
+        """Without tools, where none shall be called and the provider has no word for that."""
+        choice = asked.tool_choice
+        if self._profile.forbids_calls or choice is None or choice.mode != "none" or not tools:
+            return tools, asked
+        reason = f"{self._profile.name} cannot be told to call no tool, so that none is defined"
+        self._alter("tool_choice", reason)
+        return (), replace(asked, tool_choice=None)
 
     def _by_mode(self, options: AdapterOptions) -> tuple[AdapterOptions, Mapping[str, Any]]:
         """The options with the choice that a tool mode stands for."""
@@ -294,7 +306,7 @@ class Asked:
         if self._model.is_listed and wanted is not None and wanted > most:
             changes["max_output_tokens"] = most
             self._alter("max_output_tokens", f"{self._model.name} writes {most} tokens at most")
-        changes |= self._warmth(options)
+        changes |= self._warmth(options) | self._filled(options)
         choice = options.tool_choice
         if choice is not None and choice.mode == "tool" and not self._profile.names_tools:
             changes["tool_choice"] = ToolChoice("required")
@@ -312,6 +324,20 @@ class Asked:
         reason = f"{self._profile.name} takes temperatures from {limits[0]} to {limits[1]}"
         self._alter("temperature", f"{reason}, so that it is {given}")
         return {"temperature": given}
+
+    def _filled(self, options: AdapterOptions) -> dict[str, Any]:
+        """Without a limit and without stops that are empty, where these are refused."""
+        changes: dict[str, Any] = {}
+        if not self._profile.refuses_empties:
+            return changes
+        if options.max_output_tokens == 0:
+            changes["max_output_tokens"] = 1
+            self._alter("max_output_tokens", f"{self._profile.name} takes one token or more")
+        stops = options.stop_sequences
+        if stops is not None and not all(stops):
+            changes["stop_sequences"] = tuple(stop for stop in stops if stop)
+            self._alter("stop_sequences", f"{self._profile.name} takes no empty ones")
+        return changes
 
     def _one_by_one(self, options: AdapterOptions) -> dict[str, Any]:
         if "parallel_tool_calls" in self._profile.refused_options:

@@ -85,6 +85,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Keys which the hosts of the protocol share, but which are called otherwise here."""
     temperatures: tuple[float, float] | None = None
     """The lowest and the highest temperature, where a request with another is refused."""
+    refuses_empties: bool = False
+    """Whether a limit of zero and a stop without letters are refused."""
     length_key: str | None = None
     """What the limit of an answer is called here, where the protocol has two names (T182)."""
     default_length: int | None = None

@@ -260,6 +260,7 @@ PROFILES: Mapping[str, Profile] = {
         refused_options=frozenset({"parallel_tool_calls"}),
         forbids_calls=False,
         temperatures=(0, 1),
+        refuses_empties=True,
         schemas=_PLAIN_ROOT,
         answers=ANTHROPIC_ANSWER,
         needs_definitions=True,

@@ -100,7 +100,10 @@ class _Answer:
             return True
         if type(block) is RedactedThinkingBlock:
             return self._codec.seals
-        return type(block) is ArtifactBlock and self._codec.pictures
+        if type(block) is not ArtifactBlock or not self._codec.pictures:
+            return False
+        known = self._codec.made_types
+        return known is None or block.media_type in known
 
     def text(self, block: TextBlock, path: str) -> TextBlock:
         """A text with what it cites in the words of the protocol; the rest is lost."""

@@ -10,10 +10,9 @@
 
 import logging
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock
@@ -35,7 +34,7 @@ _read_metadata = msgspec.json.Decoder(MessageMetadata).decode
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Parts(NamedTuple):
+class Parts(Struct, frozen=True, gc=False):
     """The canonical bytes of what a message says and of what is known about it."""
 
     content: bytes

@@ -46,11 +46,18 @@ def _halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, st
             continue
         is_call = block.kind in _CALLS
         if is_call or block.kind.endswith(_RESULT):
-            data = block.data
-            part = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-            own = part.get("id" if is_call else "tool_use_id")
+            own = _id_of(block.data, is_call=is_call)
             if isinstance(own, str):
                 yield index, own, is_call
+
+
+def _id_of(data: Any, *, is_call: bool) -> Any:
+    """The id that both halves name; Bedrock has it one level deeper than others."""
+    part = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    inner = part.get("toolUse" if is_call else "toolResult")
+    if isinstance(inner, dict):
+        return cast("dict[str, Any]", inner).get("toolUseId")
+    return part.get("id" if is_call else "tool_use_id")
 
 
 def _without(message: Message, lost: Sequence[int], ledger: Ledger) -> Message:

@@ -23,7 +23,7 @@ from metis.wire.spelling import provider_tool_ids
 
 _MARK_EVERY = 64
 # To look up a member of an enumeration takes ten times as long as to look up a name.
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _PARTIAL, _COMPLETE = MessageStatus.PARTIAL, MessageStatus.COMPLETE
 _make_entry: Callable[..., MessageEntry] = made(MessageEntry)
 
@@ -55,10 +55,11 @@ def prepare(message: Message) -> Prepared:
 def _prepared(message: Message, parts: Parts) -> Prepared:
     calls: Sequence[ToolUseBlock] = ()
     results: Sequence[ToolResultBlock] = ()
-    if message.metadata.status is not _PARTIAL:
-        if message.role is _ASSISTANT:
+    role = message.role
+    if role is not _USER and message.metadata.status is not _PARTIAL:
+        if role is _ASSISTANT:
             calls = [block for block in message.content if type(block) is ToolUseBlock]
-        elif message.role is _TOOL:
+        elif role is _TOOL:
             results = [block for block in message.content if type(block) is ToolResultBlock]
     size = len(parts.content) + len(parts.metadata)
     row = to_row(message, parts)
@@ -80,6 +81,8 @@ class Append(Work):
 
     def write(self, tables: Tables) -> list[MessageEntry]:
         """Give each message its place and write what follows from it."""
+        if len(self._prepared) == 1:  # nearly always, and quicker than a loop
+            return [self._append(self._prepared[0], tables)]
         return [self._append(one, tables) for one in self._prepared]
 
     def _append(self, one: Prepared, tables: Tables) -> MessageEntry:

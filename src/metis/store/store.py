@@ -197,7 +197,8 @@ class Store:
         work = Append((prepare(message),), renew_ids=renew_ids)
         if not self._has_written:
             await self._sign()
-        self._touch(message.session_id)
+        if message.session_id not in self._touched:
+            self._touch(message.session_id)
         return (await self._writer.submit(work))[0]
 
     async def append_all(

@@ -132,3 +132,5 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Whether an answer may hold thoughts that the client cannot read."""
     pictures: bool = False
     """Whether an answer may hold pictures that the model made."""
+    made_types: frozenset[str] | None = None
+    """The media types of what a model made that an answer may hold, where not all may."""

@@ -6,7 +6,9 @@ name of the protocol, where only the codec that wrote it looks. It belongs to th
 message came from: hosts of one protocol do not know each other's ids and extra keys.
 
 - `joined`: the message shares its wire message with the one before it
+- `apart`: the message does not share one, although others of its kind would
 - `plain`: the content was a string, not a list of parts
+- `success`: a result says of itself that all went well
 - `keys`: keys of the wire message that the canonical form has no place for
 - `blocks`: parts that say more than their block, by index, as they came
 - `digest`: the content digest that the spelling of blocks belongs to; another content has none
@@ -21,7 +23,7 @@ from msgspec.structs import replace
 from metis.canonical.message import Message
 
 NOTHING: Mapping[str, Any] = {}
-QUIET_KEYS = frozenset({"digest", "ids", "joined", "plain"})
+QUIET_KEYS = frozenset({"apart", "digest", "ids", "joined", "plain", "success"})
 """What a spelling remembers that is only of use in its own protocol."""
 CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
 """Keys of a message that blocks speak for, however they are spelled."""

@@ -81,7 +81,11 @@ def decode_block(wire: Any, *, is_answer: bool = False) -> ContentBlock:
         block = decode_made_image(maybe_object(own[key]), PROTOCOL)
     elif key in _DECODERS:
         block = _DECODERS[key](own[key])
-    return block or OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(own))
+    return block or _opaque(wire)
+
+
+def _opaque(wire: Any) -> OpaqueBlock:
+    return OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(maybe_object(wire)))
 
 
 def _kind_of(own: Wire) -> str | None:
@@ -111,7 +115,9 @@ def _decode_inner(wire: Any) -> ContentBlock:
     own = maybe_object(wire)
     if len(own) == 1 and "json" in own:
         return _make_text(_write(own["json"]).decode())
-    return decode_block(wire)
+    block = decode_block(wire)
+    # Nobody calls within a result.
+    return _opaque(wire) if isinstance(block, ToolUseBlock) else block
 
 
 def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:

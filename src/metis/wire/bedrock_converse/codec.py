@@ -4,6 +4,7 @@ from metis.wire.bedrock_converse.blocks import PROTOCOL
 from metis.wire.bedrock_converse.cache import marks_of
 from metis.wire.bedrock_converse.citations import cite
 from metis.wire.bedrock_converse.errors import decode_error, encode_error
+from metis.wire.bedrock_converse.media import KNOWN_TYPES
 from metis.wire.bedrock_converse.options import SHARED_KEYS
 from metis.wire.bedrock_converse.output import OUTPUT
 from metis.wire.bedrock_converse.request import decode_request
@@ -37,5 +38,6 @@ CODEC = Codec(
     marks=marks_of,
     seals=True,
     pictures=True,
+    made_types=KNOWN_TYPES,
 )
 """Bedrock Converse, both directions."""

@@ -67,13 +67,21 @@ _FORMATS: Mapping[str, str] = {
     for table in (_IMAGES, _DOCUMENTS, _FILMS, _SOUNDS)
     for name, media_type in table.items()
 }
+KNOWN_TYPES = frozenset(_FORMATS)
+"""All media types that the protocol has a word for."""
 _UNNAMED = "document"
 """What a document is called that nobody gave a name; the protocol wants one."""
 
 
+def _type_of(wire: Wire, formats: Mapping[str, str], beginning: str) -> str | None:
+    """The media type that a format stands for; some clients write that itself."""
+    word = maybe_text(wire.get("format")) or ""
+    return word if word.startswith(beginning) else formats.get(word)
+
+
 def decode_image(wire: Wire) -> ContentBlock | None:
     """Our block for a picture."""
-    kind = _IMAGES.get(str(wire.get("format")))
+    kind = _type_of(wire, _IMAGES, "image/")
     match wire.get("source"):
         case {"bytes": str(data)} if kind is not None:
             return ImageBlock(ImageSource("base64", data), kind)
@@ -133,13 +141,13 @@ def decode_search_result(wire: Wire) -> ContentBlock | None:
 
 def decode_video(wire: Wire) -> ContentBlock | None:
     """Our block for a film."""
-    kind, source = _FILMS.get(str(wire.get("format"))), _source(wire)
+    kind, source = _type_of(wire, _FILMS, "video/"), _source(wire)
     return None if kind is None or source is None else VideoBlock(source, kind)
 
 
 def decode_audio(wire: Wire) -> ContentBlock | None:
     """Our block for a sound."""
-    kind, source = _SOUNDS.get(str(wire.get("format"))), _source(wire)
+    kind, source = _type_of(wire, _SOUNDS, "audio/"), _source(wire)
     return None if kind is None or source is None else AudioBlock(source, kind)
 
 

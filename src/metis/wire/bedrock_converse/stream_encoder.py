@@ -5,7 +5,11 @@ from typing import Any
 
 import msgspec
 
-from metis.canonical.blocks import OpaqueBlock, RedactedThinkingBlock, TextBlock
+from metis.canonical.blocks import (
+    ContentBlock,
+    OpaqueBlock,
+    TextBlock,
+)
 from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.streaming import (
@@ -22,7 +26,7 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.streaming.event_stream import write_frame
-from metis.wire.bedrock_converse.blocks import PROTOCOL, as_bytes, encode_block
+from metis.wire.bedrock_converse.blocks import PROTOCOL, encode_block
 from metis.wire.bedrock_converse.errors import error_frame
 from metis.wire.bedrock_converse.response import encode_envelope
 from metis.wire.bedrock_converse.turns import PREFIX
@@ -135,14 +139,7 @@ class StreamEncoder:
     def _block(self, event: BlockAdded) -> bytes:
         index, block = event.content_block_index, event.block
         before = self._begin(index)
-        if isinstance(block, RedactedThinkingBlock):
-            sealed = {"reasoningContent": {"redactedContent": as_bytes(block.data)}}
-            return before + _delta(index, sealed) + self._stop()
-        if isinstance(block, OpaqueBlock):
-            wire: Any = block.data if block.issuer == PROTOCOL else None
-        else:
-            wire = encode_block(block, lambda ours: derived_id(ours, PREFIX))
-        return before + _whole(index, maybe_object(wire)) + self._stop()
+        return before + _whole(index, _written(block)) + self._stop()
 
     def _note_usage(self, event: UsageUpdate) -> bytes:
         self._usage = encode_usage(event.usage)
@@ -166,7 +163,7 @@ class StreamEncoder:
         stop: Wire = {"stopReason": encode_stop_reason(event.stop_reason)}
         if "additionalModelResponseFields" in told:
             stop["additionalModelResponseFields"] = told["additionalModelResponseFields"]
-        around = told or encode_envelope(message, self._context)
+        around = {**encode_envelope(message, self._context), **told}
         last = {key: around[key] for key in _AT_THE_END if key in around}
         return (
             start
@@ -186,6 +183,14 @@ class StreamEncoder:
         return b"".join(_delta(index, {"citation": note}) for note in notes)
 
 
+def _written(block: ContentBlock) -> Wire:
+    """A block that comes at once, as a plain answer would hold it; empty if it would not."""
+    if isinstance(block, OpaqueBlock):
+        return maybe_object(block.data) if block.issuer == PROTOCOL else {}
+    part = encode_block(block, lambda ours: derived_id(ours, PREFIX))
+    return {} if part is None else msgspec.to_builtins(part)
+
+
 def _whole(index: int, wire: Wire) -> bytes:
     """A block that comes at once: what it begins with, and the rest of it."""
     match wire:
@@ -198,8 +203,15 @@ def _whole(index: int, wire: Wire) -> bytes:
             return begun + _delta(index, {"toolResult": wire["toolResult"]["content"]})
         case {"image": {"format": str(kind), **rest}}:
             return _block_start(index, {"image": {"format": kind}}) + _delta(index, {"image": rest})
+        case {"reasoningContent": {"reasoningText": {**thought}}}:
+            pieces = ({"reasoningContent": {key: value}} for key, value in thought.items())
+            return b"".join(_delta(index, piece) for piece in pieces)
+        case {"citationsContent": {"content": list(), "citations": list()}}:
+            cited = wire["citationsContent"]
+            pieces = (*cited["content"], *({"citation": each} for each in cited["citations"]))
+            return b"".join(_delta(index, piece) for piece in pieces)
         case _:
-            return _delta(index, wire)
+            return _delta(index, wire) if wire else b""
 
 
 def _block_start(index: int, start: Wire) -> bytes:

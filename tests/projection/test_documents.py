@@ -1,0 +1,144 @@
+"""Documents for a target that wants names of a certain kind, and words beside them."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import assistant, call, image, numbered, tool, tool_id, user
+from metis.canonical import CacheHint, DocumentBlock, MediaSource, Message, TextBlock
+from metis.canonical.blocks import ToolResultBlock
+from metis.canonical.metadata import MessageMetadata
+from metis.projection import Projection, Target, project
+from metis.projection.documents import FILLER, plain_name
+
+TARGET = Target(
+    adapter="toy",
+    issuers=frozenset({"toy"}),
+    user_blocks=frozenset({"text", "image", "document"}),
+    result_blocks=frozenset({"text", "document"}),
+    image_media_types=frozenset({"image/png"}),
+    names_documents=True,
+)
+TAKEN = re.compile(r"[A-Za-z0-9()\[\]-]+(?: [A-Za-z0-9()\[\]-]+)*")
+
+
+def document(name: str | None = None) -> DocumentBlock:
+    return DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", name)
+
+
+def told(projection: Projection) -> list[tuple[str, str, str]]:
+    return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
+
+
+def names(messages: list[Message] | Projection) -> list[str | None]:
+    sent = messages.messages if isinstance(messages, Projection) else messages
+    blocks = [block for message in sent for block in message.content]
+    inner = [
+        part
+        for block in blocks
+        for part in (block.content if isinstance(block, ToolResultBlock) else (block,))
+    ]
+    return [part.name for part in inner if isinstance(part, DocumentBlock)]
+
+
+@pytest.mark.row("T95")
+def test_a_name_is_made_one_that_is_taken_and_that_is_told() -> None:
+    found = project([user("read", document("Lease  2026.final.pdf"))], TARGET)
+    assert names(found) == ["Lease 2026-final-pdf"]
+    assert told(found) == [("altered", "document", "$.content[1].name")]
+    good = [user("read", document("Lease (1) [b]"))]
+    found = project(good, TARGET)
+    assert (list(found.messages), found.losses) == (good, [])
+
+
+@pytest.mark.row("T95")
+def test_a_document_without_a_name_is_called_by_its_number() -> None:
+    shown = user("read", document("a"), document(), document("???"))
+    found = project([shown], TARGET)
+    assert names(found) == ["a", "document-2", "document-3"]
+    assert told(found) == [
+        ("synthesised", "document", "$.content[2].name"),
+        ("altered", "document", "$.content[3].name"),
+    ]
+
+
+@pytest.mark.row("T95")
+def test_no_two_documents_share_a_name_not_even_in_results() -> None:
+    asked = call("f", tool_id(1))
+    talk = numbered(
+        user("read", document("a.pdf"), document("a-pdf")),
+        assistant(asked),
+        tool("see", document("a.pdf"), answers=asked.id),
+        user("and", document("a-pdf (2)")),
+    )
+    assert names(project(talk, TARGET)) == [
+        "a-pdf",
+        "a-pdf (2)",
+        "a-pdf (3)",
+        "a-pdf (2) (2)",
+    ]
+
+
+@pytest.mark.row("T95", "T176")
+@given(st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=1, max_size=6))
+def test_names_are_taken_unique_and_stay_when_more_is_said(given_names: list[str | None]) -> None:
+    talk = numbered(*(user("read", document(name)) for name in given_names))
+    found = [name or "" for name in names(project(talk, TARGET))]
+    assert all(TAKEN.fullmatch(name) for name in found)
+    assert len(set(found)) == len(found)
+    for count in range(1, len(talk)):
+        assert names(project(talk[:count], TARGET)) == found[:count]
+
+
+@pytest.mark.row("T95")
+def test_a_long_name_is_cut_and_still_its_own() -> None:
+    first, second = names(project([user("read", document("x" * 300), document("x" * 300))], TARGET))
+    assert first is not None
+    assert second is not None
+    assert (len(first), len(second)) == (200, 200)
+    assert second.endswith(" (2)")
+    assert plain_name("") == ""
+
+
+@pytest.mark.row("T95", "T96")
+def test_a_client_of_the_target_knows_what_it_sends() -> None:
+    own = user(document("a.b"), metadata=MessageMetadata(origin="toy"))
+    found = project(numbered(own, user("and", document("a.b"), document("a-b"))), TARGET)
+    assert names(found) == ["a.b", "a-b", "a-b (2)"]
+    assert len(found.messages[0].content) == 1
+
+
+@pytest.mark.row("T96", "T84")
+def test_words_are_put_beside_a_document_where_there_are_none() -> None:
+    found = project([user(document("a"))], TARGET)
+    assert found.messages[0].content == (TextBlock(FILLER), document("a"))
+    assert told(found) == [("synthesised", "text", "$.content")]
+    assert FILLER.strip() == FILLER != ""
+
+
+@pytest.mark.row("T96")
+def test_blank_words_are_no_words() -> None:
+    found = project([user(" ", document("a"))], TARGET)
+    assert TextBlock(FILLER) in found.messages[0].content
+
+
+@pytest.mark.row("T96")
+def test_nothing_is_added_where_something_is_said_or_no_document_is() -> None:
+    for shown in (user("read", document("a")), user(image("iVBORw0KGgo="))):
+        found = project([shown], TARGET)
+        assert (found.messages[0].content, found.losses) == (shown.content, [])
+
+
+@pytest.mark.row("T96", "T172")
+def test_a_mark_stays_behind_what_it_marked() -> None:
+    hinted = user(document("a"), metadata=MessageMetadata(hints=(CacheHint(after=0),)))
+    target = replace(TARGET, cache_marks=4)
+    (sent,) = project([hinted], target).messages
+    assert [hint.after for hint in sent.metadata.hints] == [1]
+    # Right behind a document there may be none: it moves to the words before it.
+    strict = replace(target, unmarked_blocks=frozenset({"document", "video"}))
+    (sent,) = project([hinted], strict).messages
+    assert [hint.after for hint in sent.metadata.hints] == [0]

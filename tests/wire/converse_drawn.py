@@ -1,0 +1,83 @@
+"""Exchanges of Bedrock Converse drawn from botocore's own model of the service."""
+
+import base64
+from random import Random
+from typing import Any
+
+from converse_shape import operation
+
+DEPTH = 8
+"""How deep a drawn value goes before only what is required is drawn."""
+WORDS = ("alpha", "beta gamma", "Grüße", "naïve 日本語", "line\nbreak", "42", " x ")
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(24)).decode()
+OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+
+# What the model calls a string and the service takes in one form only.
+SPOKEN: dict[str, tuple[Any, ...]] = {
+    "toolUseId": ("tooluse_0123456789abcdefgh", "tooluse_1", "functions.f:0"),
+    "name": ("get_weather", "lookup"),
+    "uri": ("s3://bucket/a.png",),
+    "bucketOwner": ("123456789012",),
+    "guardrailIdentifier": ("abc123",),
+    "guardrailVersion": ("1",),
+    "guardrailId": ("abc123",),
+    "guardrailArn": ("arn:aws:bedrock:us-east-1:123456789012:guardrail/abc",),
+    "invokedModelId": ("arn:aws:bedrock:us-east-1::foundation-model/a.b",),
+    "schema": ('{"type":"object"}', "no JSON"),
+    "effort": ("low", "high"),
+    "input": ({"a": 1}, {}, {"q": "x", "n": [1, 2.5, None]}),
+    "json": (OBJECT,),
+}
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "boolean": (True, False),
+    "integer": (1, 7, 1024),
+    "long": (0, 420),
+    "float": (0.0, 0.5, 1.0),
+    "double": (0.0, 0.5),
+    "blob": (PIXEL,),
+    "timestamp": (1,),
+}
+
+
+def draw_request(seed: int) -> dict[str, Any]:
+    """A request body that the model of the service allows; the path has its model."""
+    drawn = _Drawer(seed).draw(operation().input_shape, keeps={"messages"})
+    return {key: value for key, value in drawn.items() if key != "modelId"}
+
+
+def draw_response(seed: int) -> dict[str, Any]:
+    """The body of a response that the model of the service allows."""
+    return _Drawer(seed).draw(operation().output_shape)
+
+
+class _Drawer:
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)  # noqa: S311 - no secret is drawn here
+
+    def draw(self, shape: Any, key: str = "", depth: int = 0, keeps: set[str] | None = None) -> Any:
+        """Any JSON value that a shape allows."""
+        kind = shape.type_name
+        if getattr(shape, "is_document_type", False):
+            return self.chance.choice(SPOKEN.get(key, ({"k": ["v", 1]}, {"other": {}})))
+        if kind == "structure":
+            return self._structure(shape, depth, keeps or set())
+        if kind == "list":
+            count = self.chance.randint(1, 1 if depth > DEPTH else 3)
+            return [self.draw(shape.member, key, depth + 1) for _ in range(count)]
+        if kind == "map":
+            return {word: self.draw(shape.value, "", depth + 1) for word in ("k", "other")}
+        if kind == "string":
+            return self.chance.choice(shape.metadata.get("enum") or SPOKEN.get(key, WORDS))
+        return self.chance.choice(PLAIN[kind])
+
+    def _structure(self, shape: Any, depth: int, keeps: set[str]) -> dict[str, Any]:
+        members = shape.members
+        if getattr(shape, "is_tagged_union", False):
+            names = [self.chance.choice(list(members))]
+        else:
+            needed = {*shape.required_members, *keeps}
+            names = [name for name in members if name in needed or self._also(depth)]
+        return {name: self.draw(members[name], name, depth + 1) for name in names}
+
+    def _also(self, depth: int) -> bool:
+        return depth <= DEPTH and self.chance.random() < (0.3 if depth else 0.5)

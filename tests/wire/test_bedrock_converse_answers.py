@@ -1,0 +1,278 @@
+"""Answers of Bedrock Converse, and those of others in its words: botocore's parsers read them."""
+
+import base64
+import json
+import logging
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import converse_shape
+from build import assistant, user
+from corpus import body_of, exchanges, needs_corpus
+from exchange import handwritten
+from metis import adapters
+from metis.canonical import (
+    ArtifactBlock,
+    Citation,
+    MediaSource,
+    Message,
+    RedactedThinkingBlock,
+    SideEffects,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolDefinition,
+    ToolUseBlock,
+)
+from metis.canonical.errors import ProviderError
+from metis.streaming import MessageComplete, StreamError, StreamEvent
+from metis.streaming.event_stream import EventStreamParser
+from metis.wire.bedrock_converse.errors import encode_error
+from metis.wire.call import RequestContext
+from test_exchanges import OUT_OF_ORDER, PROTOCOLS
+
+CONVERSE = adapters.get("bedrock-converse")
+CONTEXT = RequestContext(session_id="sess_converse")
+CLAUDE, NOVA = "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.amazon.nova-pro-v1:0"
+PNG = "iVBORw0KGgo="
+WEATHER = ToolDefinition("weather", "Tells it.", {"type": "object"}, SideEffects.READ)
+OTHERS = [name for name in PROTOCOLS if name != "bedrock-converse"]
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+# What is answered.
+
+
+@pytest.mark.row("M-224")
+@pytest.mark.parametrize("name", OTHERS)
+def test_botocore_reads_every_answer_that_is_served(name: str) -> None:
+    adapter = adapters.get(name)
+    for key, exchange in handwritten(PROTOCOLS[name]).items():
+        if exchange.response is None or exchange.is_failure:
+            continue
+        message = adapter.from_wire_response(exchange.body(), CONTEXT)
+        served = CONVERSE.to_wire_response(message, CONTEXT)
+        body = json.loads(served)
+        assert unread(body) == [], key
+        parsed = converse_shape.read_answer(served)
+        assert bytes_as_text(parsed["output"]) == body["output"], key
+        assert parsed["usage"] == body["usage"], key
+
+
+def unread(body: dict[str, Any]) -> list[str]:
+    """What botocore's model does not know; an end that nobody knows has no word in it (T164)."""
+    found = converse_shape.answer_complaints(body)
+    return [each for each in found if "stopReason, value: None" not in each]
+
+
+def bytes_as_text(value: Any) -> Any:
+    """What botocore parsed, as JSON: it gives bytes for base64."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {key: bytes_as_text(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType] - JSON
+        case list():
+            return [bytes_as_text(item) for item in value]  # pyright: ignore[reportUnknownVariableType] - JSON
+        case _:
+            return value
+
+
+@pytest.mark.row("M-224", "M-230")
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_botocore_reads_every_stream_that_is_served(name: str) -> None:
+    """The frames are those that its own parser takes, and their events say the same message."""
+    adapter = adapters.get(name)
+    for key, exchange in handwritten(PROTOCOLS[name]).items():
+        if exchange.stream is None or exchange.is_failure or exchange.dialect is not None:
+            continue
+        if exchange.feature == OUT_OF_ORDER:
+            continue
+        decoder = adapter.stream_decoder(CONTEXT)
+        events = [*decoder.feed(exchange.stream_bytes()), *decoder.finish()]
+        last = events[-1]
+        assert isinstance(last, MessageComplete)
+        data = written(events)
+        for event in converse_shape.read_stream(data):
+            assert event, key
+        for frame in EventStreamParser().feed(data):
+            assert unread({frame.name: json.loads(frame.payload)}) == [], key
+        again = read(data)[-1]
+        if last.stop_reason is not StopReason.ERROR:
+            assert isinstance(again, MessageComplete), key
+            assert words(again.message) == words(last.message), key
+
+
+def words(message: Message) -> list[object]:
+    return [
+        (type(block), getattr(block, "text", None), getattr(block, "name", None))
+        for block in message.content
+        if isinstance(block, TextBlock | ToolUseBlock | ThinkingBlock)
+    ]
+
+
+def written(events: list[StreamEvent]) -> bytes:
+    encoder = CONVERSE.stream_encoder(CONTEXT)
+    return b"".join(map(encoder.encode, events)) + encoder.finish()
+
+
+def read(data: bytes) -> list[StreamEvent]:
+    decoder = CONVERSE.stream_decoder(CONTEXT)
+    return decoder.feed(data) + decoder.finish()
+
+
+@pytest.mark.row("T135")
+@pytest.mark.parametrize(
+    ("kind", "exception"),
+    [
+        ("RateLimitError", "throttlingException"),
+        ("InvalidRequestError", "validationException"),
+        ("AuthenticationError", "validationException"),
+        ("NetworkError", "serviceUnavailableException"),
+        ("ServerError", "internalServerException"),
+    ],
+)
+def test_a_stream_that_fails_ends_in_an_exception_that_botocore_knows(
+    kind: str, exception: str
+) -> None:
+    data = written([StreamError("01", kind, "so it is")])
+    frames = converse_shape.boto("eventstream").EventStreamBuffer()
+    frames.add_data(data)
+    (event,) = list(frames)
+    told = event.to_response_dict()
+    assert (told["status_code"], told["headers"][":exception-type"]) == (400, exception)
+    assert (
+        exception
+        in converse_shape.operation("ConverseStream").output_shape.members["stream"].members
+    )
+    (end,) = read(data)
+    assert isinstance(end, StreamError)
+    assert end.text == "so it is"
+
+
+@pytest.mark.row("T188")
+@pytest.mark.parametrize("key", handwritten("bedrock_converse"))
+def test_errors_are_those_that_botocore_would_raise(key: str) -> None:
+    exchange = handwritten("bedrock_converse")[key]
+    if exchange.response is None or not exchange.is_failure:
+        return
+    context = replace(CONTEXT, status=exchange.status)
+    with pytest.raises(ProviderError) as caught:
+        CONVERSE.from_wire_response(exchange.body(), context)
+    status, body = encode_error(caught.value)
+    parsed = converse_shape.read_answer(body, status)
+    assert parsed["Error"]["Message"] == caught.value.text
+    assert parsed["Error"]["Code"].endswith("Exception")
+    context = replace(CONTEXT, status=status)
+    with pytest.raises(type(caught.value)):
+        CONVERSE.from_wire_response(body, context)
+
+
+@pytest.mark.row("T198")
+def test_what_others_cite_is_cited_here() -> None:
+    cited = Citation("url_citation", "Rain.", "https://example.org", "News", raw={"x": 1})
+    message = assistant(TextBlock("It rains.", (cited,)))
+    body = json.loads(CONVERSE.to_wire_response(message, CONTEXT))
+    (part,) = body["output"]["message"]["content"]
+    assert part["citationsContent"]["citations"] == [
+        {
+            "title": "News",
+            "sourceContent": [{"text": "Rain."}],
+            "location": {"web": {"url": "https://example.org"}},
+        }
+    ]
+    assert unread(body) == []
+
+
+def test_sealed_data_of_others_is_written_as_bytes() -> None:
+    sealed = RedactedThinkingBlock("not base64!", issuer="anthropic")
+    body = json.loads(CONVERSE.to_wire_response(assistant(sealed, "hi"), CONTEXT))
+    assert unread(body) == []
+    made = ArtifactBlock(MediaSource("base64", PNG), "image/png")
+    body = json.loads(CONVERSE.to_wire_response(assistant(made), CONTEXT))
+    assert body["output"]["message"]["content"] == [
+        {"image": {"format": "png", "source": {"bytes": PNG}}}
+    ]
+
+
+@pytest.mark.row("T09")
+def test_an_id_that_comes_in_every_answer_is_another_call_each_time() -> None:
+    def answer(theirs: str) -> str:
+        part: dict[str, Any] = {"toolUse": {"toolUseId": theirs, "name": "f", "input": {}}}
+        body = {"output": {"message": {"role": "assistant", "content": [part]}}}
+        (block,) = CONVERSE.from_wire_response(body_of(body), CONTEXT).content
+        assert isinstance(block, ToolUseBlock)
+        return block.id
+
+    assert answer("functions.f:0") != answer("functions.f:0")
+    assert answer("tooluse_0123456789abcdefgh") == answer("tooluse_0123456789abcdefgh")
+
+
+@pytest.mark.row("T44", "T197")
+def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
+    exchange = handwritten("bedrock_converse")["tools: the provider runs code"]
+    message = CONVERSE.from_wire_response(exchange.body(), CONTEXT)
+    whole = json.loads(CONVERSE.to_wire([user("go"), message, user("on")]).body)
+    assert len(whole["messages"][1]["content"]) == 3
+    half = replace(message, content=message.content[1:])
+    wire = CONVERSE.to_wire([user("go"), half, user("on")])
+    assert json.loads(wire.body)["messages"][1]["content"] == [{"text": "42"}]
+    assert [loss.path for loss in wire.losses] == ["$.content[0]"]
+
+
+@pytest.mark.row("M-010")
+def test_json_in_results_is_told_elsewhere_as_text() -> None:
+    exchange = handwritten("bedrock_converse")["tools: a result that is an object"]
+    request = CONVERSE.from_wire_request(body_of(exchange.request), CONTEXT)
+    options = replace(request.options, model=None)
+    wire = adapters.get("anthropic").to_wire(request.messages, request.tools, options)
+    (part,) = json.loads(wire.body)["messages"][2]["content"][0]["content"]
+    assert json.loads(part["text"]) == {"rain": True, "mm": [1, 2.5]}
+    assert wire.losses == []
+
+
+# What was recorded.
+
+
+@needs_corpus
+def test_recorded_streams_are_the_same_wherever_they_are_cut() -> None:
+    for exchange in exchanges("bedrock_converse"):
+        if not exchange.get("raw_b64"):
+            continue
+        data = base64.b64decode(exchange["raw_b64"])
+        whole = CONVERSE.stream_decoder(CONTEXT)
+        events = whole.feed(data) + whole.finish()
+        for size in (1, 7, 100):
+            decoder = CONVERSE.stream_decoder(CONTEXT)
+            cut = [
+                event
+                for start in range(0, len(data), size)
+                for event in decoder.feed(data[start : start + size])
+            ] + decoder.finish()
+            assert [type(event) for event in cut] == [type(event) for event in events]
+        assert isinstance(events[-1], MessageComplete)
+
+
+@needs_corpus
+def test_recorded_requests_pass_the_judge() -> None:
+    """The judge is no stricter than the service: what was answered well passes."""
+    for exchange in exchanges("bedrock_converse"):
+        if exchange["request"] and exchange["status"] == 200:
+            found = converse_shape.complaints(exchange["request"])
+            # One client called a format by its media type, which the service took.
+            assert [each for each in found if "'video/mp4' is none of" not in each] == []
+
+
+@needs_corpus
+def test_recorded_errors_are_typed() -> None:
+    for exchange in exchanges("bedrock_converse"):
+        if exchange["status"] != 200 and exchange["response"]:
+            context = replace(CONTEXT, status=exchange["status"])
+            with pytest.raises(ProviderError):
+                CONVERSE.from_wire_response(body_of(exchange["response"]), context)
