@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from metis.wire.bedrock_converse.output import OUTPUT
+from metis.wire.bedrock_converse.thinking import REASONING
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 Thinking = Literal["none", "hidden", "sealed", "shown"]
@@ -93,6 +95,14 @@ def _either(wire: Wire, *keys: str) -> Wire:
     return maybe_object(next((wire[key] for key in keys if wire.get(key)), None))
 
 
+def _converse(wire: Wire, _model: str) -> Wish:
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    thinks = spoken is not None and not spoken.is_off
+    return Wish(
+        thinking="shown" if thinks else "none", schema=None if output is None else output.schema
+    )
+
+
 def _ollama(wire: Wire, _model: str) -> Wish:
     form = wire.get("format")
     schema = {} if form == "json" else maybe_object(form) if isinstance(form, dict) else None
@@ -107,6 +117,7 @@ _GEMINI_SCHEMAS = (
 )
 _READERS: Mapping[str, Callable[[Wire, str], Wish]] = {
     "anthropic": _anthropic,
+    "bedrock_converse": _converse,
     "openai_chat": _openai_chat,
     "openai_responses": _openai_responses,
     "gemini": _gemini,
