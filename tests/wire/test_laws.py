@@ -23,7 +23,6 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import (
     ContentBlock,
-    DocumentBlock,
     ImageBlock,
     Message,
     TextBlock,
@@ -188,9 +187,6 @@ def is_carried(block: ContentBlock, said: set[str]) -> bool:
             return all(is_carried(inner, said) for inner in block.content)
         case ImageBlock():
             return any(block.source.data in text for text in said)
-        case DocumentBlock():
-            spelled = (block.source.data, words_in(block.source.data))
-            return any(data in text for data in spelled if data is not None for text in said)
         case _:
             data = getattr(getattr(block, "source", None), "data", None)
             return data is not None and any(one in text for one in told(data) for text in said)
@@ -202,14 +198,6 @@ def told(data: str) -> list[str]:
         return [data, base64.b64decode(data, validate=True).decode()]
     except ValueError:
         return [data]
-
-
-def words_in(data: str) -> str | None:
-    """The words of a file of text, which say as much as its bytes do."""
-    try:
-        return base64.b64decode(data, validate=True).decode()
-    except ValueError:
-        return None
 
 
 def is_told(message: Message, index: int, losses: list[Loss]) -> bool:
