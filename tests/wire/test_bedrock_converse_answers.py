@@ -242,6 +242,18 @@ def test_what_the_model_of_one_maker_sealed_goes_to_no_model_of_another() -> Non
         assert [loss.reason for loss in wire.losses] == ["it was sealed by a model of anthropic"]
 
 
+@pytest.mark.row("T41")
+def test_thoughts_without_a_seal_go_back_to_those_who_take_them() -> None:
+    exchange = handwritten("bedrock_converse")["thinking: a thought without a seal"]
+    for model, is_taken in ((NOVA, True), ("minimax.minimax-m2", True), (CLAUDE, False)):
+        context = replace(CONTEXT, model=f"bedrock-converse:{model}")
+        answer = CONVERSE.from_wire_response(exchange.body(), context)
+        wire = CONVERSE.to_wire([user("go"), answer, user("on")], (), AdapterOptions(model=model))
+        first = json.loads(wire.body)["messages"][1]["content"][0]
+        assert ("reasoningContent" in first) is is_taken
+        assert bool(wire.losses) is not is_taken
+
+
 @pytest.mark.row("M-010")
 def test_json_in_results_is_told_elsewhere_as_text() -> None:
     exchange = handwritten("bedrock_converse")["tools: a result that is an object"]

@@ -146,6 +146,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """A pattern of the models that take more than text in results, where not all do."""
     takes_thinking: bool = False
     needs_signatures: bool = True
+    unsigned_models: str = ""
+    """A pattern of the models that take thoughts without a signature, where others do not."""
     reasoning: str | None = None
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
@@ -285,7 +287,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
             takes_thinking=self.takes_thinking and capabilities.supports_thinking,
-            needs_signatures=self.needs_signatures,
+            needs_signatures=self._wants_signatures(model),
             knows_ids=self.keeps_answers,
             pairs_thoughts=self.pairs_thoughts,
             takes_artifacts=self.takes_artifacts,
@@ -313,6 +315,10 @@ class Profile(Struct, frozen=True, kw_only=True):
             marks_calls=self.marks_calls,
             unmarked_blocks=self.unmarked_blocks,
         )
+
+    def _wants_signatures(self, model: str) -> bool:
+        is_free = bool(self.unsigned_models) and _fits(self.unsigned_models, model)
+        return self.needs_signatures and not is_free
 
     def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
         """What a user may show a model."""

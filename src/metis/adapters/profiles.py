@@ -281,6 +281,7 @@ PROFILES: Mapping[str, Profile] = {
         result_blocks=frozenset({"text", "image", "document", "video"}),
         result_models="anthropic.claude|amazon.nova",
         takes_thinking=True,
+        unsigned_models="amazon.nova|minimax.",
         takes_artifacts="own",
         takes_blank_text=False,
         takes_blank_end=False,
