@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from metis.wire.bedrock_converse.output import OUTPUT
-from metis.wire.bedrock_converse.thinking import REASONING
+from metis.adapters.codecs import CODECS
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 Thinking = Literal["none", "hidden", "sealed", "shown"]
@@ -96,7 +95,8 @@ def _either(wire: Wire, *keys: str) -> Wire:
 
 
 def _converse(wire: Wire, _model: str) -> Wish:
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    codec = CODECS["bedrock_converse"]
+    spoken, output = codec.reasoning.decode(wire).reasoning, codec.output.decode(wire).output
     thinks = spoken is not None and not spoken.is_off
     return Wish(
         thinking="shown" if thinks else "none", schema=None if output is None else output.schema
