@@ -33,8 +33,8 @@ IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
 """Those whose streams are lines of text."""
 NAMED = re.compile(r'[iI]d: was string "", is string ')
 """A call without an id gets one (T10)."""
-CASES = 1200
-PAIRS = 250
+CASES = 600
+PAIRS = 100
 SEED = 7
 
 
