@@ -288,6 +288,35 @@ def test_recorded_streams_are_the_same_wherever_they_are_cut() -> None:
 
 
 @needs_corpus
+def test_what_clients_sent_back_is_what_we_would_send_back() -> None:
+    """Whoever kept an answer whole sent the same parts that we send, seals and ids included."""
+    recorded = {each["id"]: each for each in exchanges("bedrock_converse")}
+    for exchange in recorded.values():
+        earlier = recorded.get(exchange.get("echo_of") or "")
+        if earlier is None or exchange["echo"] not in ("verbatim", "full"):
+            continue
+        answer = answer_of(earlier)
+        wire = CONVERSE.to_wire([user("go"), answer, user("on")])
+        ours = json.loads(wire.body)["messages"][1]["content"]
+        sent = [
+            part
+            for turn in exchange["request"]["messages"]
+            if turn["role"] == "assistant"
+            for part in turn["content"]
+        ]
+        assert [part for part in ours if part not in sent] == [], exchange["id"]
+
+
+def answer_of(exchange: dict[str, Any]) -> Message:
+    if exchange["response"]:
+        return CONVERSE.from_wire_response(body_of(exchange["response"]), CONTEXT)
+    decoder = CONVERSE.stream_decoder(CONTEXT)
+    decoder.feed(base64.b64decode(exchange["raw_b64"]))
+    decoder.finish()
+    return decoder.message
+
+
+@needs_corpus
 def test_recorded_requests_pass_the_judge() -> None:
     """The judge is no stricter than the service: what was answered well passes."""
     for exchange in exchanges("bedrock_converse"):
