@@ -162,8 +162,57 @@ class ResponsesAnswer(Struct):
     usage: dict[str, Any] | None = None
 
 
+class ConverseSource(Struct):
+    bytes: str | None = None
+
+
+class ConverseImage(Struct):
+    format: str
+    source: ConverseSource
+
+
+class ConverseCall(Struct):
+    toolUseId: str  # noqa: N815 - the key of the wire
+    name: str
+    input: dict[str, Any]
+
+
+class ConverseResult(Struct):
+    toolUseId: str  # noqa: N815 - the key of the wire
+    content: list["ConversePart"]
+
+
+class ConversePart(Struct):
+    text: str | None = None
+    image: ConverseImage | None = None
+    toolUse: ConverseCall | None = None  # noqa: N815 - the key of the wire
+    toolResult: ConverseResult | None = None  # noqa: N815 - the key of the wire
+
+
+class ConverseTurn(Struct):
+    role: str
+    content: list[ConversePart]
+
+
+class ConverseRequest(Struct):
+    messages: list[ConverseTurn]
+    toolConfig: dict[str, Any] | None = None  # noqa: N815 - the key of the wire
+    system: Any = None
+
+
+class ConverseOutput(Struct):
+    message: ConverseTurn
+
+
+class ConverseAnswer(Struct):
+    output: ConverseOutput
+    stopReason: str | None = None  # noqa: N815 - the key of the wire
+    usage: dict[str, Any] | None = None
+
+
 read_request = {
     "anthropic": msgspec.json.Decoder(AnthropicRequest).decode,
+    "bedrock-converse": msgspec.json.Decoder(ConverseRequest).decode,
     "gemini": msgspec.json.Decoder(GeminiRequest).decode,
     "ollama": msgspec.json.Decoder(OllamaRequest).decode,
     "openai": msgspec.json.Decoder(ChatRequest).decode,
@@ -172,6 +221,7 @@ read_request = {
 """Typed decoding of a request body, by adapter."""
 read_answer = {
     "anthropic": msgspec.json.Decoder(AnthropicAnswer).decode,
+    "bedrock-converse": msgspec.json.Decoder(ConverseAnswer).decode,
     "gemini": msgspec.json.Decoder(GeminiAnswer).decode,
     "ollama": msgspec.json.Decoder(OllamaAnswer).decode,
     "openai": msgspec.json.Decoder(ChatAnswer).decode,

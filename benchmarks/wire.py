@@ -14,6 +14,7 @@ import json
 import logging
 import platform
 import statistics
+import struct
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -37,8 +38,11 @@ _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
 _LINED = ("ollama",)
 """The protocols that stream lines of JSON, not server-sent events."""
+_FRAMED = ("bedrock-converse",)
+"""The protocols that stream binary frames."""
 _OTHER = {
     "anthropic": "openai",
+    "bedrock-converse": "anthropic",
     "gemini": "anthropic",
     "ollama": "anthropic",
     "openai": "anthropic",
@@ -48,6 +52,7 @@ _OTHER = {
 _LONG = 5000
 _ANSWERS = 50
 _STREAM = 100_000_000
+_LENGTHS = struct.Struct(">II")
 
 
 class Work(NamedTuple):
@@ -147,6 +152,9 @@ def stream_of(name: str, answer: Message) -> list[bytes]:
     frames: list[bytes] = []
     end = b"\n" if name in _LINED else b"\n\n"
     for event in events_of(message):
+        if name in _FRAMED:
+            frames.append(encoder.encode(event))
+            continue
         frames += [f + end for f in encoder.encode(event).split(end) if f]
     last = encoder.finish()
     return [*frames, last] if last else frames
@@ -161,11 +169,23 @@ def events_of(message: Message) -> list[StreamEvent]:
 
 def _lines(chunks: list[bytes]) -> Iterator[Any]:
     for chunk in chunks:
+        if chunk[:1] == b"\0":
+            yield from _payloads(chunk)
+            continue
         for line in chunk.split(b"\n"):
             if line.startswith(b"data: {"):
                 yield _read(line[6:])
             elif line.startswith(b"{"):
                 yield _read(line)
+
+
+def _payloads(chunk: bytes) -> Iterator[Any]:
+    """The payloads of binary frames, found by their lengths alone."""
+    start = 0
+    while start < len(chunk):
+        size, headers = _LENGTHS.unpack_from(chunk, start)
+        yield _read(chunk[start + 12 + headers : start + size - 4])
+        start += size
 
 
 def split_and_decode(chunks: list[bytes]) -> None:

@@ -153,3 +153,20 @@ def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
     arguments = ["convert", "--from", "anthropic", "--to", "anthropic", "-"]
     done = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbf" + json.dumps(ASKED).encode())
     assert json.loads(done.stdout) == ASKED
+
+
+@pytest.mark.row("M-242")
+def test_a_request_moves_to_bedrock_and_back() -> None:
+    there = run("--from", "anthropic", "--to", "bedrock-converse")
+    body = json.loads(there.stdout)
+    assert body["system"] == [{"text": "be brief"}]
+    assert body["inferenceConfig"]["maxTokens"] == 100
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    back = run("--from", "bedrock-converse", "--to", "anthropic", body=body)
+    assert [turn["role"] for turn in json.loads(back.stdout)["messages"]] == [
+        "user",
+        "assistant",
+        "user",
+    ]
+    same = run("--from", "bedrock-converse", "--to", "bedrock-converse", body=body)
+    assert (json.loads(same.stdout), same.stderr) == (body, "")

@@ -8,6 +8,7 @@ import pytest
 from build import image
 from metis.canonical import ImageBlock, ImageSource
 from metis.session import Lost, Metis
+from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
 from session.kit import events_of, options
 
@@ -72,3 +73,18 @@ async def test_a_session_sends_eight_megabytes_of_pictures_along(url: str) -> No
     assert [str(body).count(large) for body in fake.bodies] == [1, 2, 2]
     (lost,) = [event for event in events if isinstance(event, Lost)]
     assert "the newest stay" in lost.losses[0].reason
+
+
+@pytest.mark.parametrize(("said", "given", "count"), [(None, None, 2), (20, None, 1), (20, 999, 1)])
+async def test_the_room_for_pictures_can_be_set(
+    url: str, said: int | None, given: int | None, count: int
+) -> None:
+    wish = AdapterOptions(image_budget=said)
+    async with (
+        serving(Fake(say("one"), say("two"))) as fake,
+        Metis(url, options(fake, tools=None, options=wish, image_budget=given)) as m,
+    ):
+        session = await m.session(model="openai:gpt-5")
+        await session.ask(["one", image(SMALL)])
+        await session.ask(["two", image(SMALL)])
+    assert str(fake.bodies[1]).count(SMALL) == count

@@ -201,6 +201,18 @@ async def test_what_a_provider_does_not_do_is_refused_and_said_before_a_swap(url
         assert len(fake.asked) == 1
 
 
+@pytest.mark.row("G-006")
+async def test_nobody_steps_in_who_does_not_search(url: str) -> None:
+    fake = Fake(say(status=500, error="oh"))
+    others = {"fallbacks": {"*": (GPT, "openai-responses:gpt-5")}}
+    async with serving(fake), Metis(url, options(fake, **others)) as m:
+        session = await m.session(model=SONNET)
+        answer = await session.ask("search", options={"search": True})
+        assert answer is not None
+        assert answer.metadata.model == "openai-responses:gpt-5"
+        assert {"type": "web_search"} in fake.bodies[-1]["tools"]
+
+
 @pytest.mark.row("G-005", "G-006", "G-007", "G-024")
 @pytest.mark.parametrize(
     ("wrong", "path"),
@@ -275,6 +287,7 @@ async def test_a_pointer_to_nobody_is_an_error_before_anything_is_stored(url: st
         with pytest.raises(UnknownModelError, match=r"'pico': the pointers are nano, milli, kilo"):
             await answered(other)
         assert fake.asked == []
+        assert (other.context(), other.model) == (None, None)
         # Whoever names a model can go on all the same.
         async for _ in other.send("go", model=SONNET):
             pass

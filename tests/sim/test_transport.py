@@ -31,9 +31,12 @@ from metis.sim import Settings, Simulator
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent, TextDelta
 from metis.transport import Retry, Transport
 from metis.wire.call import AdapterOptions, RequestContext
-from simulated import PROTOCOLS, TOOLS, picture
+from simulated import PROTOCOLS as FIRST
+from simulated import TOOLS, picture
 
 pytestmark = pytest.mark.anyio
+
+PROTOCOLS = [*FIRST, "bedrock-converse"]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from metis.canonical.errors import ProviderError
 from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.streaming.event_stream import EventStreamParser
 from metis.wire.bedrock_converse.errors import encode_error
-from metis.wire.call import RequestContext
+from metis.wire.call import AdapterOptions, RequestContext
 from test_exchanges import OUT_OF_ORDER, PROTOCOLS
 
 CONVERSE = adapters.get("bedrock-converse")
@@ -226,6 +226,34 @@ def test_half_of_a_call_that_the_provider_ran_is_not_sent() -> None:
     assert [loss.path for loss in wire.losses] == ["$.content[0]"]
 
 
+@pytest.mark.row("T40", "T203")
+def test_what_the_model_of_one_maker_sealed_goes_to_no_model_of_another() -> None:
+    exchange = handwritten("bedrock_converse")["thinking: a signed thought"]
+    context = replace(CONTEXT, model=f"bedrock-converse:{CLAUDE}")
+    answer = CONVERSE.from_wire_response(exchange.body(), context)
+    talk = [user("go"), answer, user("on")]
+    for model in (CLAUDE, "global.anthropic.claude-opus-4-6-v1", "arn:aws:bedrock:x/profile"):
+        wire = CONVERSE.to_wire(talk, (), AdapterOptions(model=model))
+        assert "reasoningContent" in json.loads(wire.body)["messages"][1]["content"][0]
+        assert wire.losses == []
+    for model in (NOVA, "openai.gpt-oss-120b-1:0"):
+        wire = CONVERSE.to_wire(talk, (), AdapterOptions(model=model))
+        assert json.loads(wire.body)["messages"][1]["content"] == [{"text": "Hi."}]
+        assert [loss.reason for loss in wire.losses] == ["it was sealed by a model of anthropic"]
+
+
+@pytest.mark.row("T41")
+def test_thoughts_without_a_seal_go_back_to_those_who_take_them() -> None:
+    exchange = handwritten("bedrock_converse")["thinking: a thought without a seal"]
+    for model, is_taken in ((NOVA, True), ("minimax.minimax-m2", True), (CLAUDE, False)):
+        context = replace(CONTEXT, model=f"bedrock-converse:{model}")
+        answer = CONVERSE.from_wire_response(exchange.body(), context)
+        wire = CONVERSE.to_wire([user("go"), answer, user("on")], (), AdapterOptions(model=model))
+        first = json.loads(wire.body)["messages"][1]["content"][0]
+        assert ("reasoningContent" in first) is is_taken
+        assert bool(wire.losses) is not is_taken
+
+
 @pytest.mark.row("M-010")
 def test_json_in_results_is_told_elsewhere_as_text() -> None:
     exchange = handwritten("bedrock_converse")["tools: a result that is an object"]
@@ -257,6 +285,35 @@ def test_recorded_streams_are_the_same_wherever_they_are_cut() -> None:
             ] + decoder.finish()
             assert [type(event) for event in cut] == [type(event) for event in events]
         assert isinstance(events[-1], MessageComplete)
+
+
+@needs_corpus
+def test_what_clients_sent_back_is_what_we_would_send_back() -> None:
+    """Whoever kept an answer whole sent the same parts that we send, seals and ids included."""
+    recorded = {each["id"]: each for each in exchanges("bedrock_converse")}
+    for exchange in recorded.values():
+        earlier = recorded.get(exchange.get("echo_of") or "")
+        if earlier is None or exchange["echo"] not in ("verbatim", "full"):
+            continue
+        answer = answer_of(earlier)
+        wire = CONVERSE.to_wire([user("go"), answer, user("on")])
+        ours = json.loads(wire.body)["messages"][1]["content"]
+        sent = [
+            part
+            for turn in exchange["request"]["messages"]
+            if turn["role"] == "assistant"
+            for part in turn["content"]
+        ]
+        assert [part for part in ours if part not in sent] == [], exchange["id"]
+
+
+def answer_of(exchange: dict[str, Any]) -> Message:
+    if exchange["response"]:
+        return CONVERSE.from_wire_response(body_of(exchange["response"]), CONTEXT)
+    decoder = CONVERSE.stream_decoder(CONTEXT)
+    decoder.feed(base64.b64decode(exchange["raw_b64"]))
+    decoder.finish()
+    return decoder.message
 
 
 @needs_corpus

@@ -1,8 +1,13 @@
 """What is nearly an exchange is refused by a typed error, or goes through key for key."""
 
+import json
+import random
+import re
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import corpus
 import exchange
@@ -11,7 +16,8 @@ from metis.adapters import Adapter
 from metis.adapters.laws import Law, check
 from metis.adapters.recording import Recording
 from metis.canonical import Message, TextBlock
-from metis.canonical.errors import MetisError
+from metis.canonical.errors import EncodeError, MetisError
+from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.wire.call import RequestContext
 from mutation import Mutation
 
@@ -21,15 +27,20 @@ PROVIDERS = {
     "openai_responses": "openai-responses",
     "gemini": "gemini",
     "ollama": "ollama",
+    "bedrock_converse": "bedrock-converse",
 }
-CASES = 1200
-PAIRS = 250
+IN_LINES = [name for name in PROVIDERS.values() if name != "bedrock-converse"]
+"""Those whose streams are lines of text."""
+NAMED = re.compile(r'[iI]d: was string "", is string ')
+"""A call without an id gets one (T10)."""
+CASES = 600
+PAIRS = 100
 SEED = 7
 
 
 def mutated(bodies: list[dict[str, Any]], cases: int) -> list[dict[str, Any]]:
     mutation = Mutation(bodies, SEED)
-    return [mutation.of(bodies[case % len(bodies)]) for case in range(cases)]
+    return [mutation.of(body) for body in islice(cycle(bodies), cases)]
 
 
 def requests(protocol: str, cases: int) -> list[dict[str, Any]]:
@@ -47,7 +58,28 @@ def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
 
 def changed_in_silence(adapter: Adapter, recording: Recording) -> list[str]:
     verdicts = check(recording, adapter).verdicts
-    return [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
+    faults = (fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults)
+    return [fault for fault in faults if not NAMED.search(fault)]
+
+
+def streams(protocol: str, cases: int) -> list[bytes]:
+    """Streams of which an event is not quite what it was, is missing, or comes twice."""
+    told = exchange.handwritten(protocol).values()
+    whole = [each for each in told if each.stream and each.framing == "events"]
+    if not whole:
+        return []
+    bodies = [event for each in whole for event in each.stream or () if isinstance(event, dict)]
+    mutation, chance = Mutation(bodies, SEED), random.Random(SEED)  # noqa: S311 - can be run again
+    found: list[bytes] = []
+    for case in range(cases):
+        each = whole[case % len(whole)]
+        events = [*(each.stream or ())]
+        place = chance.randrange(len(events))
+        event = events[place]
+        others = [mutation.of(event)] if isinstance(event, dict) else []
+        events[place : place + 1] = chance.choice((others, others, [], [event, event]))
+        found.append(replace(each, stream=events).stream_bytes())
+    return found
 
 
 def words(message: Message) -> str:
@@ -98,3 +130,29 @@ def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> 
         served = server.to_wire_response(answer, RequestContext())
         if words(answer):
             assert words(answer) in words(server.from_wire_response(served)), body
+
+
+@pytest.mark.parametrize("target", IN_LINES)
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_streams_are_the_same_in_pieces_and_go_elsewhere_in_valid_json(
+    protocol: str, target: str
+) -> None:
+    adapter = adapters.get(PROVIDERS[protocol])
+    for stream in streams(protocol, PAIRS):
+        events = read(adapter, [stream])
+        pieces = read(adapter, [stream[n : n + 7] for n in range(0, len(stream), 7)])
+        assert [event.type for event in pieces] == [event.type for event in events], stream
+        assert isinstance(events[-1], MessageComplete | StreamError), stream
+        encoder = adapters.get(target).stream_encoder()
+        try:
+            served = b"".join(map(encoder.encode, events)) + encoder.finish()
+        except EncodeError:
+            continue
+        for line in served.splitlines():
+            if line.startswith((b"data: {", b"{")):
+                json.loads(line.removeprefix(b"data: "))
+
+
+def read(adapter: Adapter, chunks: list[bytes]) -> list[StreamEvent]:
+    decoder = adapter.stream_decoder()
+    return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.finish()]

@@ -870,3 +870,17 @@ def test_an_answer_shows_no_opaque_part_of_another_provider() -> None:
     answer = adapters.get("openai-compatible").from_wire_response(body)
     assert b"new" in adapters.get("openai-compatible").to_wire_response(answer)
     assert b"new" not in adapters.get("openai").to_wire_response(answer)
+
+
+@pytest.mark.row("G-009")
+def test_bytes_without_a_name_get_one_unless_a_client_left_it_out() -> None:
+    """OpenAI refuses bytes without a name as a file that lies nowhere."""
+    data = "data:application/pdf;base64,JVBERi0xLjQK"
+    document = DocumentBlock(MediaSource("base64", "JVBERi0xLjQK"), "application/pdf")
+    body = json.loads(adapters.get("openai").to_wire([user(document)]).body)
+    (part,) = body["messages"][0]["content"]
+    assert part["file"] == {"file_data": data, "filename": "document.pdf"}
+    asked = {"role": "user", "content": [{"type": "file", "file": {"file_data": data}}]}
+    request = adapters.get("openai").from_wire_request({"model": "gpt-5", "messages": [asked]})
+    again = adapters.get("openai").to_wire(request.messages, (), request.options)
+    assert json.loads(again.body)["messages"] == [asked]

@@ -71,6 +71,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether whoever runs it names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
     """Other names under which its sealed parts are known."""
+    makers: str = ""
+    """A pattern that finds the maker of a model in its name, where models of several are served."""
     scope: str = ""
     """Where its sealed parts count, if not wherever it is called by its name."""
     usual_host: str = ""
@@ -144,6 +146,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     """A pattern of the models that take more than text in results, where not all do."""
     takes_thinking: bool = False
     needs_signatures: bool = True
+    unsigned_models: str = ""
+    """A pattern of the models that take thoughts without a signature, where others do not."""
     reasoning: str | None = None
     """The key under which thoughts go back to it."""
     wants_reasoning: bool = False
@@ -271,6 +275,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             adapter=self.name,
             model=model,
             issuers=frozenset({self.name, *self.issuers}),
+            makers=self.makers,
             user_blocks=taken,
             result_blocks=results,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
@@ -282,7 +287,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             citation_kinds=self.citation_kinds,
             takes_tools=capabilities.supports_tools,
             takes_thinking=self.takes_thinking and capabilities.supports_thinking,
-            needs_signatures=self.needs_signatures,
+            needs_signatures=self._wants_signatures(model),
             knows_ids=self.keeps_answers,
             pairs_thoughts=self.pairs_thoughts,
             takes_artifacts=self.takes_artifacts,
@@ -310,6 +315,10 @@ class Profile(Struct, frozen=True, kw_only=True):
             marks_calls=self.marks_calls,
             unmarked_blocks=self.unmarked_blocks,
         )
+
+    def _wants_signatures(self, model: str) -> bool:
+        is_free = bool(self.unsigned_models) and _fits(self.unsigned_models, model)
+        return self.needs_signatures and not is_free
 
     def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
         """What a user may show a model."""

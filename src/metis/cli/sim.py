@@ -34,5 +34,6 @@ The metis simulator listens at {url}. It answers by fixed rules; no model is beh
   openai         OPENAI_BASE_URL={url}/v1
   google-genai   GOOGLE_GEMINI_BASE_URL={url}
   ollama         OLLAMA_HOST={url}
+  boto3          AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url}
 
 Any key will do. Write "sim: 429 2" into a prompt to see it misbehave. Stop it with Ctrl-C."""

@@ -34,6 +34,7 @@ _OK, _ERROR = 1, 2
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
+    "bedrock-converse": "aws.bedrock",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
     "vertex": "gcp.vertex_ai",

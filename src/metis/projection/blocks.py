@@ -35,7 +35,7 @@ from metis.projection.media import (
     worded,
 )
 from metis.projection.scaling import oversize, scaled
-from metis.projection.target import Target
+from metis.projection.target import Target, other_maker
 
 _THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
 _SILENT = (*_THOUGHTS, OpaqueBlock, UnknownBlock)
@@ -275,7 +275,10 @@ def _refusal(  # noqa: PLR0911 - one line a kind
         case ThinkingBlock() | RedactedThinkingBlock():
             return thinking_refusal(block, message, target)
         case OpaqueBlock():
-            return None if block.issuer in target.issuers else f"only {block.issuer} understands it"
+            maker = other_maker(message, target)
+            if block.issuer in target.issuers and maker is None:
+                return None
+            return f"only {maker or block.issuer} understands it"
         case UnknownBlock():
             return "this version does not know the block"
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
@@ -316,6 +319,9 @@ def thinking_refusal(
     issuer = block.issuer or message.metadata.provider
     if issuer is not None and issuer not in target.issuers:
         return f"it was sealed by {issuer}"
+    maker = other_maker(message, target)
+    if maker is not None:
+        return f"it was sealed by a model of {maker}"
     if not target.needs_signatures:
         return None if block.issuer is not None else "nobody knows whose it is"
     if isinstance(block, RedactedThinkingBlock):

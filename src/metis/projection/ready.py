@@ -20,7 +20,7 @@ from metis.projection.calls import PLAIN_NAME
 from metis.projection.media import Media, is_base64, sniffed
 from metis.projection.scaling import oversize
 from metis.projection.signatures import unsigned_call
-from metis.projection.target import Target
+from metis.projection.target import Target, other_maker
 
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
@@ -80,7 +80,7 @@ def look(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every block of ev
                     return None
                 seen.add(call)
                 waiting.append(call)
-            elif not _is_fine(block, role, target):
+            elif not _is_fine(block, message, target):
                 if role is not _USER or not isinstance(block, Media):
                     return None
                 if target.names_documents and type(block) is DocumentBlock:
@@ -114,11 +114,12 @@ def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -
     return target.takes_blank_end or messages[-1].role is not _ASSISTANT
 
 
-def _is_fine(block: ContentBlock, role: Role, target: Target) -> bool:
+def _is_fine(block: ContentBlock, message: Message, target: Target) -> bool:
     """Whether a block other than text and calls can be sent as it is."""
-    if role is _ASSISTANT:
-        return _is_own_thought(block, target)
-    return role is _USER and _is_taken(block, target)
+    if message.role is _ASSISTANT:
+        is_made_here = not target.makers or other_maker(message, target) is None
+        return is_made_here and _is_own_thought(block, target)
+    return message.role is _USER and _is_taken(block, target)
 
 
 def _is_own_thought(block: ContentBlock, target: Target) -> bool:

@@ -1,5 +1,7 @@
 """Target: what one model behind one adapter can carry, as facts."""
 
+import re
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -15,6 +17,8 @@ class Target(Struct, frozen=True, kw_only=True):
     model: str = ""
     issuers: frozenset[str]
     """Whose sealed parts it takes back: signatures, redacted thoughts, opaque parts."""
+    makers: str = ""
+    """A pattern that finds the maker of a model in its name, where models of several are served."""
     user_blocks: frozenset[str] = frozenset({"text"})
     """The tags that a user message may hold here."""
     result_blocks: frozenset[str] = frozenset({"text"})
@@ -99,6 +103,21 @@ class Target(Struct, frozen=True, kw_only=True):
     """How long a prefix has to be for the target to keep it."""
     takes_long_marks: bool = True
     """Whether a marked prefix may live for an hour."""
+
+
+def other_maker(message: Message, target: Target) -> str | None:
+    """The maker of the model that gave an answer, if the target is a model of another (T203)."""
+    model = message.metadata.model
+    if not target.makers or model is None:
+        return None
+    maker, own = _maker(target.makers, model.partition(":")[2]), _maker(target.makers, target.model)
+    return None if maker == own or own is None else maker
+
+
+@lru_cache(maxsize=1000)
+def _maker(pattern: str, model: str) -> str | None:
+    found = re.search(pattern, model)
+    return None if found is None else found[1]
 
 
 def is_native(message: Message, target: Target) -> bool:

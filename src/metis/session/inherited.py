@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import CatalogError, InvalidValueError
 from metis.session.conversation import Conversation
+from metis.session.models import Served
 from metis.session.pointers import Pointed, pointed
 from metis.session.setup import Setup
 from metis.wire.call import AdapterOptions
@@ -77,6 +78,16 @@ def options_of(setup: Setup, conversation: Conversation, model: str) -> AdapterO
     if reasoning is not None:
         changes["reasoning"] = reasoning
     return replace(setup.options, **changes) if changes else setup.options
+
+
+def does(setup: Setup, conversation: Conversation, served: Served) -> bool:
+    """Whether a model does what the thread asks for, such as a search."""
+    options = replace(options_of(setup, conversation, served.id), model=served.id)
+    try:
+        served.adapter.preview((), setup.tools, options)
+    except InvalidValueError:
+        return False
+    return True
 
 
 def _reasoning(setup: Setup, conversation: Conversation, model: str) -> Reasoning | None:

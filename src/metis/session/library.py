@@ -38,6 +38,7 @@ from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.tools import Factory, Registry, Workspace
 from metis.transport import Keys, Transport
+from metis.wire.call import AdapterOptions
 
 
 def _now() -> datetime:
@@ -90,7 +91,7 @@ class Metis:
             spending=Spending(store, now=_now),
             budget=options.budget,
             bus=options.bus,
-            options=replace(options.options, image_budget=options.image_budget),
+            options=_with_budget(options),
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
                 for name, others in options.fallbacks.items()
@@ -251,6 +252,14 @@ class Metis:
             return fallback
         place = Path(self.options.workspace) / PLACE
         return RulesFile(place, models.catalog, fallback=fallback)
+
+
+def _with_budget(options: Options) -> AdapterOptions:
+    """How models are asked, with the room for pictures unless that is said there already."""
+    said = options.options
+    return (
+        said if said.image_budget is not None else replace(said, image_budget=options.image_budget)
+    )
 
 
 def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  # noqa: B008 - an immutable value

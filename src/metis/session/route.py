@@ -12,7 +12,7 @@ from metis.routing import Decision, Reason, TurnFacts
 from metis.routing.told import route_decided
 from metis.session.conversation import Conversation
 from metis.session.facts import facts_of, needed, words_of
-from metis.session.inherited import sticky
+from metis.session.inherited import does, sticky
 from metis.session.models import Served
 from metis.session.notices import Routed
 from metis.session.setup import Setup
@@ -106,6 +106,8 @@ class Route:
             model = setup.models.resolve(name)
             other = setup.models.served(model)
             if model in tried or setup.router.check(model, self._sized(facts, other)) is not None:
+                continue
+            if not does(setup, self._conversation, other):
                 continue
             tried.add(model)
             record = RoutingDecisionRecord(

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from metis.canonical.errors import RoutingError
+from metis.canonical.errors import CatalogError, RoutingError
 from metis.canonical.metadata import RoutingDecisionRecord
 from metis.routing import ChainEntry
 from metis.session.conversation import Conversation
@@ -59,11 +59,11 @@ def _served(setup: Setup, conversation: Conversation, model: str | None) -> Serv
     models = setup.models
     if model is not None:
         return models.served(models.resolve(model))
-    named = sticky(setup, conversation)
-    if named is not None:
-        return models.served(named)
-    facts = facts_of(conversation.seen, setup.tools, setup.now())
     try:
+        named = sticky(setup, conversation)
+        if named is not None:
+            return models.served(named)
+        facts = facts_of(conversation.seen, setup.tools, setup.now())
         return models.served(setup.router.decide(facts).require())
-    except RoutingError:
+    except (CatalogError, RoutingError):
         return None

@@ -120,6 +120,18 @@ _GEMINI_KINDS = {
     503: "UNAVAILABLE",
     529: "UNAVAILABLE",
 }
+_BEDROCK_KINDS = {
+    400: "ValidationException",
+    401: "UnrecognizedClientException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    408: "ModelTimeoutException",
+    424: "ModelErrorException",
+    429: "ThrottlingException",
+    500: "InternalServerException",
+    503: "ServiceUnavailableException",
+    529: "ModelNotReadyException",
+}
 _DOORS = (
     Door(
         adapter_name="anthropic",
@@ -155,6 +167,22 @@ _DOORS = (
         too_long=(
             "The input token count ({tokens}) exceeds the maximum number of tokens allowed "
             "({window})."
+        ),
+    ),
+    Door(
+        adapter_name="bedrock-converse",
+        paths={
+            r"/model/(?P<model>.+)/converse": "answer",
+            r"/model/(?P<model>.+)/converse-stream": "stream",
+        },
+        stream_type="application/vnd.amazon.eventstream",
+        signs=True,
+        request_id="x-amzn-requestid",
+        kinds=_BEDROCK_KINDS,
+        most_bytes=25_000_000,
+        too_long=(
+            "The model returned the following errors: prompt is too long: {tokens} tokens > "
+            "{window} maximum"
         ),
     ),
     Door(

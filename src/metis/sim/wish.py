@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from metis.adapters.codecs import CODECS
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 Thinking = Literal["none", "hidden", "sealed", "shown"]
@@ -93,6 +94,16 @@ def _either(wire: Wire, *keys: str) -> Wire:
     return maybe_object(next((wire[key] for key in keys if wire.get(key)), None))
 
 
+def _converse(wire: Wire, _model: str) -> Wish:
+    """Each maker has its own words for thinking; the codec knows them all."""
+    codec = CODECS["bedrock_converse"]
+    spoken, output = codec.reasoning.decode(wire).reasoning, codec.output.decode(wire).output
+    thinks = spoken is not None and not spoken.is_off
+    return Wish(
+        thinking="shown" if thinks else "none", schema=None if output is None else output.schema
+    )
+
+
 def _ollama(wire: Wire, _model: str) -> Wish:
     form = wire.get("format")
     schema = {} if form == "json" else maybe_object(form) if isinstance(form, dict) else None
@@ -107,6 +118,7 @@ _GEMINI_SCHEMAS = (
 )
 _READERS: Mapping[str, Callable[[Wire, str], Wish]] = {
     "anthropic": _anthropic,
+    "bedrock_converse": _converse,
     "openai_chat": _openai_chat,
     "openai_responses": _openai_responses,
     "gemini": _gemini,

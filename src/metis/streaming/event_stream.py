@@ -8,6 +8,7 @@ that was cut off end the stream with an error; a stream without one ended as it 
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +26,8 @@ from metis.canonical.errors import (
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
 _LEAST = _PRELUDE.size + _CHECKSUM_SIZE
+_USUAL = 256
+"""How many bytes the headers of a frame mostly have at the most."""
 MOST_BYTES = 24 * 1024 * 1024
 """How large a frame may be."""
 
@@ -74,20 +77,30 @@ class EventStreamParser:
         frames: list[EventFrame] = []
         if self.error is not None:
             return frames
-        self._buffer += chunk
         start = 0
         try:
-            while (size := _size_at(self._buffer, start)) is not None:
-                frame = _frame(bytes(self._buffer[start : start + size]))
+            data = self._joined(chunk)
+            while (size := _size_at(data, start)) is not None:
+                frame = _frame(data[start : start + size])
                 start += size
                 self.error = _told(frame)
                 if self.error is not None:
                     break
                 frames.append(frame)
+            self._buffer += data[start:]
         except _BrokenFrameError as broken:
             self.error = NetworkError(f"the event stream is broken: {broken}")
-        del self._buffer[:start]
         return frames
+
+    def _joined(self, chunk: bytes) -> bytes:
+        """What is there to be read; nothing yet if a frame that began before is still not whole."""
+        if not self._buffer:
+            return chunk
+        self._buffer += chunk
+        if _size_at(self._buffer, 0) is None:
+            return b""
+        data, self._buffer = bytes(self._buffer), bytearray()
+        return data
 
     def finish(self) -> None:
         """Say that no more bytes come; a frame that is not whole is an error."""
@@ -111,7 +124,7 @@ class _BrokenFrameError(ValueError):
     """Bytes that are no frame."""
 
 
-def _size_at(buffer: bytearray, start: int) -> int | None:
+def _size_at(buffer: bytes | bytearray, start: int) -> int | None:
     """The size of the frame that begins here; None if it is not whole yet."""
     if len(buffer) - start < _PRELUDE.size:
         return None
@@ -129,13 +142,20 @@ def _frame(data: bytes) -> EventFrame:
         raise _BrokenFrameError("the checksum of a frame is wrong")
     body = _PRELUDE.size + _PRELUDE.unpack_from(data)[1]
     try:
-        headers = _headers(data[_PRELUDE.size : body])
+        written = data[_PRELUDE.size : body]
+        headers = _known(written) if len(written) <= _USUAL else _headers(written)
     except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
         raise _BrokenFrameError(f"a header cannot be read: {error}") from None
     return EventFrame(str(headers.get(":event-type", "")), data[body:end], headers)
 
 
-def _headers(data: bytes) -> dict[str, HeaderValue]:
+@lru_cache(maxsize=64)
+def _known(data: bytes) -> Mapping[str, HeaderValue]:
+    """The headers of a frame; the same few come again and again."""
+    return _headers(data)
+
+
+def _headers(data: bytes) -> Mapping[str, HeaderValue]:
     found: dict[str, HeaderValue] = {}
     place = 0
     while place < len(data):

@@ -2,12 +2,20 @@
 
 from collections.abc import Callable, Mapping
 
-from metis.sim.strict import anthropic, gemini, ollama, openai_chat, openai_responses
+from metis.sim.strict import (
+    anthropic,
+    bedrock_converse,
+    gemini,
+    ollama,
+    openai_chat,
+    openai_responses,
+)
 from metis.sim.strict.refusal import Case
 from metis.wire.shape import Wire
 
 CHECKS: Mapping[str, Callable[[Wire, Case], None]] = {
     "anthropic": anthropic.check,
+    "bedrock_converse": bedrock_converse.check,
     "openai_chat": openai_chat.check,
     "openai_responses": openai_responses.check,
     "gemini": gemini.check,

@@ -128,3 +128,21 @@ GEMINI = frozenset(
     }
 )
 """Gemini, as the API writes them."""
+
+BEDROCK_CONVERSE = frozenset(
+    {
+        "additionalModelRequestFields",
+        "additionalModelResponseFieldPaths",
+        "guardrailConfig",
+        "inferenceConfig",
+        "messages",
+        "outputConfig",
+        "performanceConfig",
+        "promptVariables",
+        "requestMetadata",
+        "serviceTier",
+        "system",
+        "toolConfig",
+    }
+)
+"""Bedrock Converse."""

@@ -37,7 +37,7 @@ from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
 from metis.wire.anthropic.types import TextDelta as SomeText
 from metis.wire.anthropic.types import ThinkingDelta as SomeThought
 from metis.wire.call import RequestContext
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
 _read_delta = msgspec.json.Decoder(ContentBlockDelta).decode
 _HEAD_BYTES = 65536
@@ -47,7 +47,7 @@ _read_event = msgspec.json.Decoder(dict[str, Any]).decode
 class _Growing:
     """A block of the wire that is still coming in."""
 
-    __slots__ = ("arguments", "texts", "thoughts", "tool_use_id", "wire")
+    __slots__ = ("arguments", "is_closed", "texts", "thoughts", "tool_use_id", "wire")
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -55,6 +55,7 @@ class _Growing:
         self.thoughts: list[str] = []
         self.arguments: list[str] = []
         self.tool_use_id = ""
+        self.is_closed = False
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Take a delta of any kind into account: strings grow, lists gain, the rest is set."""
@@ -229,8 +230,9 @@ class StreamDecoder:
     def _take_block_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = _index(wire, max(self._blocks, default=0))
         block = self._blocks.get(index)
-        if block is None:
+        if block is None or block.is_closed:
             return
+        block.is_closed = True
         whole = decode_said(block.whole())
         if block.tool_use_id:
             arguments, invalid = read_arguments("".join(block.arguments))
@@ -294,5 +296,5 @@ def _with_invalid_input(message: Message, blocks: list[_Growing]) -> Message:
 
 def _index(wire: Wire, otherwise: int) -> int:
     """The index of a block event; a server that leaves it out means the newest block."""
-    index = wire.get("index")
-    return index if isinstance(index, int) else otherwise
+    index = maybe_count(wire.get("index"))
+    return otherwise if index is None else index

@@ -61,6 +61,7 @@ SERVER_CALL, SERVER_RESULT = "server_tool_use", "server_tool_result"
 CALL = "tool_use"
 """What answers say of a call that the client shall run; requests do not say it."""
 
+_KEYS_OF_CALL = 3
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
 _make_text = made(TextBlock)
@@ -81,7 +82,11 @@ def decode_block(wire: Any, *, is_answer: bool = False) -> ContentBlock:
         block = decode_made_image(maybe_object(own[key]), PROTOCOL)
     elif key in _DECODERS:
         block = _DECODERS[key](own[key])
-    return block or OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(own))
+    return block or _opaque(wire)
+
+
+def _opaque(wire: Any) -> OpaqueBlock:
+    return OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(maybe_object(wire)))
 
 
 def _kind_of(own: Wire) -> str | None:
@@ -99,6 +104,28 @@ def is_result(wire: Any) -> bool:
     return isinstance(answer.get("toolUseId"), str)
 
 
+def is_usual_call(call: Wire) -> bool:
+    """Whether a call has what every call has, and nothing else."""
+    return (
+        len(call) == _KEYS_OF_CALL
+        and type(call.get("input")) is dict
+        and type(call.get("name")) is str
+        and type(call.get("toolUseId")) is str
+    )
+
+
+def only_text(answer: Wire) -> str | None:
+    """The text of a result that is nothing else, however it ended: the common case."""
+    content, status = answer.get("content"), answer.get("status")
+    if status not in (None, "success", "error") or len(answer) != (2 if status is None else 3):
+        return None
+    if type(content) is not list or len(cast("list[Any]", content)) != 1:
+        return None
+    only = maybe_object(content[0])
+    text = only.get("text")
+    return text if type(text) is str and len(only) == 1 else None
+
+
 def decode_result(wire: Any, tool_use_id: str) -> ToolResultBlock:
     """Our block for a result; `tool_use_id` is our id of the call."""
     answer = maybe_object(maybe_object(wire).get("toolResult"))
@@ -111,7 +138,9 @@ def _decode_inner(wire: Any) -> ContentBlock:
     own = maybe_object(wire)
     if len(own) == 1 and "json" in own:
         return _make_text(_write(own["json"]).decode())
-    return decode_block(wire)
+    block = decode_block(wire)
+    # Nobody calls within a result.
+    return _opaque(wire) if isinstance(block, ToolUseBlock) else block
 
 
 def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:

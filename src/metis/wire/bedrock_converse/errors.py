@@ -18,6 +18,7 @@ from metis.wire.bedrock_converse.blocks import PROTOCOL
 from metis.wire.failure import class_of_status, class_of_words
 from metis.wire.shape import Wire, maybe_text
 
+_OWN = (PROTOCOL, "bedrock-converse")
 _SUFFIX = "Exception"
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "accessdenied": AuthenticationError,
@@ -76,7 +77,7 @@ def told(error: ProviderError) -> ProviderError:
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """The status and the body that say the same here."""
     status, name = _TYPE_OF.get(type(error), _UNKNOWN)
-    same = error.provider == PROTOCOL
+    same = error.provider in _OWN
     shown = error.kind if same and error.kind else name + _SUFFIX
     body: Wire = {"__type": shown, "message": error.text}
     return (error.status if same and error.status else status), _write(body)

@@ -7,11 +7,11 @@ model is not in the body, it comes with the context.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
@@ -24,6 +24,8 @@ from metis.wire.bedrock_converse.blocks import (
     decode_result,
     is_exact,
     is_result,
+    is_usual_call,
+    only_text,
     plain_block,
 )
 from metis.wire.bedrock_converse.cache import hint_of
@@ -36,8 +38,9 @@ from metis.wire.tool_ids import CallIds
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 _KEYS_OF_TURN = 2
-_KEYS_OF_CALL = 3
 _make_text = made(TextBlock)
+_make_call = made(ToolUseBlock)
+_make_result = made(ToolResultBlock)
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 
@@ -129,6 +132,13 @@ class _Draft:
                 if type(text) is str:
                     content.append(_make_text(text))
                     continue
+                call = own.get("toolUse")
+                if type(call) is dict and is_usual_call(call := cast("Wire", call)):
+                    theirs = call["toolUseId"]
+                    ours = self._ids.of_call(theirs)
+                    ids[ours] = theirs
+                    content.append(_make_call(ours, call["name"], call["input"]))
+                    continue
                 if "cachePoint" in own and (hint := hint_of(own, len(content) - 1)):
                     hints.append(hint)
                     continue
@@ -138,10 +148,7 @@ class _Draft:
                 ours = self._ids.of_call(theirs)
                 ids[ours] = theirs
                 block = replace(block, id=ours)
-                is_same = _is_usual_call(part) or is_exact(block, part, ids.__getitem__)
-            else:
-                is_same = is_exact(block, part, str)
-            if not is_same:
+            if not is_exact(block, part, lambda ours: ids.get(ours, ours)):
                 odd[str(len(content))] = part
             content.append(block)
         self._put(role, content, _spelled(spelling, ids, odd), tuple(hints))
@@ -150,16 +157,22 @@ class _Draft:
         """Add a result, and the mark behind it if there is one."""
         wire = parts[0]
         answer = maybe_object(maybe_object(wire).get("toolResult"))
-        theirs = answer["toolUseId"]
+        theirs, status = answer["toolUseId"], answer.get("status")
         ours = self._ids.of_result(theirs)
-        block = decode_result(wire, ours)
         ids, odd = {ours: theirs}, dict[str, Any]()
-        plain = plain_block(block, ids.__getitem__)
-        if answer.get("status") == "success" and not block.is_error:
-            plain["toolResult"]["status"] = "success"
+        if status == "success":
             spelling["success"] = True
-        if plain != wire:
-            odd["0"] = wire
+        text = only_text(answer) if len(wire) == 1 else None
+        if text is not None:
+            is_error = status == "error"
+            block = _make_result(ours, (_make_text(text),), is_error=is_error)
+        else:
+            block = decode_result(wire, ours)
+            plain = plain_block(block, ids.__getitem__)
+            if status == "success":
+                plain["toolResult"]["status"] = status
+            if plain != wire:
+                odd["0"] = wire
         marks = (hint_of(part, 0) for part in parts[1:])
         hints = tuple(mark for mark in marks if mark is not None)
         self._put(_TOOL, [block], _spelled(spelling, ids, odd), hints)
@@ -191,12 +204,6 @@ def _spelled(spelling: dict[str, Any], ids: Wire, odd: Wire) -> dict[str, Any]:
     if odd:
         spelling["blocks"] = odd
     return spelling
-
-
-def _is_usual_call(part: Any) -> bool:
-    """Whether a call has the three keys of a request, and arguments."""
-    call = maybe_object(maybe_object(part).get("toolUse"))
-    return len(call) == _KEYS_OF_CALL and type(call.get("input")) is dict
 
 
 def _groups(parts: list[Any]) -> Iterator[tuple[bool, list[Any]]]:

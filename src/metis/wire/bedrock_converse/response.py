@@ -20,6 +20,7 @@ from metis.wire.bedrock_converse.blocks import (
     decode_block,
     encode_block,
     is_exact,
+    is_usual_call,
     plain_block,
 )
 from metis.wire.bedrock_converse.errors import decode_error
@@ -42,6 +43,7 @@ _MINTED = re.compile(r"[A-Za-z]+_[A-Za-z0-9_-]{16,}")
 """Ids that come once; others, such as `functions.read:0`, come again in the next answer (T09)."""
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
 _make_text = made(TextBlock)
+_make_call = made(ToolUseBlock)
 _make_message = made(Message)
 _make_metadata = made(MessageMetadata)
 
@@ -115,9 +117,17 @@ def _decode_content(
     odd: Wire = {}
     typed: list[int] = []
     for index, part in enumerate(parts):
-        text = maybe_object(part).get("text")
-        if type(text) is str and len(part) == 1:
+        own = maybe_object(part)
+        text = own.get("text")
+        if type(text) is str and len(own) == 1:
             content.append(_make_text(text))
+            continue
+        call = own.get("toolUse")
+        if len(own) == 1 and type(call) is dict and is_usual_call(call := cast("Wire", call)):
+            theirs = call["toolUseId"]
+            ours = call_id(context, message_id, theirs)
+            ids[ours] = theirs
+            content.append(_make_call(ours, call["name"], call["input"]))
             continue
         block = decode_block(part, is_answer=True)
         if isinstance(block, ToolUseBlock):

@@ -40,7 +40,7 @@ from metis.wire.bedrock_converse.types import ContentBlockDelta
 from metis.wire.bedrock_converse.usage import decode_usage
 from metis.wire.call import RequestContext
 from metis.wire.failure import UNFINISHED
-from metis.wire.shape import Wire, maybe_object, maybe_text
+from metis.wire.shape import Wire, maybe_count, maybe_object, maybe_text
 
 _HEAD_BYTES = 65536
 _DELTA = "contentBlockDelta"
@@ -295,5 +295,4 @@ def _with_invalid_input(message: Message, blocks: list[Growing]) -> Message:
 
 def _index(wire: Wire) -> int:
     """The index of a block event; a server that leaves it out means the first."""
-    index = wire.get("contentBlockIndex")
-    return index if isinstance(index, int) else 0
+    return maybe_count(wire.get("contentBlockIndex")) or 0

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from msgspec.structs import replace
+
 from metis.canonical.metadata import StopReason, Usage
+from metis.canonical.value import made
 from metis.wire.call import UNPRICED, RequestContext
 from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
@@ -31,6 +34,8 @@ _WORDS: Mapping[StopReason, str] = {
 }
 _LONG = "1h"
 _FREE = Decimal(0)
+_KEYS_OF_USAGE = 3
+_make_usage = made(Usage)
 
 
 def decode_stop_reason(word: str | None) -> StopReason | None:
@@ -49,20 +54,27 @@ def decode_usage(wire: Mapping[str, Any], context: RequestContext) -> Usage | No
     fresh = maybe_count(counts.get("inputTokens"))
     if fresh is None:
         return None
-    written = maybe_count(counts.get("cacheWriteInputTokens")) or 0
-    server = maybe_object(counts.get("serverToolUsage"))
-    return Usage(
+    usage = _make_usage(
         input_tokens=fresh,
         output_tokens=maybe_count(counts.get("outputTokens")) or 0,
-        cached_input_tokens=maybe_count(counts.get("cacheReadInputTokens")) or 0,
-        cache_creation_input_tokens=written,
-        cache_creation_1h_input_tokens=min(_long_lived(counts), written),
         cost_usd=_FREE,
         pricing_version=UNPRICED,
         latency_ms=context.latency_ms,
         service_tier=maybe_text(maybe_object(wire.get("serviceTier")).get("type")),
-        server_tool_requests={n: c for n, c in server.items() if maybe_count(c)} or None,
     )
+    return replace(usage, **_more_usage(counts)) if len(counts) > _KEYS_OF_USAGE else usage
+
+
+def _more_usage(counts: Wire) -> dict[str, Any]:
+    """What a usage tells beside the three counts that it always has."""
+    written = maybe_count(counts.get("cacheWriteInputTokens")) or 0
+    server = maybe_object(counts.get("serverToolUsage"))
+    return {
+        "cached_input_tokens": maybe_count(counts.get("cacheReadInputTokens")) or 0,
+        "cache_creation_input_tokens": written,
+        "cache_creation_1h_input_tokens": min(_long_lived(counts), written),
+        "server_tool_requests": {n: c for n, c in server.items() if maybe_count(c)} or None,
+    }
 
 
 def _long_lived(counts: Wire) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from metis.streaming.arguments import read_arguments
 from metis.wire.openai_chat.parts import write_json
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object
 
 _NOISE = frozenset({"role", "channel", "token_id"})
 _CHOICE_NOISE = frozenset({"delta", "message", "text", "token_ids", "logprobs"})
@@ -167,7 +167,8 @@ class ChoiceFold:
     def call_of(self, wire: Wire) -> CallFold:
         """The call that a fragment belongs to; a new id or a new name starts a new one (T124)."""
         index = wire.get("index")
-        place = index if isinstance(index, int) else -1
+        count = maybe_count(index)
+        place = -1 if count is None else count
         known = self.at_index.get(place) or (self.calls[-1] if self.calls and place < 0 else None)
         own = _text(wire.get("id"))
         if own:

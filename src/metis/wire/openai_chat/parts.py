@@ -242,15 +242,14 @@ def _encode_document(block: DocumentBlock) -> Wire | None:
     if source.kind == "text":
         return {"type": "text", "text": source.data}
     if source.kind == "file_id":
-        file: Wire = {"file_id": source.data}
-    else:
-        url = _url(source, block.media_type)
-        if url is None:
-            return None
-        file = {"file_data": url}
-    if block.name is not None:
-        file["filename"] = block.name
-    return {"type": "file", "file": file}
+        own = {} if block.name is None else {"filename": block.name}
+        return {"type": "file", "file": {"file_id": source.data, **own}}
+    url = _url(source, block.media_type)
+    if url is None:
+        return None
+    # Bytes without a name are refused as a file that lies nowhere.
+    name = block.name or f"document.{block.media_type.partition('/')[2]}"
+    return {"type": "file", "file": {"file_data": url, "filename": name}}
 
 
 def _encode_opaque(block: OpaqueBlock) -> Raw:

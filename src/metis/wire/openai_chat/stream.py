@@ -28,7 +28,7 @@ from metis.wire.openai_chat.stream_encoder import StreamEncoder
 from metis.wire.openai_chat.thoughts import CLEAR, DETAILS, clear_text, decode_details
 from metis.wire.openai_chat.usage import decode_usage
 from metis.wire.openai_errors import decode_error
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.tool_ids import CallIds
 
 __all__ = ["StreamDecoder", "StreamEncoder"]
@@ -177,8 +177,7 @@ class StreamDecoder:
             self._fail(decode_error(source, self._context.status, self._provider), events)
 
     def _take_choice(self, choice: Wire, events: list[StreamEvent]) -> None:
-        index = choice.get("index")
-        place = index if isinstance(index, int) else 0
+        place = maybe_count(choice.get("index")) or 0
         fold = self._choices.setdefault(place, ChoiceFold())
         fold.take_choice(choice)
         delta = maybe_object(choice.get("delta"))

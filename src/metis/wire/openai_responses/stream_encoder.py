@@ -56,6 +56,7 @@ class StreamEncoder:
         self._places: list[int] = []
         """The index of the block behind each output item."""
         self._open: Wire | None = None
+        self._kind = ""
         self._index = -1
         self._pieces: list[str] = []
         self._signature: str | None = None
@@ -130,14 +131,14 @@ class StreamEncoder:
     def _open_item(self, index: int, item: Wire) -> bytes:
         """Close the open item, and open another."""
         closed = self._close()
-        self._open, self._index = item, index
+        self._open, self._index, self._kind = item, index, item["type"]
         return closed + self._event(
             "response.output_item.added", output_index=len(self._output), item=item
         )
 
     def _say(self, event: TextDelta) -> bytes:
         written = b""
-        if self._open is None or self._index != event.content_block_index:
+        if self._index != event.content_block_index or self._kind != "message":
             written = self._begin(event.message_id)
             name = item_id("msg", event.message_id, event.content_block_index)
             item: Wire = {"type": "message", "id": name, "role": "assistant", "content": []}
@@ -152,7 +153,7 @@ class StreamEncoder:
 
     def _think(self, event: ThinkingDelta) -> bytes:
         written = b""
-        if self._open is None or self._index != event.content_block_index:
+        if self._index != event.content_block_index or self._kind != "reasoning":
             written = self._begin(event.message_id)
             name = item_id("rs", event.message_id, event.content_block_index)
             written += self._open_item(
@@ -255,7 +256,7 @@ class StreamEncoder:
         )
         self._output.append(item)
         self._places.append(self._index)
-        self._open, self._pieces, self._signature = None, [], None
+        self._open, self._kind, self._pieces, self._signature = None, "", [], None
         return written
 
     def _cited(self, item: Wire, text: str) -> Wire:
