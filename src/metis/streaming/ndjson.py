@@ -9,13 +9,19 @@ class NdjsonParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that are complete with this chunk."""
-        first, *others = chunk.split(b"\n")
-        self._line.append(first)
-        lines: list[bytes] = []
-        for following in others:
-            lines.append(b"".join(self._line).strip())
-            self._line = [following]
-        return [line for line in lines if line]
+        if b"\n" not in chunk:
+            self._line.append(chunk)
+            return []
+        if self._line:
+            chunk = b"".join((*self._line, chunk))
+            self._line = []
+        if chunk.find(b"\n") == len(chunk) - 1:  # a line a chunk is what most servers send
+            line = chunk.strip()
+            return [line] if line else []
+        *lines, rest = chunk.split(b"\n")
+        if rest:
+            self._line.append(rest)
+        return [line for line in map(bytes.strip, lines) if line]
 
     def finish(self) -> list[bytes]:
         """The last line, if the stream ended without a line end."""
