@@ -140,8 +140,8 @@ class Adapter:
             self._memory.keep(told)
         path, unplaced = self._route(told.turns, sent, taken, model)
         session = messages[0].session_id if messages else ""
-        unplaced += (_stand_in(tool) for tool in undefined)
-        lost = (self._option_loss(session, each) for each in (*asked.lost, *unplaced))
+        unplaced += map(_stand_in, undefined)
+        lost = [self._option_loss(session, each) for each in (*asked.lost, *unplaced)]
         return WireRequest(
             path=path,
             headers={"content-type": "application/json", **self.profile.headers},
@@ -214,8 +214,10 @@ class Adapter:
         if ids is None or not is_usual:
             own, unspelled = dialect.spell(own)
             losses += unspelled
-        losses += unsaid(loud, self.profile)
-        losses += unkept(more.hosts, self.profile)
+        if loud:
+            losses += unsaid(loud, self.profile)
+        if more.hosts:
+            losses += unkept(more.hosts, self.profile)
         turns.add(own, ids or NOTHING)
         losses = [*sent.losses, *_in_order(losses, new)]
         calls = more.calls

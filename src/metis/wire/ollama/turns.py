@@ -80,16 +80,16 @@ def _is_text_and_images(content: Sequence[ContentBlock]) -> bool:
 class Turns:
     """The turns of a conversation, written once each."""
 
-    def __init__(self) -> None:
-        self._turns = TurnRecord("messages", write_json)
+    def __init__(self, turns: TurnRecord | None = None) -> None:
+        self._turns = turns or TurnRecord("messages", write_json)
         self._first: list[Message] = []
         self._known: dict[str, str] = {}
         self._calls: dict[str, tuple[int, str]] = {}
 
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
-        other = Turns()
-        other._turns, other._first = self._turns.copy(), [*self._first]
+        other = Turns(self._turns.copy())
+        other._first = [*self._first]
         other._known, other._calls = self._known, self._calls
         return other
 
@@ -150,8 +150,10 @@ class Turns:
 
     def _encode_results(self, messages: list[Message]) -> list[Any]:
         """The results of a turn: where only the order tells them apart, in that of the calls."""
-        if len(messages) > 1 and not any(map(_is_placed, messages)):
-            messages = sorted(messages, key=self._place)
+        if len(messages) > 1:
+            places = [*map(self._place, messages)]
+            if places != sorted(places) and not any(map(_is_placed, messages)):
+                messages = sorted(messages, key=self._place)
         return [
             self._plain_result(message) or whole(message) or self._encode_result(message)
             for message in messages

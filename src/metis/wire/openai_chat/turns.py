@@ -68,14 +68,13 @@ def encode_request(
 class Turns:
     """The turns of a conversation, written once each."""
 
-    def __init__(self) -> None:
-        self._turns = TurnRecord("messages", write_json)
+    def __init__(self, turns: TurnRecord | None = None) -> None:
+        self._turns = turns or TurnRecord("messages", write_json)
         self._ids: dict[str, str] = {}
 
     def copy(self) -> "Turns":
         """The same turns, to which others can be added."""
-        other = Turns()
-        other._turns = self._turns.copy()
+        other = Turns(self._turns.copy())
         other._ids = self._ids
         return other
 
