@@ -2,11 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from metis.canonical.blocks import InvalidInput
+from metis.canonical.blocks import InvalidInput, ToolUseBlock
+from metis.canonical.message import Message
 from metis.canonical.tool_schema import describe
 
 _read_any = msgspec.json.Decoder().decode
@@ -16,6 +19,21 @@ _BRACKET = re.compile(r"[][{}]")
 _BORDER = re.compile(r"[][{},]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
+
+
+def with_invalid_calls(message: Message, arguments: Iterable[Sequence[str]]) -> Message:
+    """The message with every call whose arguments were no JSON object marked as such (T32).
+
+    `arguments` are the pieces that came for each of its blocks.
+    """
+    faults = [read_arguments("".join(pieces))[1] for pieces in arguments]
+    if not any(faults):
+        return message
+    content = tuple(
+        replace(block, invalid=fault) if fault and isinstance(block, ToolUseBlock) else block
+        for block, fault in zip(message.content, faults, strict=True)
+    )
+    return replace(message, content=content)
 
 
 def _no_constant(name: str) -> Any:

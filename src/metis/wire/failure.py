@@ -13,6 +13,7 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
+from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.streaming import StreamError
 
@@ -61,6 +62,13 @@ def class_of_words(text: str) -> type[ProviderError] | None:
 
 
 _BY_NAME = {kind.__name__: kind for kind in (*_BY_STATUS.values(), *_OTHERS)}
+
+
+def stream_error(message_id: str, error: ProviderError, message: Message) -> StreamError:
+    """The end of a stream that an error broke off, with what had come of the answer."""
+    return StreamError(
+        message_id, type(error).__name__, error.text, message, error.status, error.is_retryable
+    )
 
 
 def error_of(event: StreamError) -> ProviderError:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
@@ -20,7 +19,6 @@ from metis.streaming import (
     MessageComplete,
     MessageStart,
     SseParser,
-    StreamError,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -30,6 +28,7 @@ from metis.streaming import (
     UsageUpdate,
     read_arguments,
 )
+from metis.streaming.arguments import with_invalid_calls
 from metis.wire.anthropic.blocks import PROTOCOL, decode_said
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
@@ -37,6 +36,7 @@ from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
 from metis.wire.anthropic.types import TextDelta as SomeText
 from metis.wire.anthropic.types import ThinkingDelta as SomeThought
 from metis.wire.call import RequestContext
+from metis.wire.failure import stream_error
 from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
 _read_delta = msgspec.json.Decoder(ContentBlockDelta).decode
@@ -260,14 +260,7 @@ class StreamDecoder:
         self._fail(decode_error(wire, self._context.status), events)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        self._end = StreamError(
-            self._id,
-            type(error).__name__,
-            error.text,
-            self._message(MessageStatus.ERROR),
-            error.status,
-            error.is_retryable,
-        )
+        self._end = stream_error(self._id, error, self._message(MessageStatus.ERROR))
         events.append(self._end)
 
     def _tell_usage(self, events: list[StreamEvent]) -> None:
@@ -279,19 +272,7 @@ class StreamDecoder:
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         body = {**self._body, "content": [block.whole() for block in blocks]}
         message = decode_body(body, self._context, message_id=self._id, status=status)
-        return _with_invalid_input(message, blocks)
-
-
-def _with_invalid_input(message: Message, blocks: list[_Growing]) -> Message:
-    """The message with every call whose arguments were no JSON object marked as such (T32)."""
-    faults = [read_arguments("".join(block.arguments))[1] for block in blocks]
-    if not any(faults):
-        return message
-    content = tuple(
-        replace(block, invalid=fault) if fault and isinstance(block, ToolUseBlock) else block
-        for block, fault in zip(message.content, faults, strict=True)
-    )
-    return replace(message, content=content)
+        return with_invalid_calls(message, (block.arguments for block in blocks))
 
 
 def _index(wire: Wire, otherwise: int) -> int:

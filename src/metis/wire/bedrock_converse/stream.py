@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
@@ -21,7 +20,6 @@ from metis.streaming import (
     BlockAdded,
     MessageComplete,
     MessageStart,
-    StreamError,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -31,6 +29,7 @@ from metis.streaming import (
     UsageUpdate,
     read_arguments,
 )
+from metis.streaming.arguments import with_invalid_calls
 from metis.streaming.event_stream import EventFrame, EventStreamParser
 from metis.wire.bedrock_converse.blocks import CALL, PROTOCOL, decode_block
 from metis.wire.bedrock_converse.errors import decode_error, told
@@ -39,7 +38,7 @@ from metis.wire.bedrock_converse.response import call_id, decode_body, failed, r
 from metis.wire.bedrock_converse.types import ContentBlockDelta
 from metis.wire.bedrock_converse.usage import decode_usage
 from metis.wire.call import RequestContext
-from metis.wire.failure import UNFINISHED
+from metis.wire.failure import UNFINISHED, stream_error
 from metis.wire.shape import Wire, maybe_count, maybe_object, maybe_text
 
 _HEAD_BYTES = 65536
@@ -258,14 +257,7 @@ class StreamDecoder:
         events.append(self._end)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        self._end = StreamError(
-            self._id,
-            type(error).__name__,
-            error.text,
-            self._message(MessageStatus.ERROR),
-            error.status,
-            error.is_retryable,
-        )
+        self._end = stream_error(self._id, error, self._message(MessageStatus.ERROR))
         events.append(self._end)
 
     def _message(self, status: MessageStatus) -> Message:
@@ -273,24 +265,12 @@ class StreamDecoder:
         content = [block.whole() for block in self._blocks]
         body = {**self._body, "output": {"message": {**said, "content": content}}}
         message = decode_body(body, self._context, message_id=self._id, status=status)
-        return _with_invalid_input(message, self._blocks)
+        return with_invalid_calls(message, (block.arguments for block in self._blocks))
 
 
 def _is_call(rest: Mapping[str, Any]) -> bool:
     """Whether a call is one that the client shall run."""
     return rest.get("type", CALL) == CALL
-
-
-def _with_invalid_input(message: Message, blocks: list[Growing]) -> Message:
-    """The message with every call whose arguments were no JSON object marked as such (T32)."""
-    faults = [read_arguments("".join(block.arguments))[1] for block in blocks]
-    if not any(faults):
-        return message
-    content = tuple(
-        replace(block, invalid=fault) if fault and isinstance(block, ToolUseBlock) else block
-        for block, fault in zip(message.content, faults, strict=True)
-    )
-    return replace(message, content=content)
 
 
 def _index(wire: Wire) -> int:

@@ -4,21 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from metis.catalog.reasoning import Form
-from metis.wire.reasoning import (
-    SILENT,
-    Reasoning,
-    ReasoningKeys,
-    Spoken,
-    budget_of,
-    effort_of,
-    put_inside,
-)
-from metis.wire.shape import Wire, maybe_object, maybe_text
+from metis.wire.claude import decode_thinking, spell_thinking
+from metis.wire.reasoning import SILENT, Reasoning, ReasoningKeys, Spoken, effort_of, put_inside
+from metis.wire.shape import Wire, maybe_object
 
 MORE = "additionalModelRequestFields"
 """The object in which a request speaks to a model in words that are not the protocol's."""
 
-_THINKING, _OUTPUT, _NOVA = "thinking", "output_config", "reasoningConfig"
+_NOVA = "reasoningConfig"
 _WORDS: Mapping[Form | None, str] = {
     "effort": "reasoning_effort",
     "reasoning": "reasoning_config",
@@ -39,7 +32,7 @@ def _decode(wire: Mapping[str, Any]) -> Spoken:
             return Spoken(Reasoning(effort), frozenset({f"{MORE}.{word}"}))
     if _NOVA in more:
         return _decode_nova(maybe_object(more[_NOVA]))
-    return _decode_claude(more, top)
+    return decode_thinking({**more, _TOP_EFFORT: top}, f"{MORE}.", _TOP_EFFORT)
 
 
 def _decode_nova(config: Wire) -> Spoken:
@@ -54,26 +47,6 @@ def _decode_nova(config: Wire) -> Spoken:
             return SILENT
 
 
-def _decode_claude(more: Wire, top: Any) -> Spoken:
-    thinking, place = maybe_object(more.get(_THINKING)), f"{MORE}.{_THINKING}."
-    inner = effort_of(maybe_object(more.get(_OUTPUT)).get("effort"))
-    effort = inner or effort_of(top)
-    keys = frozenset[str]()
-    if effort:
-        keys = frozenset({f"{MORE}.{_OUTPUT}.effort" if inner else _TOP_EFFORT})
-    match maybe_text(thinking.get("type")):
-        case "disabled" | "between_tools":
-            return Spoken(Reasoning("none"), frozenset({f"{place}type"}))
-        case "adaptive":
-            return Spoken(Reasoning(effort), keys | {f"{place}type"})
-        case "enabled":
-            budget = budget_of(thinking.get("budget_tokens"))
-            told = {f"{place}type"} if budget is None else {f"{place}type", f"{place}budget_tokens"}
-            return Spoken(Reasoning(effort, budget), keys | told)
-        case _:
-            return Spoken(Reasoning(effort) if effort else None, keys)
-
-
 def _spell(wire: Wire, reasoning: Reasoning | None, form: Form | None) -> None:
     """Say it in the form that the model reads; what was said before is taken out."""
     more = dict(maybe_object(wire.get(MORE)))
@@ -83,7 +56,7 @@ def _spell(wire: Wire, reasoning: Reasoning | None, form: Form | None) -> None:
     if "outputConfig" in wire:
         put_inside(wire, "outputConfig", {"effort": None})
     is_claude = form != "level" and form not in _WORDS
-    _spell_claude(more, reasoning if is_claude else None, form)
+    spell_thinking(more, reasoning if is_claude else None, form)
     if reasoning is not None and form == "level":
         more[_NOVA] = _nova(reasoning)
     elif reasoning is not None and not is_claude and reasoning.effort is not None:
@@ -99,22 +72,6 @@ def _nova(reasoning: Reasoning) -> Wire:
     if reasoning.effort is None:
         return {"type": "enabled"}
     return {"type": "enabled", _NOVA_EFFORT: reasoning.effort}
-
-
-def _spell_claude(more: Wire, reasoning: Reasoning | None, form: Form | None) -> None:
-    """Newer models weigh a word, older ones count tokens (T48)."""
-    told: Wire = {"type": None, "budget_tokens": None}
-    effort = None
-    if reasoning is not None and reasoning.is_off:
-        told["type"] = "between_tools" if form == "between" else "disabled"
-    elif reasoning is not None and reasoning.budget_tokens is not None:
-        told |= {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
-    elif reasoning is not None:
-        told["type"], effort = "adaptive", reasoning.effort
-    if told["type"] in (None, "disabled", "between_tools"):
-        told["display"] = None
-    put_inside(more, _THINKING, told)
-    put_inside(more, _OUTPUT, {"effort": effort})
 
 
 REASONING = ReasoningKeys(_decode, _spell)

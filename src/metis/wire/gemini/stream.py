@@ -28,6 +28,7 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
+from metis.wire.failure import stream_error
 from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.errors import decode_error, read_error
 from metis.wire.gemini.frames import ChunkParser
@@ -285,14 +286,7 @@ class StreamDecoder:
         events.append(self._end)
 
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        self._end = StreamError(
-            self._id,
-            type(error).__name__,
-            error.text,
-            self._message(MessageStatus.ERROR),
-            error.status,
-            error.is_retryable,
-        )
+        self._end = stream_error(self._id, error, self._message(MessageStatus.ERROR))
         events.append(self._end)
 
     def _read_usage(self) -> None:

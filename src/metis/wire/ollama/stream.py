@@ -27,6 +27,7 @@ from metis.streaming.events import (
 )
 from metis.streaming.ndjson import NdjsonParser
 from metis.wire.call import RequestContext
+from metis.wire.failure import stream_error
 from metis.wire.ollama.calls import CallIds, decode_odd_call
 from metis.wire.ollama.errors import decode_error, has_failed, read_error
 from metis.wire.ollama.response import call_scope, decode_body, decode_usage
@@ -215,14 +216,7 @@ class StreamDecoder:
         self._begin(None, events)
         message = self._build(MessageStatus.ERROR)
         metadata = replace(message.metadata, stop_reason=StopReason.ERROR)
-        self._end = StreamError(
-            self._id,
-            error_class=type(error).__name__,
-            text=error.text,
-            message=replace(message, metadata=metadata),
-            status=error.status,
-            is_retryable=error.is_retryable,
-        )
+        self._end = stream_error(self._id, error, replace(message, metadata=metadata))
         events.append(self._end)
 
     def _build(self, status: MessageStatus) -> Message:

@@ -10,7 +10,6 @@ from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming.events import (
     MessageComplete,
     MessageStart,
-    StreamError,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -19,6 +18,7 @@ from metis.streaming.events import (
 )
 from metis.streaming.sse import SseParser
 from metis.wire.call import RequestContext
+from metis.wire.failure import stream_error
 from metis.wire.openai_chat.chunks import PlainDelta, read_plain
 from metis.wire.openai_chat.fold import ChoiceFold, fold_body, merge_envelope, text_of
 from metis.wire.openai_chat.order import EventOrder
@@ -270,13 +270,4 @@ class StreamDecoder:
     def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
         message = self._end(MessageStatus.ERROR, events)
         self._final = with_status(message, MessageStatus.ERROR, StopReason.ERROR)
-        events.append(
-            StreamError(
-                self._message_id,
-                error_class=type(error).__name__,
-                text=error.text,
-                message=self._final,
-                status=error.status,
-                is_retryable=error.is_retryable,
-            )
-        )
+        events.append(stream_error(self._message_id, error, self._final))

@@ -24,7 +24,7 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import FIRST_ERROR_STATUS, stream_error
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses import types
 from metis.wire.openai_responses.calls import CUSTOM, FUNCTION
@@ -335,14 +335,8 @@ class StreamDecoder:
         if output is None:
             output = self._settle_all([], events)
         message = self._message(output, MessageStatus.ERROR)
-        self._end = StreamError(
-            self._id,
-            type(error).__name__,
-            error.text,
-            with_status(message, MessageStatus.ERROR, StopReason.ERROR),
-            error.status,
-            error.is_retryable,
-        )
+        failed = with_status(message, MessageStatus.ERROR, StopReason.ERROR)
+        self._end = stream_error(self._id, error, failed)
         events.append(self._end)
 
     def _message(self, output: list[Any], status: MessageStatus | None) -> Message:
