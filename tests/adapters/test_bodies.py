@@ -11,7 +11,7 @@ import pytest
 from build import user
 from metis import adapters
 from metis.adapters import Adapter
-from metis.canonical import decode, encode
+from metis.canonical import ToolUseBlock, decode, encode
 from metis.canonical.errors import DecodeError, InvalidValueError, MetisError
 from metis.wire.call import AdapterOptions, RequestContext
 
@@ -244,3 +244,56 @@ def test_of_two_equal_keys_the_last_counts_and_only_that_is_sent_on(name: str) -
     sent = adapter.to_wire(request.messages, (), request.options).body
     assert sent.count(b'"model"') == 1
     assert json.loads(sent)["model"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "key", "choice"),
+    [
+        ("anthropic", [{"name": "f", "input_schema": 0}], "tool_choice", {"type": "any"}),
+        (
+            "openai",
+            [{"type": "function", "function": {"name": "f", "parameters": 0}}],
+            "tool_choice",
+            "required",
+        ),
+        ("openai-responses", True, "tool_choice", "required"),
+        ("gemini", [1.5], "toolConfig", {"functionCallingConfig": {"mode": "ANY"}}),
+    ],
+)
+def test_a_choice_stays_with_tools_that_cannot_be_read(
+    name: str, tools: Any, key: str, choice: Any
+) -> None:
+    adapter = adapters.get(name)
+    turns = {"contents": [{"role": "user", "parts": [{"text": "go"}]}]}
+    body = {"tools": tools, key: choice, **(turns if name == "gemini" else REQUEST)}
+    request = adapter.from_wire_request(body, CONTEXT)
+    sent = json.loads(adapter.to_wire(request.messages, request.tools, request.options).body)
+    assert (sent["tools"], sent[key]) == (tools, choice)
+
+
+def test_a_result_that_names_no_call_goes_back_to_gemini_without_a_name() -> None:
+    call: dict[str, Any] = {"functionCall": {"id": "c1", "name": "f", "args": {}}}
+    result = {"functionResponse": {"name": "f", "response": {"output": "1"}}}
+    contents = [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {"role": "model", "parts": [call]},
+        {"role": "user", "parts": [result]},
+    ]
+    adapter = adapters.get("gemini")
+    request = adapter.from_wire_request({"contents": contents}, CONTEXT)
+    asked = request.messages[1].content[0]
+    assert isinstance(asked, ToolUseBlock)
+    assert request.messages[2].metadata.parent_tool_use_id == asked.id
+    sent = json.loads(adapter.to_wire(request.messages, (), request.options).body)
+    assert sent["contents"] == contents
+
+
+def test_a_client_of_mistral_that_begins_an_answer_is_not_corrected() -> None:
+    turns = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "We"}]
+    adapter = adapters.get("mistral")
+    request = adapter.from_wire_request({"model": "mistral-large-latest", "messages": turns})
+    sent = json.loads(adapter.to_wire(request.messages, (), request.options).body)
+    assert sent["messages"] == turns
+    other = adapters.get("openai").from_wire_request({"model": "gpt-5", "messages": turns})
+    sent = json.loads(adapter.to_wire(other.messages).body)
+    assert sent["messages"][-1]["prefix"] is True

@@ -22,9 +22,10 @@ from metis.canonical.errors import (
     UnknownServerError,
 )
 from metis.catalog.cost import price
+from metis.catalog.load import pointers
 from metis.session import Metis, Session
 from metis.session.models import Models
-from metis.session.pointers import POINTERS, Pointed, pointed
+from metis.session.pointers import Pointed, pointed
 from metis.tools import Confirmation, Registry, Rule
 from metis.tools.mcp import McpServer, StdioServer
 from metis.wire.call import CanonicalRequest, RequestContext, ToolChoice
@@ -252,7 +253,7 @@ async def test_a_thread_is_answered_by_whom_it_points_to(url: str) -> None:
         nano, kilo = {"provider_ptr": "nano"}, {"provider_ptr": "kilo"}
         session = await imported(m, {"inherited": nano}, {"role": "assistant"}, {})
         await answered(session)
-        assert session.model == POINTERS["nano"]
+        assert session.model == pointers()["nano"]
         await session.ask("another", options=kilo)
         await session.ask("the same")
         await session.swap(SONNET)  # by hand, and after the thread has pointed
@@ -264,7 +265,7 @@ async def test_a_thread_is_answered_by_whom_it_points_to(url: str) -> None:
         await session.ask("mine", options={"provider_ptr": "own"})
         models = [each.metadata.model for each in session.messages if each.role is Role.ASSISTANT]
         assert models[1:] == [
-            POINTERS["nano"],
+            pointers()["nano"],
             *["openai:gpt-5"] * 2,
             SONNET,
             "openai:gpt-5",
@@ -328,10 +329,10 @@ def test_pointers_grow_and_take_any_name_of_a_model() -> None:
     def find(name: str, **own: str) -> Pointed:
         return pointed(name, own, models)
 
-    assert list(POINTERS) == ["nano", "milli", "kilo", "mega", "giga"]
-    costs = [cost(model) for model in POINTERS.values()]
+    assert list(pointers()) == ["nano", "milli", "kilo", "mega", "giga"]
+    costs = [cost(model) for model in pointers().values()]
     assert all(less < more for less, more in pairwise(costs))
-    for name, model in POINTERS.items():
+    for name, model in pointers().items():
         assert find(name) == Pointed(model)
         assert find(f"{name}.r") == Pointed(model, Reasoning())
         assert models.served(model).adapter.capabilities(model).supports_thinking

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Any
 
@@ -56,10 +57,16 @@ def responses(protocol: str, cases: int) -> list[dict[str, Any]]:
     return mutated([body for body in (*written, *recorded) if isinstance(body, dict)], cases)
 
 
-def changed_in_silence(adapter: Adapter, recording: Recording) -> list[str]:
-    verdicts = check(recording, adapter).verdicts
-    faults = (fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults)
-    return [fault for fault in faults if not NAMED.search(fault)]
+def check_all(adapter: Adapter, recordings: Iterable[Recording]) -> None:
+    """Each comes back key for key or is refused; most are not so odd that they are refused."""
+    held = refused = 0
+    for recording in recordings:
+        verdicts = check(recording, adapter).verdicts
+        refused += any(each.faults for each in verdicts if each.law is Law.PARSE)
+        faults = [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
+        assert [fault for fault in faults if not NAMED.search(fault)] == [], recording
+        held += 1
+    assert refused < held / 2 or not held
 
 
 def streams(protocol: str, cases: int) -> list[bytes]:
@@ -90,46 +97,51 @@ def words(message: Message) -> str:
 @pytest.mark.parametrize("protocol", PROVIDERS)
 def test_requests_are_refused_or_come_back(protocol: str) -> None:
     adapter = adapters.get(PROVIDERS[protocol])
-    for body in requests(protocol, CASES):
-        assert changed_in_silence(adapter, Recording(request=body)) == [], body
+    check_all(adapter, (Recording(request=body) for body in requests(protocol, CASES)))
 
 
 @pytest.mark.parametrize("protocol", PROVIDERS)
 def test_responses_are_refused_or_come_back(protocol: str) -> None:
     adapter = adapters.get(PROVIDERS[protocol])
-    for body in responses(protocol, CASES):
-        assert changed_in_silence(adapter, Recording(response=body)) == [], body
+    check_all(adapter, (Recording(response=body) for body in responses(protocol, CASES)))
 
 
 @pytest.mark.parametrize("target", PROVIDERS.values())
 @pytest.mark.parametrize("protocol", PROVIDERS)
 def test_requests_go_elsewhere_or_are_refused(protocol: str, target: str) -> None:
     source = adapters.get(PROVIDERS[protocol])
-    for body in requests(protocol, PAIRS):
+    bodies, refused = requests(protocol, PAIRS), 0
+    for body in bodies:
         try:
             request = source.from_wire_request(body)
             sent = adapters.get(target).preview(request.messages, request.tools)
-            adapters.get(target).preview(request.messages, request.tools, request.options)
+            wish = replace(request.options, model=None)
+            adapters.get(target).preview(request.messages, request.tools, wish)
         except MetisError:
+            refused += 1
             continue
         # What was sent in two parts is what is sent at once.
         grown = Adapter(adapters.get(target).profile)
         grown.preview(request.messages[: len(request.messages) // 2], request.tools)
         assert grown.preview(request.messages, request.tools) == sent, body
+    assert refused <= len(bodies) / 2
 
 
 @pytest.mark.parametrize("target", PROVIDERS.values())
 @pytest.mark.parametrize("protocol", PROVIDERS)
 def test_answers_are_served_elsewhere_or_refused(protocol: str, target: str) -> None:
     source, server = adapters.get(PROVIDERS[protocol]), adapters.get(target)
-    for body in responses(protocol, PAIRS):
+    bodies, refused = responses(protocol, PAIRS), 0
+    for body in bodies:
         try:
             answer = source.from_wire_response(body)
         except MetisError:
+            refused += 1
             continue
         served = server.to_wire_response(answer, RequestContext())
         if words(answer):
             assert words(answer) in words(server.from_wire_response(served)), body
+    assert refused <= len(bodies) / 2
 
 
 @pytest.mark.parametrize("target", IN_LINES)
@@ -138,7 +150,9 @@ def test_streams_are_the_same_in_pieces_and_go_elsewhere_in_valid_json(
     protocol: str, target: str
 ) -> None:
     adapter = adapters.get(PROVIDERS[protocol])
-    for stream in streams(protocol, PAIRS):
+    odd = streams(protocol, PAIRS)
+    refused = 0
+    for stream in odd:
         events = read(adapter, [stream])
         pieces = read(adapter, [stream[n : n + 7] for n in range(0, len(stream), 7)])
         assert [event.type for event in pieces] == [event.type for event in events], stream
@@ -147,10 +161,12 @@ def test_streams_are_the_same_in_pieces_and_go_elsewhere_in_valid_json(
         try:
             served = b"".join(map(encoder.encode, events)) + encoder.finish()
         except EncodeError:
+            refused += 1
             continue
         for line in served.splitlines():
             if line.startswith((b"data: {", b"{")):
                 json.loads(line.removeprefix(b"data: "))
+    assert refused <= len(odd) / 10
 
 
 def read(adapter: Adapter, chunks: list[bytes]) -> list[StreamEvent]:

@@ -61,6 +61,13 @@ def output() -> OutputTable:
 
 
 @cache
+def pointers() -> Mapping[str, str]:
+    """Names for models by size, from the smallest to the largest."""
+    name = "pointers.toml"
+    return _parse((_DATA / name).read_text(encoding="utf-8"), name)["pointers"]
+
+
+@cache
 def token_table() -> TokenTable:
     """What costs how many tokens, by family of models."""
     name = "tokens.toml"

@@ -1,21 +1,13 @@
-"""Pointers: short names for who answers, by size, which a user may point elsewhere."""
+"""Pointers: who answers under a short name, which a user may point elsewhere."""
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from metis.canonical.errors import AmbiguousModelError, UnknownModelError
+from metis.catalog.load import pointers
 from metis.session.models import Models
 from metis.wire.reasoning import Reasoning
-
-POINTERS: Mapping[str, str] = {
-    "nano": "anthropic:claude-haiku-5-5",
-    "milli": "anthropic:claude-haiku-4-5",
-    "kilo": "anthropic:claude-sonnet-5-5",
-    "mega": "anthropic:claude-opus-5-5",
-    "giga": "anthropic:claude-fable-5-1",
-}
-"""The sizes, from the smallest to the largest, where the user points them nowhere else."""
 
 THINKS = ".r"
 """What stands behind a pointer to a model that shall think."""
@@ -28,13 +20,13 @@ class Pointed(Struct, frozen=True):
     reasoning: Reasoning | None = None
 
 
-def pointed(name: str, pointers: Mapping[str, str], models: Models) -> Pointed:
+def pointed(name: str, own: Mapping[str, str], models: Models) -> Pointed:
     """Who answers under a name: a pointer of the user, a size, or any name of a model.
 
     Raises:
         UnknownModelError: nobody does.
     """
-    known = {**POINTERS, **pointers}
+    known = {**pointers(), **own}
     try:
         return Pointed(models.resolve(known.get(name, name)))
     except (UnknownModelError, AmbiguousModelError):
@@ -44,4 +36,4 @@ def pointed(name: str, pointers: Mapping[str, str], models: Models) -> Pointed:
         if base == name:
             hint = f"the pointers are {', '.join(known)}; or take a name of a model"
             raise UnknownModelError(name, hint) from None
-    return Pointed(pointed(base, pointers, models).model, Reasoning())
+    return Pointed(pointed(base, own, models).model, Reasoning())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from metis.canonical.errors import (
     AuthenticationError,
     ContextOverflowError,
+    DecodeError,
     InvalidRequestError,
     NetworkError,
     OtherProviderError,
@@ -16,6 +17,8 @@ from metis.canonical.errors import (
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.streaming import StreamError
+from metis.wire.call import RequestContext
+from metis.wire.shape import Wire, read_object
 
 UNFINISHED = "the stream ended before the answer was complete"
 """What is said of a stream that breaks off."""
@@ -24,6 +27,7 @@ FIRST_ERROR_STATUS = 400
 """From here on a status says that a request failed."""
 
 _FIRST_SERVER_STATUS = 500
+_TEXT_KEPT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
@@ -40,6 +44,19 @@ _OVERFLOW = re.compile(
     r"|token limit (?:reached|exceeded)|string too long|maximum number of tokens allowed",
     re.IGNORECASE,
 )
+
+
+def has_failed(context: RequestContext) -> bool:
+    """Whether the status of a response says that it is an error."""
+    return (context.status or 0) >= FIRST_ERROR_STATUS
+
+
+def read_error(body: bytes, key: str = "message") -> Wire:
+    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
+    try:
+        return read_object(body, "response")
+    except DecodeError:
+        return {key: body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
 
 
 def class_of_status(status: int | None) -> type[ProviderError]:

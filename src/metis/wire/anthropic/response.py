@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
-from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
@@ -22,7 +21,7 @@ from metis.wire.anthropic.blocks import (
 )
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
+from metis.wire.failure import has_failed, is_broken, read_error
 from metis.wire.shape import (
     Wire,
     list_at,
@@ -53,7 +52,6 @@ _WORDS: Mapping[StopReason, str] = {
     StopReason.CONTENT_FILTER: "refusal",
 }
 _write = msgspec.json.Encoder().encode
-_TEXT_KEPT = 500
 _KEYS_OF_USAGE = 2
 _KEYS_OF_TEXT, _KEYS_OF_THOUGHT, _KEYS_OF_CALL = 2, 3, 4
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
@@ -68,7 +66,7 @@ _make_usage = made(Usage)
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    is_error = failed(context)
+    is_error = has_failed(context)
     if isinstance(body, dict):
         wire = {**body}
     else:
@@ -76,19 +74,6 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     if is_error or wire.get("type") == "error":
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
-
-
-def failed(context: RequestContext) -> bool:
-    """Whether the status of a response says that it is an error."""
-    return (context.status or 0) >= FIRST_ERROR_STATUS
-
-
-def read_error(body: bytes) -> Wire:
-    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
-    try:
-        return read_object(body, "response")
-    except DecodeError:
-        return {"message": body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
 
 
 def decode_body(

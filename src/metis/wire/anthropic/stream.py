@@ -31,12 +31,12 @@ from metis.streaming import (
 from metis.streaming.arguments import with_invalid_calls
 from metis.wire.anthropic.blocks import PROTOCOL, decode_said
 from metis.wire.anthropic.errors import decode_error
-from metis.wire.anthropic.response import call_id, decode_body, decode_usage, failed, read_error
+from metis.wire.anthropic.response import call_id, decode_body, decode_usage
 from metis.wire.anthropic.types import ContentBlockDelta, InputJsonDelta
 from metis.wire.anthropic.types import TextDelta as SomeText
 from metis.wire.anthropic.types import ThinkingDelta as SomeThought
 from metis.wire.call import RequestContext
-from metis.wire.failure import stream_error
+from metis.wire.failure import has_failed, read_error, stream_error
 from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
 _read_delta = msgspec.json.Decoder(ContentBlockDelta).decode
@@ -154,7 +154,7 @@ class StreamDecoder:
         """Why a stream ended too early: it was an error body, or it was cut off."""
         if not self._body and self._head.strip():
             wire = read_error(self._head)
-            if failed(self._context) or wire.get("type") == "error":
+            if has_failed(self._context) or wire.get("type") == "error":
                 return decode_error(wire, self._context.status)
         return NetworkError("the stream ended before the answer was complete")
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
-from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus
@@ -32,13 +31,12 @@ from metis.wire.bedrock_converse.usage import (
     encode_usage,
 )
 from metis.wire.call import RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS, is_broken
+from metis.wire.failure import has_failed, is_broken, read_error
 from metis.wire.shape import Wire, list_at, maybe_object, maybe_text, object_at, read_object
 from metis.wire.spelling import spelled_blocks, spelling_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
 _write = msgspec.json.Encoder().encode
-_TEXT_KEPT = 500
 _MINTED = re.compile(r"[A-Za-z]+_[A-Za-z0-9_-]{16,}")
 """Ids that come once; others, such as `functions.read:0`, come again in the next answer (T09)."""
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
@@ -50,7 +48,7 @@ _make_metadata = made(MessageMetadata)
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    is_error = failed(context)
+    is_error = has_failed(context)
     if isinstance(body, dict):
         wire = {**body}
     else:
@@ -58,19 +56,6 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     if is_error or ("message" in wire and "output" not in wire):
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
-
-
-def failed(context: RequestContext) -> bool:
-    """Whether the status of a response says that it is an error."""
-    return (context.status or 0) >= FIRST_ERROR_STATUS
-
-
-def read_error(body: bytes) -> Wire:
-    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
-    try:
-        return read_object(body, "response")
-    except DecodeError:
-        return {"message": body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
 
 
 def decode_body(

@@ -34,11 +34,11 @@ from metis.streaming.event_stream import EventFrame, EventStreamParser
 from metis.wire.bedrock_converse.blocks import CALL, PROTOCOL, decode_block
 from metis.wire.bedrock_converse.errors import decode_error, told
 from metis.wire.bedrock_converse.growing import Growing, Kind, kind_of
-from metis.wire.bedrock_converse.response import call_id, decode_body, failed, read_error
+from metis.wire.bedrock_converse.response import call_id, decode_body
 from metis.wire.bedrock_converse.types import ContentBlockDelta
 from metis.wire.bedrock_converse.usage import decode_usage
 from metis.wire.call import RequestContext
-from metis.wire.failure import UNFINISHED, stream_error
+from metis.wire.failure import UNFINISHED, has_failed, read_error, stream_error
 from metis.wire.shape import Wire, maybe_count, maybe_object, maybe_text
 
 _HEAD_BYTES = 65536
@@ -110,7 +110,7 @@ class StreamDecoder:
         """Why a stream ended too early: it was an error body, or it was cut off."""
         if not self._has_begun and self._head.strip():
             wire = read_error(self._head)
-            if failed(self._context) or "__type" in wire or self._head.lstrip()[:1] == b"{":
+            if has_failed(self._context) or "__type" in wire or self._head.lstrip()[:1] == b"{":
                 return decode_error(wire, self._context.status)
         return self._frames.error or NetworkError(UNFINISHED)
 

@@ -9,7 +9,6 @@ import msgspec
 from metis.canonical.errors import (
     AuthenticationError,
     ContextOverflowError,
-    DecodeError,
     InvalidRequestError,
     NetworkError,
     ProviderError,
@@ -17,8 +16,9 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.failure import class_of_status, class_of_words
+from metis.wire.failure import read_error as read_bare_error
 from metis.wire.gemini.names import HOSTS, PROTOCOL
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text, read_object
+from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
 
 _BY_STATUS: Mapping[str, type[ProviderError]] = {
     "INVALID_ARGUMENT": InvalidRequestError,
@@ -42,7 +42,6 @@ _STATUS_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     ContextOverflowError: (400, "INVALID_ARGUMENT"),
     InvalidRequestError: (400, "INVALID_ARGUMENT"),
 }
-_TEXT_KEPT = 500
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _RETRY_IN = re.compile(r"retry in (\d{1,9}(?:\.\d{1,9})?)s", re.IGNORECASE)
 _write = msgspec.json.Encoder().encode
@@ -53,11 +52,11 @@ def read_error(body: bytes) -> Wire:
     """An error body; it may be wrapped in a list, and what is no JSON is its own text."""
     try:
         value = _read_any(body)
-        if isinstance(value, list) and value:
-            return maybe_object(cast("list[Any]", value)[0])
-        return read_object(body, "response")
-    except (ValueError, RecursionError, DecodeError):
-        return {"message": body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, list) and value:
+        return maybe_object(cast("list[Any]", value)[0])
+    return read_bare_error(body)
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:

@@ -14,7 +14,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import has_failed
 from metis.wire.gemini.answer import Answer, read_common
 from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.errors import decode_error, read_error
@@ -43,7 +43,7 @@ _TOLD = ("candidates", "promptFeedback", "usageMetadata")
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
-    is_error = failed(context)
+    is_error = has_failed(context)
     data = body if isinstance(body, bytes) else _write(body)
     wire = read_error(data) if is_error else read_object(data, "response")
     if is_error or "error" in wire:
@@ -58,11 +58,6 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     if failure is not None:
         raise failure
     return message
-
-
-def failed(context: RequestContext) -> bool:
-    """Whether the status of a response says that it is an error."""
-    return (context.status or 0) >= FIRST_ERROR_STATUS
 
 
 def refused_call(message: Message, context: RequestContext) -> ServerError | None:

@@ -28,7 +28,7 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
-from metis.wire.failure import stream_error
+from metis.wire.failure import has_failed, stream_error
 from metis.wire.gemini.calls import CallNames
 from metis.wire.gemini.errors import decode_error, read_error
 from metis.wire.gemini.frames import ChunkParser
@@ -38,7 +38,6 @@ from metis.wire.gemini.parts import PartReader
 from metis.wire.gemini.response import (
     call_scope,
     decode_body,
-    failed,
     first_candidate,
     refused_call,
 )
@@ -93,7 +92,7 @@ class StreamDecoder:
         if self._end is not None:
             return events
         self._close_partial(events)
-        if failed(self._context) or not self._has_ended():
+        if has_failed(self._context) or not self._has_ended():
             self._fail(self._reason(), events)
         else:
             self._complete(events)
@@ -105,7 +104,7 @@ class StreamDecoder:
 
     def _reason(self) -> ProviderError:
         """Why a stream ended too early: it was an error body, or it was cut off."""
-        if not self._body and failed(self._context):
+        if not self._body and has_failed(self._context):
             return self._error(read_error(self._chunks.head))
         return NetworkError("the stream ended before the answer was complete")
 
@@ -138,12 +137,12 @@ class StreamDecoder:
         try:
             wire = _read_chunk(data)
         except (ValueError, RecursionError) as error:
-            if failed(self._context):
+            if has_failed(self._context):
                 self._fail(self._error(read_error(data)), events)
             else:
                 self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
             return
-        if "error" in wire or failed(self._context):
+        if "error" in wire or has_failed(self._context):
             self._fail(self._error(wire), events)
             return
         if not self._body:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from metis.canonical.errors import (
     AuthenticationError,
     ContextOverflowError,
-    DecodeError,
     InvalidRequestError,
     NetworkError,
     OtherProviderError,
@@ -13,10 +12,9 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.call import RequestContext
 from metis.wire.failure import FIRST_ERROR_STATUS, class_of_status, class_of_words
 from metis.wire.ollama.types import PROTOCOL, write_json
-from metis.wire.shape import Wire, maybe_object, maybe_text, read_object
+from metis.wire.shape import Wire, maybe_object, maybe_text
 
 _STATUS_OF: Mapping[type[ProviderError], int] = {
     RateLimitError: 429,
@@ -26,7 +24,6 @@ _STATUS_OF: Mapping[type[ProviderError], int] = {
     ContextOverflowError: 400,
     InvalidRequestError: 400,
 }
-_TEXT_KEPT = 500
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
@@ -46,19 +43,6 @@ def _class_of(status: int | None, text: str) -> type[ProviderError]:
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
         return class_of_words(text) or by_status
     return by_status
-
-
-def has_failed(context: RequestContext) -> bool:
-    """Whether the status of a response says that it is an error."""
-    return (context.status or 0) >= FIRST_ERROR_STATUS
-
-
-def read_error(body: bytes) -> Wire:
-    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
-    try:
-        return read_object(body, "response")
-    except DecodeError:
-        return {"error": body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:

@@ -18,10 +18,11 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
 from metis.canonical.value import made
 from metis.wire.call import UNPRICED, RequestContext
+from metis.wire.failure import has_failed, read_error
 from metis.wire.ollama.answer import read_common
 from metis.wire.ollama.assistant import Spelling, joined_speech
 from metis.wire.ollama.calls import CallIds
-from metis.wire.ollama.errors import decode_error, has_failed, read_error
+from metis.wire.ollama.errors import decode_error
 from metis.wire.ollama.images import decode_artifact
 from metis.wire.ollama.messages import Content, Decoded, decode_odd_answer, encode_answer
 from metis.wire.ollama.turns import GENERATE
@@ -47,7 +48,7 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     if isinstance(body, dict):
         wire = dict(body)
     else:
-        wire = read_error(body) if is_error else read_object(body, "response")
+        wire = read_error(body, "error") if is_error else read_object(body, "response")
     if is_error or "error" in wire:
         raise decode_error(wire, context.status, context.provider or PROTOCOL)
     if "message" not in wire and "response" not in wire:

@@ -27,9 +27,9 @@ from metis.streaming.events import (
 )
 from metis.streaming.ndjson import NdjsonParser
 from metis.wire.call import RequestContext
-from metis.wire.failure import stream_error
+from metis.wire.failure import has_failed, read_error, stream_error
 from metis.wire.ollama.calls import CallIds, decode_odd_call
-from metis.wire.ollama.errors import decode_error, has_failed, read_error
+from metis.wire.ollama.errors import decode_error
 from metis.wire.ollama.response import call_scope, decode_body, decode_usage
 from metis.wire.ollama.types import PROTOCOL, read_json, read_plain, write_json
 from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
@@ -127,7 +127,7 @@ class StreamDecoder:
     def _take_rest(self, events: list[StreamEvent]) -> None:
         """End a stream that has no end: an error body of several lines, or a broken stream."""
         if not self._is_begun and self._head.strip():
-            wire = read_error(self._head)
+            wire = read_error(self._head, "error")
             if has_failed(self._context) or "message" in wire or "response" in wire:
                 self._take(wire, events)
         if self._end is None:

@@ -11,7 +11,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
-from metis.wire.failure import is_broken
+from metis.wire.failure import has_failed, is_broken
 from metis.wire.openai_chat.answer import read_answer
 from metis.wire.openai_chat.assistant import decode_assistant
 from metis.wire.openai_chat.parts import PROTOCOL, write_json
@@ -32,14 +32,13 @@ _make_metadata = made(MessageMetadata)
 PROVIDER = "openai"
 """Who answers if nobody says."""
 
-_LOWEST_ERROR = 400
 _ASSISTANT, _COMPLETE, _ERROR = Role.ASSISTANT, MessageStatus.COMPLETE, StopReason.ERROR
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
     provider = context.provider or PROVIDER
-    if (context.status or 0) >= _LOWEST_ERROR:
+    if has_failed(context):
         raise decode_error(body, context.status, provider)
     wire = read_object(body if isinstance(body, bytes) else write_json(body), "response")
     choices = wire.get("choices")

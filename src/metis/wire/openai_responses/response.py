@@ -11,7 +11,7 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason
 from metis.canonical.value import made
 from metis.wire.call import RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS
+from metis.wire.failure import has_failed
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses.answer import Answer, read_common
 from metis.wire.openai_responses.calls import Calls
@@ -40,7 +40,7 @@ _ASSISTANT = Role.ASSISTANT
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """The message of a response body; an error body raises the error that it stands for."""
     provider = context.provider or PROVIDER
-    if (context.status or 0) >= FIRST_ERROR_STATUS:
+    if has_failed(context):
         raise decode_error(body, context.status, provider)
     wire = body if isinstance(body, dict) else read_object(body, "response")
     output = wire.get("output")

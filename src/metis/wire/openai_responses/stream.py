@@ -24,7 +24,7 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
-from metis.wire.failure import FIRST_ERROR_STATUS, stream_error
+from metis.wire.failure import has_failed, stream_error
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses import types
 from metis.wire.openai_responses.calls import CUSTOM, FUNCTION
@@ -139,7 +139,7 @@ class StreamDecoder:
             self._take_end({"response": body}, events)
         elif body is not None:
             self._fail(decode_error(body, self._context.status, self._provider), events)
-        elif self._teller is None and (self._context.status or 0) >= FIRST_ERROR_STATUS:
+        elif self._teller is None and has_failed(self._context):
             self._fail(decode_error(self._head, self._context.status, self._provider), events)
         elif self._was_marked and self._items:
             self._take_end({"response": {"status": "completed"}}, events)
