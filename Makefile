@@ -30,7 +30,7 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format .
 
 rows: $(VENV)/.ready
-	@$(BIN)/python tests/house/rows.py
+	@$(BIN)/python tests/project/rows.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/canonical.py

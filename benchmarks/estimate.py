@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from metis.catalog.load import token_table
+from metis.catalog.tables import token_table
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -38,7 +38,7 @@ def errors(family: str) -> dict[str, tuple[float, float]]:
     rates = token_table().rates(MODELS[family])
     return {
         kind: (
-            rates.of_text(text.strip()) / rates.scale / real[kind] - 1,
+            rates.text_tokens(text.strip()) / rates.scale / real[kind] - 1,
             len(text.strip()) / 4 / real[kind] - 1,
         )
         for kind, text in texts.items()
@@ -52,7 +52,7 @@ def speed() -> float:
     taken: list[float] = []
     for _ in range(9):
         start = time.perf_counter()
-        rates.of_text(text)
+        rates.text_tokens(text)
         taken.append(time.perf_counter() - start)
     return len(text.encode()) / statistics.median(taken) / 1e6
 

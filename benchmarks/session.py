@@ -45,7 +45,7 @@ from metis.events import Bus
 from metis.session import Metis, Options, Session
 from metis.streaming import StreamEvent
 from metis.transport import Transport
-from metis.transport.client import Begun, Failed
+from metis.transport.client import OnDecoder, OnFailure
 from metis.wire.call import AdapterOptions, RequestContext, WireRequest
 
 MODEL = "anthropic:claude-sonnet-4-6"
@@ -96,15 +96,15 @@ class Ready(Transport):
         adapter: Adapter,
         request: WireRequest,  # noqa: ARG002 - every request gets the same
         context: RequestContext,
-        failed: Failed | None = None,  # noqa: ARG002 - nothing fails
-        begun: Begun | None = None,
+        on_failure: OnFailure | None = None,  # noqa: ARG002 - nothing fails
+        on_decoder: OnDecoder | None = None,
         *,
-        tried: int = 0,  # noqa: ARG002 - the same
+        previous_attempts: int = 0,  # noqa: ARG002 - the same
     ) -> AsyncGenerator[StreamEvent]:
         """The events of the ready answer."""
         decoder = adapter.stream_decoder(context)
-        if begun is not None:
-            begun(decoder)
+        if on_decoder is not None:
+            on_decoder(decoder)
         for line in self.lines:
             for event in decoder.feed(line):
                 yield event

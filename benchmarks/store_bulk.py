@@ -14,11 +14,10 @@ import psycopg
 from canonical import make_messages
 from metis.canonical import Message
 from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
-from metis.canonical.value import made
-from metis.store.appending import prepare
-from metis.store.opening import path_of
-from metis.store.sqlite_search import as_word
-from metis.store.words import words_of
+from metis.canonical.value import raw_constructor
+from metis.store.append import prepare_message
+from metis.store.search import searchable_text, session_token
+from metis.store.store import sqlite_path
 
 SESSION_SIZE = 10
 _AT_ONCE = 20_000
@@ -58,10 +57,12 @@ def _short(message: Message) -> Message:
             blocks.append(_few_words(block))
         elif type(block) is ToolResultBlock:
             inner = tuple(_few_words(each) for each in block.content if type(each) is TextBlock)
-            blocks.append(made(ToolResultBlock)(tool_use_id=block.tool_use_id, content=inner))
+            blocks.append(
+                raw_constructor(ToolResultBlock)(tool_use_id=block.tool_use_id, content=inner)
+            )
         elif type(block) is ToolUseBlock:
             blocks.append(block)
-    return made(Message)(
+    return raw_constructor(Message)(
         id=message.id,
         session_id=message.session_id,
         role=message.role,
@@ -83,9 +84,11 @@ def template_rows() -> list[tuple[Any, ...]]:
         last = message.content[-1]
         if type(last) is ToolUseBlock:
             call, marker = place, last.id
-        row = prepare(message).row
+        row = prepare_message(message).row
         is_call = int(type(last) is ToolUseBlock)
-        rows.append((place, row[2], row[3], row[4], marker, call, is_call, words_of(message)))
+        rows.append(
+            (place, row[2], row[3], row[4], marker, call, is_call, searchable_text(message))
+        )
     return rows
 
 
@@ -141,7 +144,7 @@ class Sqlite:
     """The file of a store and its search index, which the store has made."""
 
     def __init__(self, url: str) -> None:
-        path = path_of(url)
+        path = sqlite_path(url)
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA cache_size = -200000")
@@ -168,7 +171,7 @@ class Sqlite:
             f"SELECT m.rowid, t.words, ? || {session}, m.session_id, m.id "
             f"FROM s CROSS JOIN template t JOIN main.messages m ON m.id = {message} "
             "ORDER BY m.rowid",
-            (as_word("sess_"),),
+            (session_token("sess_"),),
         )
         execute("DELETE FROM search.progress")
         execute("INSERT INTO search.progress SELECT max(rowid) FROM main.messages")

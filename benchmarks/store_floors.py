@@ -18,7 +18,7 @@ from plain import AnyBlock, Metadata, PlainMessage
 
 from metis.canonical import Message
 from metis.store import schema
-from metis.store.appending import Append, prepare
+from metis.store.append import AppendJob, prepare_message
 from metis.store.database import Rows
 from metis.store.sqlite import SqliteTransaction
 from metis.store.tables import Tables
@@ -120,7 +120,7 @@ def statements(groups: Iterable[Sequence[Message]]) -> list[list[Statement]]:
     tables = Tables(cast("Any", taker))
     found: list[list[Statement]] = []
     for group in groups:
-        works = [Append((prepare(message),)) for message in group]
+        works = [AppendJob((prepare_message(message),)) for message in group]
         tables.begin(cast("Any", taker), cast("Any", works))
         for work in works:
             work.write(tables)

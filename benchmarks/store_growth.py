@@ -24,13 +24,13 @@ from metis.canonical import (
     validate_session,
 )
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.store import Store
 
 _TRIES = 25
-_make_message = made(Message)
-_make_use = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
+_make_message = raw_constructor(Message)
+_make_use = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
 
 
 def copies(template: Sequence[Message], count: int) -> list[list[Message]]:
@@ -48,7 +48,7 @@ def copies(template: Sequence[Message], count: int) -> list[list[Message]]:
                 content[-1] = _make_use(id=calls[number], name=last.name, input=last.input)
             elif type(last) is ToolResultBlock:
                 content[-1] = _make_result(tool_use_id=calls[number], content=last.content)
-                metadata = made(type(metadata))(parent_tool_use_id=calls[number])
+                metadata = raw_constructor(type(metadata))(parent_tool_use_id=calls[number])
             part.append(
                 _make_message(
                     id=new_ulid(),

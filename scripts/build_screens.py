@@ -23,7 +23,7 @@ from pyte.screens import Char  # noqa: E402 - the path comes first
 from metis import adapters  # noqa: E402 - the path comes first
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock  # noqa: E402 - as above
 from metis.canonical.ids import new_tool_use_id  # noqa: E402 - the path comes first
-from metis.sim import Answer, Script, Settings, Simulator  # noqa: E402 - the path comes first
+from metis.sim import ModelOutput, Script, Settings, Simulator  # noqa: E402 - the path comes first
 from terminal import Terminal  # noqa: E402 - the path comes first
 
 TARGET = ROOT / "docs" / "screens"
@@ -84,7 +84,7 @@ def main() -> None:
 
 def streaming() -> str:
     """An answer on its way."""
-    with talking(Answer.say(ANSWER), pause_s=0.03) as chat:
+    with talking(ModelOutput.from_text(ANSWER), pause_s=0.03) as chat:
         chat.send("how does a Bloom filter work?")
         chat.wait_for("10             0.8 %")
         return picture(chat)
@@ -96,7 +96,7 @@ def confirmation() -> str:
         new_tool_use_id(), "run_command", {"command": "git log --oneline | head -5"}
     )
     said = TextBlock("I look at what was done last.")
-    with talking(Answer(content=(said, call))) as chat:
+    with talking(ModelOutput(content=(said, call))) as chat:
         chat.send("what changed in this folder?")
         chat.wait_for("y once")
         return picture(chat)
@@ -105,7 +105,7 @@ def confirmation() -> str:
 def swap() -> str:
     """What another model would not see."""
     thought = ThinkingBlock(PLAN, "c2VhbGVk", issuer="anthropic")
-    answer = Answer(
+    answer = ModelOutput(
         content=(thought, TextBlock("The page says that the filter was invented in 1970."))
     )
     with talking(answer, files={"page.pdf": b"%PDF-1.4\n%%EOF\n"}) as chat:
@@ -119,7 +119,10 @@ def swap() -> str:
 
 def cost() -> str:
     """What a conversation has cost."""
-    answers = [Answer.say("Hello! What shall we look at?"), Answer.say("Two words: **ship it**.")]
+    answers = [
+        ModelOutput.from_text("Hello! What shall we look at?"),
+        ModelOutput.from_text("Two words: **ship it**."),
+    ]
     with talking(*answers) as chat:
         chat.send("hello")
         chat.wait_for("look at?")
@@ -142,7 +145,7 @@ def sessions() -> str:
         "explain the difference between a process and a thread": "gpt-5",
         "plan a week of dinners for two, no fish": "haiku",
     }
-    with talking(*(Answer.say(f"Good question: {words}") for words in asked)) as chat:
+    with talking(*(ModelOutput.from_text(f"Good question: {words}") for words in asked)) as chat:
         for words, model in asked.items():
             chat.send(f"/new {model}")
             chat.wait_for("A new conversation.")
@@ -158,7 +161,7 @@ def sessions() -> str:
 
 @contextmanager
 def talking(
-    *answers: Answer, pause_s: float = 0.0, files: dict[str, bytes] | None = None
+    *answers: ModelOutput, pause_s: float = 0.0, files: dict[str, bytes] | None = None
 ) -> Generator[Terminal]:
     """The program at its first prompt, in a folder of its own."""
     with tempfile.TemporaryDirectory() as place, provider(Script(*answers), pause_s) as url:

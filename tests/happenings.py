@@ -12,7 +12,7 @@ from metis.canonical import SideEffects, StopReason
 from metis.canonical.ids import UlidSource
 from metis.canonical.metadata import ChainPolicy
 from metis.events import CATALOGUE, Actor, Bus, Event, Payload
-from metis.events.work import (
+from metis.events.turn_events import (
     LlmCallCompleted,
     LlmCallFailed,
     LlmCallStarted,

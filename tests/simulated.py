@@ -11,8 +11,8 @@ import pytest
 from metis import adapters
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.sim import Service
-from metis.sim.reply import Asked, Reply
-from metis.sim.seal import Seal
+from metis.sim.endpoints import HttpReply, HttpRequest
+from metis.sim.signing import ThinkingSigner
 
 READ_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -62,7 +62,7 @@ def picture(width: int = 3, height: int = 2) -> str:
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode()
 
 
-SEAL = Seal()
+SEAL = ThinkingSigner()
 
 ANTHROPIC: dict[str, Any] = {
     "model": "claude-sonnet-4-6",
@@ -198,13 +198,13 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(name not in PROTOCOLS, reason=f"{name} is not spoken")
 
 
-def ask(service: Service, name: str, body: Any, headers: dict[str, str] | None = None) -> Reply:
+def ask(service: Service, name: str, body: Any, headers: dict[str, str] | None = None) -> HttpReply:
     """The reply to a body, as a client of a provider would send it."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     stated = {"anthropic-version": "2023-06-01", **(headers or {})}
-    return service.respond(Asked(method="POST", path=PATHS[name], headers=stated, body=data))
+    return service.respond(HttpRequest(method="POST", path=PATHS[name], headers=stated, body=data))
 
 
-def answer_of(reply: Reply) -> Any:
+def answer_of(reply: HttpReply) -> Any:
     """The JSON of a reply."""
     return msgspec.json.decode(reply.body)

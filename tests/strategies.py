@@ -43,8 +43,7 @@ from metis.canonical import (
     VideoBlock,
 )
 from metis.canonical.blocks import BLOCK_TYPES
-from metis.canonical.open_enum import OpenEnum
-from metis.canonical.value import Value, fields_of
+from metis.canonical.value import OpenEnum, Value, fields_of
 
 
 class Unknown(Enum):

@@ -25,8 +25,8 @@ from metis.canonical import (
     decode,
     encode,
 )
+from metis.canonical.codec import RawFields
 from metis.canonical.errors import CriticalLossError, ToolDefinitionError
-from metis.canonical.migrations import Row
 from metis.catalog import price, price_table
 from metis.wire.call import RequestContext
 from scenario import play, scenarios
@@ -121,7 +121,7 @@ def test_capability_mismatch() -> None:
 def test_schema_migration() -> None:
     """A message of version 1 is read under version 2: the step runs, and the result is right."""
 
-    def step(row: Row) -> Row:
+    def step(row: RawFields) -> RawFields:
         row["session_id"] = Raw(b'"renamed"')
         return row
 

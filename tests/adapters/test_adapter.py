@@ -55,7 +55,7 @@ def test_a_request_is_a_value_and_never_the_canonical_json(name: str) -> None:
     adapter = adapters.get(name)
     one, two = (adapter.to_wire(TALK, [TOOL], AdapterOptions()) for _ in range(2))
     assert one == two
-    path = adapter.profile.path_to(adapter.profile.default_model)
+    path = adapter.profile.request_path(adapter.profile.default_model)
     assert (one.method, one.path) == ("POST", path)
     assert one.body != encode(TALK[0])
     assert b"Reads a file." in one.body

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from build import user
 from corpus import STEP, exchanges, needs_corpus
 from metis import adapters
-from metis.adapters.container import container_of
+from metis.adapters.tool_options import container_of
 from metis.canonical import Message
 from metis.canonical.codec import decode, encode
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.shape import maybe_object
+from metis.wire.json_access import maybe_object
 
 CONTEXT = RequestContext(session_id="sess_container")
 NOW = CONTEXT.created_at

@@ -11,9 +11,9 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import ToolDefinition
 from metis.canonical.tools import SideEffects
-from metis.sim.seal import Seal
+from metis.sim.signing import ThinkingSigner
 from metis.sim.strict import anthropic as strict
-from metis.sim.strict.refusal import Case
+from metis.sim.strict.checks import CheckContext
 from metis.wire.call import AdapterOptions, RequestContext
 
 USED = (
@@ -49,7 +49,9 @@ def test_tools_of_the_history_are_defined_and_may_not_be_called() -> None:
     told = [loss for loss in wire.losses if loss.path == "$.tools"]
     assert [str(loss.change) for loss in told] == ["synthesised", "synthesised"]
     assert complaints("anthropic", body) == []
-    strict.check(body, Case(seal=Seal(), headers={"anthropic-version": "2023-06-01"}))
+    strict.check(
+        body, CheckContext(signer=ThinkingSigner(), headers={"anthropic-version": "2023-06-01"})
+    )
 
 
 @pytest.mark.row("T36")

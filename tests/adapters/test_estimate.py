@@ -13,7 +13,7 @@ from metis.canonical import ToolDefinition
 from metis.canonical.blocks import AudioBlock, DocumentBlock
 from metis.canonical.tools import SideEffects
 from metis.wire.call import RequestContext
-from metis.wire.shape import maybe_object
+from metis.wire.json_access import maybe_object
 
 TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
 SENTENCE = "The harbour was quiet when the ferry came in, and nobody was in a hurry. "

@@ -28,7 +28,7 @@ from corpus import needs_corpus, requests
 from judges import complaints
 from metis import adapters
 from metis.adapters.hosts import HOSTS
-from metis.adapters.profiles import COMPATIBLE, PROFILES
+from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
 from metis.canonical import Message, Role, ToolDefinition, ToolUseBlock
 from metis.canonical.errors import WrongProviderError
 from metis.canonical.metadata import MessageMetadata
@@ -36,7 +36,7 @@ from metis.canonical.tools import SideEffects
 from metis.catalog import catalog
 from metis.projection import Change
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.json_access import maybe_list, maybe_object
 from metis.wire.tool_ids import IdRule
 from wire.test_laws import faults, is_carried, is_told, strings
 
@@ -94,7 +94,7 @@ def test_every_host_is_somewhere_and_can_be_somewhere_else(name: str) -> None:
 
 
 def test_every_host_has_a_row() -> None:
-    assert {*PROFILES, *HOSTS, COMPATIBLE.name} >= set(PLACES)
+    assert {*PROFILES, *HOSTS, OPENAI_COMPATIBLE.name} >= set(PLACES)
 
 
 @pytest.mark.parametrize(

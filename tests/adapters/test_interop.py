@@ -12,7 +12,7 @@ from metis.canonical.blocks import TextBlock, ThinkingBlock
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason
 from metis.wire.call import RequestContext
-from metis.wire.shape import Wire
+from metis.wire.json_access import Wire
 
 CONTEXT = RequestContext(session_id="sess_interop")
 GEMINI = adapters.get("gemini")

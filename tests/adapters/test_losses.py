@@ -19,8 +19,8 @@ from metis.canonical import (
     encode,
 )
 from metis.canonical.tools import SideEffects
-from metis.projection.calls import wire_name
 from metis.projection.loss import Change
+from metis.projection.tool_calls import wire_tool_name
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice, WireRequest
 
 ANTHROPIC, OPENAI = adapters.get("anthropic"), adapters.get("openai")
@@ -181,7 +181,7 @@ def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> Non
         [tool_named(ours), tool_named("plain"), tool_named("plain")],
         AdapterOptions(tool_choice=ToolChoice("tool", ours)),
     )
-    alias = wire_name(ours)
+    alias = wire_tool_name(ours)
     # Results name their tool there, too.
     assert wire.body.count(f'"{alias}"'.encode()) == (4 if name == "gemini" else 3)
     assert ours.encode() not in wire.body

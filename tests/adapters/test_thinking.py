@@ -15,14 +15,14 @@ from metis import adapters
 from metis.canonical import Message, ToolDefinition
 from metis.canonical.errors import CatalogDataError, InvalidValueError
 from metis.canonical.tools import SideEffects
-from metis.catalog.load import catalog, reasoning
-from metis.catalog.reasoning import EFFORTS, effort_for, read_reasoning
-from metis.sim.seal import Seal
+from metis.catalog.model_rules import EFFORTS, effort_for, read_reasoning_rules
+from metis.catalog.tables import catalog, reasoning_rules
+from metis.sim.signing import ThinkingSigner
 from metis.sim.strict import anthropic as strict
-from metis.sim.strict.refusal import Case
+from metis.sim.strict.checks import CheckContext
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
+from metis.wire.json_access import maybe_object
 from metis.wire.reasoning import Reasoning
-from metis.wire.shape import maybe_object
 
 CONTEXT = RequestContext(session_id="sess_thinking")
 TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
@@ -196,11 +196,11 @@ def test_the_sdks_let_every_wish_pass_for_every_model(name: str) -> None:
 @pytest.mark.row("T206")
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_a_word_that_a_model_knows_stays_and_thinking_never_becomes_none(effort: Any) -> None:
-    for rule in reasoning().rules:
+    for rule in reasoning_rules().rules:
         if effort in rule.efforts:
-            assert rule.nearest(effort) == effort
-        elif rule.words:
-            assert rule.nearest(effort) != "none"
+            assert rule.nearest_effort(effort) == effort
+        elif rule.enabling_efforts:
+            assert rule.nearest_effort(effort) != "none"
 
 
 @pytest.mark.row("T206")
@@ -244,7 +244,9 @@ def test_a_budget_fits_between_its_limits(
 @pytest.mark.parametrize("wish", [*map(Reasoning, EFFORTS), Reasoning(None, 1), Reasoning()])
 def test_the_simulated_provider_takes_every_budget(limit: int | None, wish: Reasoning) -> None:
     body, _ = asked("anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit)
-    strict.check(body, Case(seal=Seal(), headers={"anthropic-version": "2023-06-01"}))
+    strict.check(
+        body, CheckContext(signer=ThinkingSigner(), headers={"anthropic-version": "2023-06-01"})
+    )
 
 
 # What stands against thinking.
@@ -326,7 +328,7 @@ def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
     assert said(body)["thinking"] == ADAPTIVE
     body, _ = asked("anthropic", "claude-haiku-4-5", *foreign, user("so?"), reasoning="low")
     assert said(body)["thinking"]["type"] == "enabled"
-    signed = thinking("hm", signature=Seal(b"k").sign("hm"))
+    signed = thinking("hm", signature=ThinkingSigner(b"k").sign("hm"))
     own = [user("go"), assistant(signed, call("f", first)), tool("ok", answers=first)]
     body, losses = asked("anthropic", "claude-haiku-4-5", *own, tools=[TOOL], reasoning="low")
     assert said(body)["thinking"]["type"] == "enabled"
@@ -471,4 +473,4 @@ def test_a_wish_that_nobody_could_be_told_is_refused() -> None:
 
 def test_rules_that_cannot_be_read_are_an_error() -> None:
     with pytest.raises(CatalogDataError, match="thinking"):
-        read_reasoning({"rules": [{"models": ["x:*"], "efforts": ["much"]}]})
+        read_reasoning_rules({"rules": [{"models": ["x:*"], "efforts": ["much"]}]})

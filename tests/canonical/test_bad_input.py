@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from build import EVERY_BLOCK, EVERYTHING, assistant, call, tool, user
 from metis.canonical import Limits, Message, MetisError, decode, decode_trusted, encode
 from metis.canonical.errors import DecodeError, LimitError
-from metis.canonical.place import join
+from metis.canonical.json_value import join_path
 from metis.canonical.value import Value, fields_of
 from strategies import json_texts, messages
 
@@ -111,10 +111,10 @@ def _spots(value: Any, path: str = "$") -> Iterator[tuple[str, tuple[Any, ...]]]
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
         for key, item in entries.items():
-            yield from ((at, (key, *rest)) for at, rest in _spots(item, join(path, key)))
+            yield from ((at, (key, *rest)) for at, rest in _spots(item, join_path(path, key)))
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
-            yield from ((at, (index, *rest)) for at, rest in _spots(item, join(path, index)))
+            yield from ((at, (index, *rest)) for at, rest in _spots(item, join_path(path, index)))
 
 
 SPOTS = dict(_spots(json.loads(FULL)))
@@ -147,12 +147,12 @@ def _fields(value: object, path: str = "$") -> Iterator[tuple[str, bool]]:
     """The path of every field of ours that has a value, and whether it is required."""
     if isinstance(value, Value):
         for field in fields_of(type(value)):
-            here = join(path, field.encode_name)
+            here = join_path(path, field.encode_name)
             yield here, field.required
             yield from _fields(getattr(value, field.name), here)
     elif isinstance(value, tuple):
         for index, item in enumerate(cast("tuple[object, ...]", value)):
-            yield from _fields(item, join(path, index))
+            yield from _fields(item, join_path(path, index))
 
 
 REQUIRED = [path for path, required in _fields(EVERYTHING) if required]
@@ -204,7 +204,7 @@ def test_a_doubled_key_is_named_wherever_it_stands(path: str) -> None:
     for doubled in (f"{json.dumps(key)}:1", f'"\\u{ord(key[0]):04x}{key[1:]}":1'):
         with pytest.raises(DecodeError) as caught:
             decode(marked.replace('"@@": 0', doubled))
-        assert caught.value.path == join(path, key)
+        assert caught.value.path == join_path(path, key)
 
 
 def _with_mark(tree: Any, steps: tuple[Any, ...]) -> Any:

@@ -27,9 +27,8 @@ from build import (
     user,
 )
 from metis.canonical import CacheHint, Message, MessageMetadata, UnknownBlock, decode, encode
-from metis.canonical.open_enum import OpenEnum
-from metis.canonical.place import join
-from metis.canonical.value import Value, fields_of
+from metis.canonical.json_value import join_path
+from metis.canonical.value import OpenEnum, Value, fields_of
 from strategies import VALUE_TYPES, Unknown, messages
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
@@ -180,7 +179,7 @@ def changes(value: Any, path: str = "$") -> Iterator[tuple[str, type[Value] | No
         yield path, type(value), "extra", replace(value, extra={"new": 1})
         for field in fields_of(type(value)):
             content = getattr(value, field.name)
-            here = join(path, field.encode_name)
+            here = join_path(path, field.encode_name)
             for at, kind, name, other in _changes_of_content(content, here):
                 owner = (kind, name) if kind else (type(value), field.name)
                 yield at, *owner, replace(value, **{field.name: other})
@@ -208,7 +207,7 @@ def _changes_of_content(
         if len(items) > 1:
             yield path, None, "", items[::-1]
         for index, item in enumerate(items):
-            for at, kind, name, other in _changes_of_content(item, join(path, index)):
+            for at, kind, name, other in _changes_of_content(item, join_path(path, index)):
                 yield at, kind, name, (*items[:index], other, *items[index + 1 :])
     else:
         yield path, None, "", changed(content)

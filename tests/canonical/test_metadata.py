@@ -22,8 +22,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import EncodeError, InvalidValueError
 from metis.canonical.metadata import MODE_OF_POLICY, exact_usd
-from metis.canonical.open_enum import OpenEnum
-from metis.canonical.value import fields_of
+from metis.canonical.value import OpenEnum, fields_of
 from strategies import json_objects, money
 
 STOP_REASONS = (
@@ -220,7 +219,7 @@ def test_counts_are_whole_numbers_of_64_bits(count: int) -> None:
 
 @pytest.mark.row("M-197")
 def test_meaning_leaves_out_raw_and_hints_only() -> None:
-    bare = FULL_METADATA.meaningful()
+    bare = FULL_METADATA.comparable()
     assert bare == FULL_METADATA
     assert (bare.provider_raw, bare.hints) == (None, ())
     assert bare.usage == FULL_METADATA.usage

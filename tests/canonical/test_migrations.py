@@ -22,18 +22,18 @@ from metis.canonical import (
     decode_trusted,
     encode,
 )
+from metis.canonical.codec import RawFields
 from metis.canonical.errors import MigrationError, NewerVersionError
-from metis.canonical.migrations import Row
 from strategies import messages
 
 
-def one_to_two(row: Row) -> Row:
+def one_to_two(row: RawFields) -> RawFields:
     """Version 2 of this story says `session` where version 1 said `session_id`."""
     row["session"] = row.pop("session_id")
     return row
 
 
-def two_to_three(row: Row) -> Row:
+def two_to_three(row: RawFields) -> RawFields:
     """Version 3 says `session_id` again, in capitals, and marks the metadata."""
     session = msgspec.json.decode(row.pop("session"), type=str)
     row["session_id"] = Raw(msgspec.json.encode(session.upper()))
@@ -126,7 +126,7 @@ def test_a_missing_step_is_named() -> None:
 )
 @pytest.mark.row("M-277")
 def test_a_failing_step_is_a_typed_error(error: Exception) -> None:
-    def fail(_: Row) -> Row:
+    def fail(_: RawFields) -> RawFields:
         raise error
 
     with pytest.raises(MigrationError, match="from version 1 to 2") as caught:
@@ -137,7 +137,7 @@ def test_a_failing_step_is_a_typed_error(error: Exception) -> None:
 @pytest.mark.parametrize("name", ["metadata", "content", "role", "created_at", "session_id", "zz"])
 @pytest.mark.row("M-277")
 def test_a_step_that_writes_no_json_is_a_typed_error(name: str) -> None:
-    def spoil(row: Row) -> Row:
+    def spoil(row: RawFields) -> RawFields:
         return row | {name: Raw(b"}{")}
 
     with pytest.raises(MetisError):
@@ -149,7 +149,7 @@ def test_a_step_that_writes_no_json_is_a_typed_error(name: str) -> None:
 
 @pytest.mark.row("M-277")
 def test_a_step_cannot_spoil_the_row_of_its_caller() -> None:
-    row: Row = msgspec.json.decode(encode(OLD), type=dict[str, Raw])
+    row: RawFields = msgspec.json.decode(encode(OLD), type=dict[str, Raw])
     before = dict(row)
     THREE.upgrade(row, 1)
     assert row == before

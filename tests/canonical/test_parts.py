@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from build import assistant, provenance, text, usage, user
 from metis.canonical import Message, TextBlock, Usage
-from metis.canonical.codec import Parts
+from metis.canonical.codec import EncodedParts
 from metis.canonical.errors import InvalidMessageError
-from metis.canonical.rules import check_parts, validate
-from metis.canonical.value import made, write
+from metis.canonical.rules import check_and_encode, validate
+from metis.canonical.value import canonical_bytes, raw_constructor
 from strategies import messages
 
 
@@ -20,10 +20,12 @@ def judge(message: Message) -> None:
     problems = validate(message)
     if problems:
         with pytest.raises(InvalidMessageError) as caught:
-            check_parts(message)
+            check_and_encode(message)
         assert list(caught.value.problems) == problems
     elif message.metadata.status != "partial":
-        assert check_parts(message) == Parts(write(message.content), write(message.metadata))
+        assert check_and_encode(message) == EncodedParts(
+            canonical_bytes(message.content), canonical_bytes(message.metadata)
+        )
 
 
 @given(messages())
@@ -37,8 +39,8 @@ class Loud(str):
     __slots__ = ()
 
 
-_text: Any = made(TextBlock)
-_usage: Any = made(Usage)
+_text: Any = raw_constructor(TextBlock)
+_usage: Any = raw_constructor(Usage)
 _FIELDS = {name: getattr(usage(), name) for name in ("input_tokens", "latency_ms", "output_tokens")}
 UNTIDY: dict[str, Message] = {
     "a list of blocks": replace(user(), content=[text("hi")]),

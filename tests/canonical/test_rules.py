@@ -45,7 +45,7 @@ from metis.canonical import (
     validate,
 )
 from metis.canonical.errors import InvalidMessageError
-from metis.canonical.placement import ALLOWED, ALLOWED_IN_RESULT
+from metis.canonical.profiles import ALLOWED_BLOCKS, ALLOWED_IN_TOOL_RESULT
 from strategies import conversations, messages
 
 Profile = Literal["strict", "full"]
@@ -195,7 +195,7 @@ def test_a_result_holds_what_can_be_shown(tag: str) -> None:
     inside = ("M-045", "$.content[0].content[1]")
     allowed = {"text", "image", "document", "audio", "video", "artifact", "opaque"}
     assert (inside in found(tool("a", EVERY_BLOCK[tag]))) is (tag not in allowed)
-    assert ALLOWED_IN_RESULT["full"] == allowed
+    assert ALLOWED_IN_TOOL_RESULT["full"] == allowed
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -460,7 +460,7 @@ def test_strict_knows_no_rule_but_those_of_the_source_text(any_message: Message)
 
 @pytest.mark.row("M-128")
 def test_the_strict_table_is_that_of_the_source_text() -> None:
-    assert ALLOWED["strict"] == {role: frozenset(tags) for role, tags in MAY_HOLD.items()}
+    assert ALLOWED_BLOCKS["strict"] == {role: frozenset(tags) for role, tags in MAY_HOLD.items()}
 
 
 TOOLS = ToolSet(

@@ -24,7 +24,7 @@ from metis.canonical.tools import (
     decode_tool,
     encode_tool,
 )
-from metis.canonical.unknown import Extra
+from metis.canonical.value import Extra
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ_FILE = ToolDefinition("read_file", "Reads a file.", SCHEMA, SideEffects.READ)

@@ -23,7 +23,7 @@ from metis.canonical import (
     encode,
 )
 from metis.canonical.errors import EncodeError, InvalidValueError
-from metis.canonical.place import join
+from metis.canonical.json_value import join_path
 from metis.canonical.value import Value, fields_of
 from strategies import ODD_TEXTS, json_texts, unknown_blocks
 
@@ -46,7 +46,7 @@ def places(value: object, steps: Steps = ()) -> Iterator[Steps]:
 def path_of(steps: Steps) -> str:
     path = "$"
     for step in steps:
-        path = join(path, step)
+        path = join_path(path, step)
     return path
 
 

@@ -40,7 +40,7 @@ def test_every_model_has_a_price_and_every_price_a_model() -> None:
 @pytest.mark.row("M-189")
 def test_the_first_table_holds_the_sample_rates_only() -> None:
     assert {
-        model: prices.on(None).standard.rates.by_bucket()
+        model: prices.period_on(None).standard.rates.by_bucket()
         for model, prices in price_table("2026-05-08").models.items()
     } == {
         "anthropic:claude-sonnet-4-6": {
@@ -92,7 +92,7 @@ PUBLIC_PRICES = [
 @pytest.mark.row("M-187")
 @pytest.mark.parametrize(("model", "fresh", "out", "read"), PUBLIC_PRICES)
 def test_public_prices(model: str, fresh: str, out: str, read: str) -> None:
-    buckets = price_table().prices(model).on(None).standard.rates.by_bucket()
+    buckets = price_table().prices(model).period_on(None).standard.rates.by_bucket()
     assert [buckets[name] for name in ("input", "output", "cached_read")] == [
         Decimal(fresh),
         Decimal(out),
@@ -139,7 +139,7 @@ def test_costs_agree_with_a_judge(model: str) -> None:
     provider, _, name = model.partition(":")
     provider = GENAI_PROVIDERS.get(provider, provider)
     at = datetime(2026, 11, 15, 2, tzinfo=UTC)
-    period = price_table().prices(model).on(at.date())
+    period = price_table().prices(model).period_on(at.date())
     known = genai_prices.calc_price(genai_prices.Usage(), name, provider_id=provider).model
     contexts: list[dict[str, str]] = [{}, *(v.when for v in known.price_variants or ())]
     has_1h_rate = period.standard.rates.cache_write_1h_per_mtok_usd is not None

@@ -177,7 +177,7 @@ def test_rows_of_another_shape_are_refused(row: object) -> None:
 )
 def test_absent_cache_rates_have_a_default(given: dict[str, int], expected: dict[str, int]) -> None:
     row = {**PLAIN, **{f"{name}_per_mtok_usd": rate for name, rate in given.items()}}
-    buckets = table(row).prices("acme:a").on(None).standard.rates.by_bucket()
+    buckets = table(row).prices("acme:a").period_on(None).standard.rates.by_bucket()
     assert buckets == {"input": 3, "output": 15, **expected}
 
 
@@ -203,13 +203,13 @@ def test_the_period_with_the_latest_start_holds() -> None:
     ]
     prices = table(row).prices("acme:a")
     days = [date(2020, 1, 1), date(2026, 1, 31), date(2026, 2, 1), date(2026, 3, 1), None]
-    assert [prices.periods.index(prices.on(day)) for day in days] == [0, 0, 1, 2, 2]
+    assert [prices.periods.index(prices.period_on(day)) for day in days] == [0, 0, 1, 2, 2]
 
 
 @pytest.mark.row("M-183")
 def test_before_the_first_start_the_first_period_holds() -> None:
     prices = table({**PLAIN, "starts_on": date(2026, 2, 1)}).prices("acme:a")
-    assert prices.on(date(2020, 1, 1)) is prices.periods[0]
+    assert prices.period_on(date(2020, 1, 1)) is prices.periods[0]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_peak_hours_are_hours_of_the_day_in_utc(
     hours: tuple[int, int], at: datetime, *, holds: bool
 ) -> None:
     peak = PeakHours(time(hours[0]), time(hours[1]), Tariff(rates("1", "1")))
-    assert peak.holds_at(at) is holds
+    assert peak.contains(at) is holds
 
 
 @pytest.mark.row("M-184")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metis.canonical.errors import CatalogDataError
-from metis.catalog.load import token_table
-from metis.catalog.text_size import FEATURES, measure
-from metis.catalog.tokens import read_token_table
+from metis.catalog.tables import token_table
+from metis.catalog.tokens import FEATURES, count_features, read_token_table
 
 SAMPLES = Path(__file__).parent.parent.parent / "benchmarks"
 TEXTS: dict[str, str] = tomllib.loads((SAMPLES / "samples.toml").read_text())["texts"]
@@ -30,7 +29,7 @@ MODELS = {
 def test_texts_of_every_kind_are_estimated_well(family: str) -> None:
     rates = token_table().rates(MODELS[family])
     found = [
-        abs(rates.of_text(text.strip()) / rates.scale / COUNTS[family][kind] - 1)
+        abs(rates.text_tokens(text.strip()) / rates.scale / COUNTS[family][kind] - 1)
         for kind, text in TEXTS.items()
     ]
     assert statistics.mean(found) < 0.08
@@ -51,19 +50,19 @@ def test_a_vocabulary_that_is_installed_agrees() -> None:
 
 @given(st.text())
 def test_every_character_is_counted(text: str) -> None:
-    counts = measure(text)
+    counts = count_features(text)
     assert set(counts) <= set(FEATURES)
     scripts = FEATURES[FEATURES.index("latin") :]
     assert sum(counts.get(name, 0) for name in scripts) == sum(not char.isascii() for char in text)
-    assert token_table().rates("openai:gpt-4o").of_text(text) >= 0
+    assert token_table().rates("openai:gpt-4o").text_tokens(text) >= 0
 
 
 def test_nothing_that_is_long_is_cheap() -> None:
     rates = token_table().rates("openai:gpt-4o")
-    assert rates.of_text("a" * 3000) > 500
-    assert rates.of_text("7" * 3000) > 500
-    assert rates.of_text("=" * 3000) > 100
-    assert rates.of_text("字" * 3000) > 1500
+    assert rates.text_tokens("a" * 3000) > 500
+    assert rates.text_tokens("7" * 3000) > 500
+    assert rates.text_tokens("=" * 3000) > 100
+    assert rates.text_tokens("字" * 3000) > 1500
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_families_are_told_apart(model: str, other: str) -> None:
 
 
 def test_an_unheard_of_model_has_rates_too() -> None:
-    assert token_table().rates("nobody:anything").of_text("hello world") > 1
+    assert token_table().rates("nobody:anything").text_tokens("hello world") > 1
 
 
 def test_a_table_that_cannot_be_used_says_so() -> None:

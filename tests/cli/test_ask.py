@@ -15,11 +15,11 @@ from click.testing import CliRunner, Result
 
 import metis
 from metis import store
-from metis.cli.choice import SIMULATED, Chooser
-from metis.cli.code import first_code
+from metis.cli.default_model import SIMULATED_MODEL, ModelChooser
 from metis.cli.main import cli
-from metis.cli.start import Wish, opened
-from metis.settings import Places, load
+from metis.cli.render import first_code
+from metis.cli.startup import StartOptions, start_session
+from metis.settings import UserPaths, load
 from metis.transport.keys import Keys
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde"
@@ -57,7 +57,7 @@ def test_json_is_all_that_a_script_wants_to_know() -> None:
     done = run("-m", "sim", "--json", "count to 3")
     told = json.loads(done.stdout)
     assert told["text"] == "1, 2, 3"
-    assert (told["model"], told["stop_reason"]) == (SIMULATED, "end_turn")
+    assert (told["model"], told["stop_reason"]) == (SIMULATED_MODEL, "end_turn")
     assert told["is_simulated"]
     assert told["session_id"] in run("sessions").stdout
 
@@ -115,7 +115,7 @@ def test_an_answer_that_is_not_whole_has_its_own_code() -> None:
 
 def test_nothing_said_leaves_nothing_behind(home: Path) -> None:
     async def open_only() -> str:
-        async with opened(Wish()) as ready:
+        async with start_session(StartOptions()) as ready:
             assert ready.is_new
             return ready.session.id
 
@@ -136,23 +136,25 @@ def test_a_model_is_named_in_many_ways(home: Path, monkeypatch: pytest.MonkeyPat
 
 def _chosen(name: str | None, *last: str) -> str | None:
     loaded = load({"model": name})
-    chooser = Chooser(loaded, Keys(file=Places.of().keys), Places.of().local)
-    return asyncio.run(chooser.choose(last=last)).model
+    chooser = ModelChooser(
+        loaded, Keys(file=UserPaths.from_environment().keys), UserPaths.from_environment().local
+    )
+    return asyncio.run(chooser.choose(recent_models=last)).model
 
 
 def test_who_answered_last_answers_again_if_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _chosen(None, "openai:gpt-5") == SIMULATED
+    assert _chosen(None, "openai:gpt-5") == SIMULATED_MODEL
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setenv("GEMINI_API_KEY", "none")
     assert _chosen(None, "gemini:gemini-2.5-pro") == "gemini:gemini-2.5-pro"
-    assert _chosen(None, SIMULATED, "nobody:x", "nonsense") == "openai:gpt-5"
+    assert _chosen(None, SIMULATED_MODEL, "nobody:x", "nonsense") == "openai:gpt-5"
 
 
 def test_credentials_of_aws_make_nobody_the_usual_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many have them for other things; who wants Bedrock names it, or gives a key of its own."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE12345")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
-    assert _chosen(None) == SIMULATED
+    assert _chosen(None) == SIMULATED_MODEL
     model = "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
     assert _chosen(model) == model
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "none")
@@ -187,8 +189,8 @@ async def served(body: bytes, status: str = "200 OK") -> AsyncGenerator[str]:
         ("ollama", b'{"models":[{"name":"qwen3:4b"},{"name":"x"}]}', "ollama:qwen3:4b"),
         ("lmstudio", b'{"data":[{"id":"text-embed-1"},{"id":"phi"}]}', "lmstudio:phi"),
         ("llamacpp", b'{"object":"list","data":[{"id":"m.gguf"}]}', "llamacpp:m.gguf"),
-        ("llamacpp", b"<html>some other program</html>", SIMULATED),
-        ("llamacpp", b'{"data":[]}', SIMULATED),
+        ("llamacpp", b"<html>some other program</html>", SIMULATED_MODEL),
+        ("llamacpp", b'{"data":[]}', SIMULATED_MODEL),
     ],
 )
 def test_a_local_server_that_answers_is_taken(
@@ -197,8 +199,8 @@ def test_a_local_server_that_answers_is_taken(
     async def choose() -> str | None:
         async with served(body) as url:
             set_servers(home, **{name: url})
-            choice = await Chooser(load(), Keys(), Places.of().local).choose()
-            assert (choice.model == SIMULATED) == choice.is_simulated
+            choice = await ModelChooser(load(), Keys(), UserPaths.from_environment().local).choose()
+            assert (choice.model == SIMULATED_MODEL) == choice.is_simulated
             return choice.model
 
     assert asyncio.run(choose()) == model
@@ -224,7 +226,7 @@ def test_a_session_whose_model_cannot_be_asked_now_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def keep() -> None:
-        async with store.open(Places.of().store_url) as kept:
+        async with store.open(UserPaths.from_environment().store_url) as kept:
             await kept.create_session(
                 workspace_path=Path.cwd(), active_model="anthropic:claude-sonnet-4-6"
             )

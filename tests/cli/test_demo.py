@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metis.cli.columns import cells
-from metis.cli.demo import Stage, show_tour
 from metis.cli.main import cli
+from metis.cli.simulator import DemoScreen, show_demo
+from metis.cli.text import cell_width
 
 
 def test_the_tour_really_runs(user: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_tour_really_runs(user: Path) -> None:
     assert "kept here: thinking (3), because the target takes no thoughts" in done.stdout
     assert "the first conversation: 9 messages" in done.stdout
     assert "anthropic:claude-sonnet-4-6 → openai:gpt-5" in done.stdout
-    assert max(map(cells, done.stdout.splitlines())) <= 80
+    assert max(map(cell_width, done.stdout.splitlines())) <= 80
     assert not (user / "metis.db").exists()
 
 
@@ -33,5 +33,5 @@ def test_at_a_terminal_it_takes_about_two_minutes(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    asyncio.run(show_tour(Stage(sleep), tmp_path))
+    asyncio.run(show_demo(DemoScreen(sleep), tmp_path))
     assert 75 < sum(waits) < 150

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.test_convert import ASKED
+from cli.test_conversion import ASKED
 from metis import adapters
-from metis.cli.columns import cells, fold
 from metis.cli.main import cli
+from metis.cli.text import cell_width, fold
 
 ONE_A_PROTOCOL = ("anthropic", "gemini", "ollama", "openai", "openai-responses")
 PAIRS = [
@@ -32,7 +32,7 @@ def test_any_two_targets_stand_side_by_side(left: str, right: str) -> None:
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert all(cells(line) <= 80 for line in lines)
+    assert all(cell_width(line) <= 80 for line in lines)
     assert lines[0].startswith(f"{left} · ")
     assert f"   {right} ·" in lines[0]
     if left == right:
@@ -82,7 +82,7 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
     done = run("anthropic", "openai", body=body)
     assert "(5,003 characters)" in " ".join(done.stdout.split())
     assert "\u202e" not in done.stdout
-    assert all(cells(line) <= 80 for line in done.stdout.splitlines())
+    assert all(cell_width(line) <= 80 for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(

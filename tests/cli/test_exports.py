@@ -28,9 +28,9 @@ from metis.canonical import (
     encode,
 )
 from metis.canonical.errors import EncodeError
-from metis.cli.exports import WRITERS, Talk
-from metis.cli.exports.markdown import fenced
 from metis.cli.main import cli
+from metis.interchange.markdown import fenced
+from metis.interchange.writers import WRITERS, Conversation
 from metis.store import SessionRecord
 
 NOW = datetime(2026, 5, 8, tzinfo=UTC)
@@ -56,7 +56,7 @@ MESSAGES = numbered(
 
 
 def written(form: str, messages: Sequence[Message] = MESSAGES) -> tuple[str, list[str]]:
-    found = WRITERS[form](Talk(RECORD, messages))
+    found = WRITERS[form](Conversation(RECORD, messages))
     return found.data.decode(), [f"{loss.change} {loss.block_type}" for loss in found.losses]
 
 

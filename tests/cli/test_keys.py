@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from metis import adapters
 from metis.cli.main import cli
-from metis.settings import Places
+from metis.settings import UserPaths
 from metis.transport.keys import Keys
 
 KEY = "sk-blorb-0815"
@@ -29,16 +29,19 @@ def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
     assert run("keys", "set", "openai", stdin=f"{KEY}\n").exit_code == 0
     file = home / "keys.toml"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert Keys(file=Places.of().keys).of(adapters.profile_of("openai")) == ([KEY], str(file))
-    assert Keys(file=file).of(adapters.profile_of("openai-responses"))[0] == [KEY]
-    assert Keys(file=file).of(adapters.profile_of("groq"))[0] == []
+    assert Keys(file=UserPaths.from_environment().keys).lookup(adapters.profile_of("openai")) == (
+        [KEY],
+        str(file),
+    )
+    assert Keys(file=file).lookup(adapters.profile_of("openai-responses"))[0] == [KEY]
+    assert Keys(file=file).lookup(adapters.profile_of("groq"))[0] == []
     listed = run("keys")
     assert listed.exit_code == 0
     assert f"openai            {file}" in listed.stdout
     assert run("keys", "set", "anthropic", stdin="other").exit_code == 0
     assert run("keys", "remove", "openai").exit_code == 0
     assert run("keys", "remove", "openai").exit_code == 1
-    assert Keys(file=file).of(adapters.profile_of("anthropic"))[0] == ["other"]
+    assert Keys(file=file).lookup(adapters.profile_of("anthropic"))[0] == ["other"]
 
 
 def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,18 @@ from happenings import START, completed, decided, failed, recording_bus
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import ChainPolicy
 from metis.catalog import price_table
-from metis.events import Budget, Event, Spent, judge, spent_by
+from metis.events import Budget, Event, Spending, check_budget, spending_of
 from metis.events.analytics import (
     Grouping,
-    cache_effect,
+    cache_usage,
     cost_by,
+    in_period,
     percentile,
     reliability,
     reprice_calls,
     routing_report,
-    within,
 )
-from metis.events.house import BudgetScope
+from metis.events.system_events import BudgetScope
 
 OPUS, HAIKU = "anthropic:claude-opus-4-7", "anthropic:claude-haiku-4-5"
 
@@ -62,8 +62,8 @@ def test_costs_are_summed_exactly_by_group(grouping: Grouping, groups: dict[str,
 
 def test_the_hit_rate_counts_all_three_buckets() -> None:
     calls = told(completed(input_tokens=1, cached_input_tokens=2, cache_creation_input_tokens=1))
-    assert cache_effect(calls).hit_rate == 0.5
-    assert cache_effect([]).hit_rate is None
+    assert cache_usage(calls).hit_rate == 0.5
+    assert cache_usage([]).hit_rate is None
 
 
 def test_every_slot_is_listed_and_failures_are_counted() -> None:
@@ -104,7 +104,7 @@ def test_a_percentile_is_one_of_the_numbers_and_covers_its_part(
 def test_a_window_holds_its_start_and_not_its_end() -> None:
     events = told(*[completed()] * 4)
     second = timedelta(seconds=1)
-    assert list(within(events, START + second, START + 3 * second)) == events[1:3]
+    assert list(in_period(events, START + second, START + 3 * second)) == events[1:3]
 
 
 @pytest.mark.row("M-191")
@@ -117,7 +117,7 @@ def test_the_past_can_be_priced_by_another_table() -> None:
         repriced.new_cost_usd
         == price_table()
         .prices(HAIKU)
-        .on(price_table().dated_on)
+        .period_on(price_table().dated_on)
         .standard.rates_for(1_000_000)
         .by_bucket()["input"]
     )
@@ -126,33 +126,35 @@ def test_the_past_can_be_priced_by_another_table() -> None:
 
 
 def test_spending_is_counted_by_session_day_and_month() -> None:
-    assert spent_by(CALLS, session_id="sess_1", now=START) == Spent(
+    assert spending_of(CALLS, session_id="sess_1", now=START) == Spending(
         session_usd=Decimal("0.3"),
         day_usd=Decimal("0.300000000001"),
         month_usd=Decimal("0.300000000001"),
     )
-    tomorrow = spent_by(CALLS, session_id="sess_2", now=START + timedelta(days=1))
+    tomorrow = spending_of(CALLS, session_id="sess_2", now=START + timedelta(days=1))
     assert (tomorrow.session_usd, tomorrow.day_usd) == (Decimal("1E-12"), 0)
     assert tomorrow.month_usd == Decimal("0.300000000001")
     june = datetime(2026, 6, 1, tzinfo=UTC)
-    assert spent_by(CALLS, session_id="s", now=june) == Spent()
+    assert spending_of(CALLS, session_id="s", now=june) == Spending()
 
 
 def test_a_budget_warns_and_then_stops() -> None:
     budget = Budget(session_usd=Decimal(10), month_usd=Decimal(100))
-    assert judge(budget, Spent(session_usd=Decimal("7.99"))).warnings == ()
-    (first,) = judge(budget, Spent(session_usd=Decimal(8))).warnings
+    assert check_budget(budget, Spending(session_usd=Decimal("7.99"))).warnings == ()
+    (first,) = check_budget(budget, Spending(session_usd=Decimal(8))).warnings
     assert (first.scope, first.level) == ("session", Decimal("0.8"))
     told_before: dict[BudgetScope, Decimal] = {first.scope: first.level}
-    assert judge(budget, Spent(session_usd=Decimal(9)), warned=told_before).warnings == ()
-    (second,) = judge(budget, Spent(session_usd=Decimal("9.6")), warned=told_before).warnings
+    assert check_budget(budget, Spending(session_usd=Decimal(9)), warned=told_before).warnings == ()
+    (second,) = check_budget(
+        budget, Spending(session_usd=Decimal("9.6")), warned=told_before
+    ).warnings
     assert second.level == Decimal("0.95")
-    stop = judge(budget, Spent(session_usd=Decimal(10), month_usd=Decimal(90)))
+    stop = check_budget(budget, Spending(session_usd=Decimal(10), month_usd=Decimal(90)))
     assert not stop.is_allowed
     assert [exceeded.scope for exceeded in stop.exceeded] == ["session"]
     assert [warning.scope for warning in stop.warnings] == ["month"]
-    assert judge(Budget(), Spent(day_usd=Decimal(10**9))).is_allowed
-    assert not judge(Budget(day_usd=Decimal(0)), Spent()).is_allowed
+    assert check_budget(Budget(), Spending(day_usd=Decimal(10**9))).is_allowed
+    assert not check_budget(Budget(day_usd=Decimal(0)), Spending()).is_allowed
 
 
 @pytest.mark.parametrize(

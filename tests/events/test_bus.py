@@ -11,8 +11,17 @@ from happenings import completed, decided, recording_bus, run_turn
 from metis import adapters
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
-from metis.events import Actor, Bus, Event, Filter, cause_faults, causes, slow, unfinished
-from metis.events.work import RouteDecided, TurnStarted
+from metis.events import (
+    Actor,
+    Bus,
+    Event,
+    Filter,
+    cause_chain,
+    cause_faults,
+    slow,
+    unfinished_events,
+)
+from metis.events.turn_events import RouteDecided, TurnStarted
 from metis.wire.call import AdapterOptions
 
 
@@ -56,7 +65,7 @@ async def test_a_filter_lets_through_what_is_wanted() -> None:
         "actor": Filter(actors={Actor.USER}),
     }
     for name, wanted in filters.items():
-        bus.subscribe_fast(heard[name].append, name=name, wanted=wanted)
+        bus.subscribe_fast(heard[name].append, name=name, event_filter=wanted)
     run_turn(bus)
     run_turn(bus, "sess_2")
     assert heard["session"] == [event for event in told if event.session_id == "sess_2"]
@@ -209,22 +218,25 @@ def test_every_cause_is_there_and_cuts_are_noticed(turns: int, cut: int) -> None
     for number in range(turns):
         run_turn(bus, turn_id=f"turn_{number}")
     assert cause_faults(told) == ()
-    assert unfinished(told) == ()
+    assert unfinished_events(told) == ()
     ids = {event.id for event in told}
     assert all(event.parent_event_id in {*ids, None} for event in told)
     left = told[: len(told) - cut]
-    assert bool(unfinished(left)) == (0 < cut < 9)
+    assert bool(unfinished_events(left)) == (0 < cut < 9)
 
 
 def test_the_chain_of_causes_leads_back_to_the_turn() -> None:
     bus, told = recording_bus()
     run_turn(bus)
-    assert [event.type for event in causes(told, told[-2].id)] == [
+    assert [event.type for event in cause_chain(told, told[-2].id)] == [
         *("llm.call_completed", "llm.call_started", "tool.completed", "tool.called"),
         *("llm.call_completed", "llm.call_started", "turn.started"),
     ]
-    assert [event.type for event in causes(told, told[-1].id)] == ["turn.completed", "turn.started"]
-    assert causes(told, "nobody") == ()
+    assert [event.type for event in cause_chain(told, told[-1].id)] == [
+        "turn.completed",
+        "turn.started",
+    ]
+    assert cause_chain(told, "nobody") == ()
     assert len([event for event in told if isinstance(event.payload, RouteDecided)]) == 1
 
 

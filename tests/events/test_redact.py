@@ -5,13 +5,13 @@ from msgspec import to_builtins
 
 from happenings import NAMED, PRIVATE, REFERENCE, every_event, recording_bus, run_turn
 from metis.events import Event, Redaction, aggregate, pseudonym, redact
-from metis.events.event import write
+from metis.events.event import encode_json
 
 MODES = [Redaction.PASSTHROUGH, Redaction.PSEUDONYMIZE, Redaction.REDACT_PRIVATE]
 
 
 def told(events: list[Event]) -> str:
-    return b"".join(write(event) for event in events).decode()
+    return b"".join(encode_json(event) for event in events).decode()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -22,9 +22,9 @@ from metis.events import (
     report_gaps,
     sweep_trace,
 )
-from metis.events.export import COLUMNS, csv_lines, jsonl, read_jsonl
-from metis.events.house import BusGapDetected, TraceSwept
-from metis.events.sqlite_trace import SqliteTrace
+from metis.events.export import COLUMNS, read_jsonl, write_csv, write_jsonl
+from metis.events.system_events import BusGapDetected, TraceSwept
+from metis.events.trace import SqliteTrace
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +86,7 @@ async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStor
     await store.append(events)
     cutoff = START + timedelta(seconds=20)
     old = [event for event in events if event.timestamp < cutoff]
-    audit = [event for event in old if event.kind.is_audit]
+    audit = [event for event in old if event.event_type.is_audit]
     dry = await store.sweep(before=cutoff)
     assert dry.is_dry_run
     assert dry.deleted_count == len(old) - len(audit)
@@ -126,11 +126,11 @@ async def test_what_a_crash_left_open_is_told_once(store: TraceStore) -> None:
 
 def test_exports_are_the_same_bytes_every_time() -> None:
     events = every_event()
-    lines = list(jsonl(events))
-    assert lines == list(jsonl(reversed(events)))
+    lines = list(write_jsonl(events))
+    assert lines == list(write_jsonl(reversed(events)))
     assert list(read_jsonl([*lines, b"\n"])) == events
-    table = b"".join(csv_lines(events))
-    assert table == b"".join(csv_lines(reversed(events)))
+    table = b"".join(write_csv(events))
+    assert table == b"".join(write_csv(reversed(events)))
     rows = list(csv.reader(io.StringIO(table.decode(), newline="")))
     assert tuple(rows[0]) == COLUMNS
     assert [row[0] for row in rows[1:]] == [event.id for event in events]
@@ -142,7 +142,7 @@ def test_exports_are_the_same_bytes_every_time() -> None:
 def test_a_cell_is_never_a_formula() -> None:
     bus, told = recording_bus()
     bus.emit(every_event()[0].payload, session_id="=1+1")
-    assert b",'=1+1," in b"".join(csv_lines(told))
+    assert b",'=1+1," in b"".join(write_csv(told))
 
 
 async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from metis.canonical import (
     ToolUseBlock,
 )
 from metis.canonical.errors import EncodeError, ForeignDocumentError
-from metis.interchange import Loaded
+from metis.interchange import LoadedDocument
 from metis.wire.call import AdapterOptions
 
 MARK = {"type": "ephemeral"}
@@ -31,7 +31,7 @@ EXAMPLE: list[dict[str, Any]] = [
 ]
 
 
-def loaded(*messages: Any) -> Loaded:
+def loaded(*messages: Any) -> LoadedDocument:
     """The messages as entries, after the proof that they come back as they were."""
     found = interchange.load("attocode", json.dumps(messages))
     back = interchange.dump("attocode", found.entries)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from metis import adapters, interchange
 from metis.canonical import DocumentBlock, ImageBlock, Role, validate
 from metis.canonical.errors import InvalidValueError, StoreCorruptError
-from metis.interchange.gpt2099.content import ContentStore
 from metis.interchange.gpt2099.documents import (
     MAX_BYTES,
     MEDIA_TYPES,
     UNKNOWN,
+    ContentStore,
     media_type,
-    register,
+    register_document,
 )
 from metis.wire.call import AdapterOptions
 
@@ -90,7 +90,7 @@ def test_a_registered_file_is_a_turn_and_its_bytes_are_kept(
     data = b"# Tides\n"
     (tmp_path / "tides.md").write_bytes(data)
     monkeypatch.chdir(tmp_path)
-    found = register("tides.md", contents, is_cached=True)
+    found = register_document("tides.md", contents, is_cached=True)
     assert found.hash == "sha256-" + base64.b64encode(hashlib.sha256(data).digest()).decode()
     assert contents.get(found.hash) == data
     message = found.message
@@ -126,7 +126,7 @@ def test_a_picture_is_shown_as_one_under_a_name_of_ones_own(
     tmp_path: Path, contents: ContentStore
 ) -> None:
     (tmp_path / "x").write_bytes(PNG)
-    found = register(tmp_path / "x", contents, name="harbour")
+    found = register_document(tmp_path / "x", contents, name="harbour")
     (block,) = found.message.content
     assert isinstance(block, ImageBlock)
     assert block.media_type == "image/png"
@@ -142,16 +142,16 @@ def test_no_file_is_larger_than_a_hundred_megabytes(tmp_path: Path, contents: Co
     with large.open("wb") as made:
         made.truncate(MAX_BYTES + 1)
     with pytest.raises(InvalidValueError, match="larger than 100000000 bytes"):
-        register(large, contents)
+        register_document(large, contents)
     assert not (tmp_path / "contents").exists()
     small = tmp_path / "small.txt"
     small.write_bytes(b"12345")
-    assert register(small, contents, max_bytes=5).message.content
+    assert register_document(small, contents, max_bytes=5).message.content
     with pytest.raises(InvalidValueError, match="larger than 4 bytes"):
-        register(small, contents, max_bytes=4)
+        register_document(small, contents, max_bytes=4)
     for missing in (tmp_path / "missing", tmp_path):
         with pytest.raises(InvalidValueError, match="cannot be read"):
-            register(missing, contents)
+            register_document(missing, contents)
 
 
 @pytest.mark.row("GX-05")

@@ -37,8 +37,8 @@ from metis.canonical import (
     ToolUseBlock,
 )
 from metis.canonical.errors import ForeignDocumentError
-from metis.interchange import Loaded
-from metis.interchange.gpt2099.turn_ids import is_turn_id, turn_id, turn_time
+from metis.interchange import LoadedDocument
+from metis.interchange.gpt2099.turns import is_turn_id, turn_id, turn_time
 from metis.store.entries import BookmarkEntry
 from metis.store.threads import Threads
 from metis.wire.call import AdapterOptions
@@ -61,12 +61,12 @@ def spoke(role: str, *blocks: Any) -> dict[str, Any]:
     return {"role": role, "content": list(blocks)}
 
 
-def context(*messages: Any, **options: Any) -> Loaded:
+def context(*messages: Any, **options: Any) -> LoadedDocument:
     document = {"messages": list(messages), "options": options}
     return _proved("gpt2099-context", json.dumps(document))
 
 
-def frames(*lines: dict[str, Any]) -> Loaded:
+def frames(*lines: dict[str, Any]) -> LoadedDocument:
     return _proved("gpt2099", "".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -76,7 +76,7 @@ def frame(number: int, content: Any = None, **meta: Any) -> dict[str, Any]:
     return {"topic": "gpt.turn", "id": scru128(number), "meta": stated, "content": blocks}
 
 
-def _proved(name: str, data: str) -> Loaded:
+def _proved(name: str, data: str) -> LoadedDocument:
     """The document as entries, after the proof that it comes back as it was."""
     found = interchange.load(name, data)
     back = interchange.dump(name, found.entries)
@@ -88,7 +88,7 @@ def _proved(name: str, data: str) -> Loaded:
     return found
 
 
-def threads(found: Loaded) -> Threads:
+def threads(found: LoadedDocument) -> Threads:
     return Threads(found.entries)
 
 

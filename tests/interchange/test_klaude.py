@@ -41,7 +41,7 @@ from metis.canonical import (
     ToolUseBlock,
 )
 from metis.canonical.errors import ForeignDocumentError
-from metis.interchange import Loaded
+from metis.interchange import LoadedDocument
 from metis.projection.loss import Change
 from metis.store.entries import (
     CompactionEntry,
@@ -51,7 +51,7 @@ from metis.store.entries import (
     SidecarEntry,
     TaskMetadataEntry,
 )
-from metis.store.replay import Answered, Interrupt, replay
+from metis.store.replay import Interrupt, ReplayedToolResult, replay
 from metis.store.threads import view
 from metis.wire.call import AdapterOptions
 
@@ -109,7 +109,7 @@ def seal(signature: str, **fields: Any) -> dict[str, Any]:
     return {"type": "thinking_signature", **given, **fields}
 
 
-def loaded(*lines: Any) -> Loaded:
+def loaded(*lines: Any) -> LoadedDocument:
     """The lines as entries, after the proof that they come back as they were."""
     data = klaude_bytes(list(lines))
     found = interchange.load("klaude-code", data)
@@ -119,7 +119,7 @@ def loaded(*lines: Any) -> Loaded:
     return found
 
 
-def wire(adapter: str, found: Loaded) -> bytes:
+def wire(adapter: str, found: LoadedDocument) -> bytes:
     """The request that the messages of a history make."""
     options = AdapterOptions(model="claude-sonnet-4-6")
     return adapters.get(adapter).to_wire(found.messages, (), options).body
@@ -341,7 +341,7 @@ def test_every_status_of_a_tool(status: str) -> None:
     assert outcome is not None
     assert outcome.status == OutcomeStatus(status)
     shown = list(replay(found.entries[1:]))
-    assert isinstance(shown[0], Answered)
+    assert isinstance(shown[0], ReplayedToolResult)
     assert shown[0].status == ("success" if status == "success" else "error")
     assert [type(event) for event in shown[1:]] == ([Interrupt] if status == "aborted" else [])
 

@@ -14,7 +14,7 @@ from documents import DOCUMENTS
 from metis import interchange
 from metis.canonical import MetisError, TextBlock, decode, encode, validate_session
 from metis.canonical.errors import ForeignDocumentError, UnknownFormatError
-from metis.canonical.place import join
+from metis.canonical.json_value import join_path
 from metis.store.entries import AnyEntry, KnownEntry, MessageEntry, decode_entry, encode_entry
 from strategies import Unknown, conversations, messages
 
@@ -187,10 +187,10 @@ def leaves(value: Any, path: str = "$", key: str = "") -> Iterator[tuple[str, An
     """Every text and number of a document that means something by itself, with its path."""
     if isinstance(value, dict):
         for name, inner in cast("dict[str, Any]", value).items():
-            yield from leaves(inner, join(path, name), name)
+            yield from leaves(inner, join_path(path, name), name)
     elif isinstance(value, list):
         for index, inner in enumerate(cast("list[Any]", value)):
-            yield from leaves(inner, join(path, index), key)
+            yield from leaves(inner, join_path(path, index), key)
     elif isinstance(value, str) and len(value) > 2 and not _is_idle(key, value):
         yield path, value
 

@@ -24,6 +24,7 @@ from metis.canonical.errors import (
     NetworkError,
     RateLimitError,
 )
+from metis.canonical.schema.widen import widen_schema
 from metis.interchange.gpt2099.provider import SEPARATOR, Provider
 from metis.streaming import (
     BlockAdded,
@@ -34,7 +35,6 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.tools.mcp.schema import relaxed
 from metis.wire.call import WireRequest
 
 yaml: Any = import_module("yaml")
@@ -58,7 +58,7 @@ def tools_of(case: str) -> list[ToolDefinition]:
     """The tools of a window, as a server lists them, in our form."""
     return [
         ToolDefinition(
-            tool["name"], tool["description"], relaxed(tool["inputSchema"]), SideEffects.READ
+            tool["name"], tool["description"], widen_schema(tool["inputSchema"]), SideEffects.READ
         )
         for tool in read("windows")[case].get("tools", ())
     ]

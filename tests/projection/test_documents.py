@@ -12,7 +12,7 @@ from metis.canonical import CacheHint, DocumentBlock, MediaSource, Message, Text
 from metis.canonical.blocks import ToolResultBlock
 from metis.canonical.metadata import MessageMetadata
 from metis.projection import Projection, Target, project
-from metis.projection.documents import FILLER, plain_name
+from metis.projection.media import DOCUMENT_TEXT, document_name
 
 TARGET = Target(
     adapter="toy",
@@ -100,7 +100,7 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
     assert second is not None
     assert (len(first), len(second)) == (200, 200)
     assert second.endswith(" (2)")
-    assert plain_name("") == ""
+    assert document_name("") == ""
 
 
 @pytest.mark.row("T95", "T96")
@@ -114,15 +114,15 @@ def test_a_client_of_the_target_knows_what_it_sends() -> None:
 @pytest.mark.row("T96", "T84")
 def test_words_are_put_beside_a_document_where_there_are_none() -> None:
     found = project([user(document("a"))], TARGET)
-    assert found.messages[0].content == (TextBlock(FILLER), document("a"))
+    assert found.messages[0].content == (TextBlock(DOCUMENT_TEXT), document("a"))
     assert told(found) == [("synthesised", "text", "$.content")]
-    assert FILLER.strip() == FILLER != ""
+    assert DOCUMENT_TEXT.strip() == DOCUMENT_TEXT != ""
 
 
 @pytest.mark.row("T96")
 def test_blank_words_are_no_words() -> None:
     found = project([user(" ", document("a"))], TARGET)
-    assert TextBlock(FILLER) in found.messages[0].content
+    assert TextBlock(DOCUMENT_TEXT) in found.messages[0].content
 
 
 @pytest.mark.row("T96")

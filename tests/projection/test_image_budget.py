@@ -12,8 +12,8 @@ from build import assistant, call, image, tool, tool_id, ulid, user
 from metis import adapters
 from metis.canonical import ImageBlock, Message, MessageMetadata
 from metis.projection import Target
-from metis.projection.image_budget import IMAGE_BUDGET, keep_newest_images
-from metis.projection.ledger import Ledger
+from metis.projection.images import IMAGE_BUDGET, keep_newest_images
+from metis.projection.loss import LossRecorder
 from metis.wire.call import AdapterOptions, WireRequest
 
 TARGET = Target(
@@ -43,7 +43,7 @@ def sizes(messages: list[Message]) -> list[int]:
 @pytest.mark.row("KX-12")
 def test_the_newest_pictures_stay() -> None:
     talk = numbered(*(user(f"{n}", picture(3 * MIB + 4 * n)) for n in range(3)))
-    ledger = Ledger(TARGET)
+    ledger = LossRecorder(TARGET)
     kept = keep_newest_images(talk, IMAGE_BUDGET, ledger)
     assert sizes(kept) == [3 * MIB + 4, 3 * MIB + 8]
     assert [getattr(block, "text", "") for block in kept[0].content] == ["0", NOTE]
@@ -56,7 +56,7 @@ def test_pictures_in_results_are_counted_and_left_out() -> None:
     one = call("f", tool_id(1))
     talk = numbered(user("a"), assistant(one), tool("b", picture(8), answers=one.id))
     talk += numbered(user(picture(12)))
-    ledger = Ledger(TARGET)
+    ledger = LossRecorder(TARGET)
     kept = keep_newest_images(talk, 16, ledger)
     assert NOTE in str(kept[2])
     assert [loss.path for loss in ledger.losses] == ["$.content[0].content[1]"]
@@ -66,10 +66,10 @@ def test_what_must_not_be_left_out_stays() -> None:
     own = MessageMetadata(origin="there")
     talk = [user(picture(8), metadata=own), user(replace(picture(8), critical=True))]
     talk += [user(picture(8)), user(picture(80))]
-    kept = keep_newest_images(talk, 8, Ledger(TARGET))
+    kept = keep_newest_images(talk, 8, LossRecorder(TARGET))
     assert sizes(kept) == [8, 8, 80]
     blind = replace(TARGET, user_blocks=frozenset({"text"}))
-    assert keep_newest_images(talk, 8, Ledger(blind)) == talk
+    assert keep_newest_images(talk, 8, LossRecorder(blind)) == talk
 
 
 @given(st.lists(st.integers(1, 40).map(lambda size: size * 4), min_size=1), st.integers(160, 400))
@@ -77,7 +77,7 @@ def test_what_stays_fits_is_the_newest_and_moves_in_steps(made: list[int], budge
     talk = [user(picture(size)) for size in made]
     cuts: list[int] = []
     for count in range(1, len(talk) + 1):
-        kept = sizes(keep_newest_images(talk[:count], budget, Ledger(TARGET)))
+        kept = sizes(keep_newest_images(talk[:count], budget, LossRecorder(TARGET)))
         assert sum(kept) <= budget
         assert kept == made[count - len(kept) : count]
         assert sum(kept) > budget // 2 - 160 or len(kept) == count

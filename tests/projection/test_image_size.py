@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metis.projection.image_size import image_size
+from metis.projection.images import image_size
 
 
 def coded(head: bytes) -> str:

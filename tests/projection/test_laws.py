@@ -25,8 +25,8 @@ from metis.canonical import (
 )
 from metis.canonical.blocks import RedactedThinkingBlock
 from metis.projection import Loss, Target, project
-from metis.projection.calls import wire_name
-from metis.projection.project import project_carefully
+from metis.projection.pipeline import project_by_rules
+from metis.projection.tool_calls import wire_tool_name
 from strategies import Unknown, blocks, conversations
 
 LOOSE = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -118,7 +118,7 @@ def faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
         if "" in waiting or len(set(waiting)) != len(waiting) or seen & set(waiting):
             yield f"ids {waiting}"
         seen |= set(waiting)
-        if any(wire_name(call.name, target.tool_name_length) != call.name for call in calls):
+        if any(wire_tool_name(call.name, target.tool_name_length) != call.name for call in calls):
             yield "a name"
         yield from misplaced(message.role, message.content, target)
     if waiting:
@@ -232,7 +232,7 @@ def test_a_quick_look_and_a_careful_one_lead_to_the_same(
     signature: str, messages: list[Message], target: Target
 ) -> None:
     target = replace(target, call_signature=signature)
-    quick, careful = project(messages, target), project_carefully(messages, target)
+    quick, careful = project(messages, target), project_by_rules(messages, target)
     assert list(quick.messages) == list(careful.messages)
     assert sorted(map(str, quick.losses)) == sorted(map(str, careful.losses))
-    assert quick.calls == careful.calls
+    assert quick.call_ids == careful.call_ids

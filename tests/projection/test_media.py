@@ -18,8 +18,8 @@ from metis.canonical import (
 )
 from metis.canonical.errors import CriticalLossError
 from metis.projection import Projection, Target, project
-from metis.projection.frame import OPENING
-from metis.projection.media import is_base64, sniffed
+from metis.projection.media import is_base64, sniff_media_type
+from metis.projection.message_order import OPENING_TEXT
 
 TARGET = Target(
     adapter="toy",
@@ -48,7 +48,7 @@ def told(projection: Projection) -> list[tuple[str, str, str]]:
 @pytest.mark.row("T89")
 @pytest.mark.parametrize("kind", HEADS)
 def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
-    assert sniffed(picture(kind)) == kind
+    assert sniff_media_type(picture(kind)) == kind
     right = image(picture(kind), media_type=kind)
     assert project([user(right)], TARGET).losses == []
     wrong = replace(right, media_type="image/bmp")
@@ -63,7 +63,7 @@ def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
         ("altered", "image", "$.content[0]"),
         ("altered", "image", "$.content[0].content[0]"),
     ]
-    assert sniffed("aWY=") is sniffed("?") is None
+    assert sniff_media_type("aWY=") is sniff_media_type("?") is None
 
 
 @pytest.mark.row("T94")
@@ -148,7 +148,7 @@ def test_a_conversation_begins_with_a_user_where_it_must() -> None:
     projection = project(given, STRICT)
     roles = [message.role for message in projection.messages]
     assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER]
-    assert projection.messages[1].content == (TextBlock(OPENING),)
+    assert projection.messages[1].content == (TextBlock(OPENING_TEXT),)
     assert told(projection) == [("synthesised", "text", "$")]
     alone = project(given[:1], STRICT)
     assert projection.messages[:2] == alone.messages

@@ -14,8 +14,10 @@ import pytest
 from build import assistant, call, image, text, tool, tool_id, user
 from metis import adapters
 from metis.canonical import ImageBlock, Message
-from metis.projection.image_size import image_size
-from metis.projection.scaling import _scaled  # pyright: ignore[reportPrivateUsage] - its memory
+from metis.projection.images import (
+    _scaled,  # pyright: ignore[reportPrivateUsage] - its memory
+    image_size,
+)
 
 ADAPTER = adapters.get("anthropic")
 

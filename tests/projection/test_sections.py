@@ -10,7 +10,7 @@ from judges import complaints
 from metis import adapters
 from metis.canonical import Message, TextBlock, validate
 from metis.catalog import catalog
-from metis.projection.sections import Boundary, Section, sectioned
+from metis.projection.cache_marks import Boundary, Section, system_message
 from metis.wire.call import AdapterOptions
 
 WORDS = "You have these tools and know how to use each of them. " * 400
@@ -30,7 +30,7 @@ CLAUDE = next(
 
 
 def made(*sections: Section, **fields: Any) -> Message:
-    return sectioned(sections, SESSION, NOW, **fields)
+    return system_message(sections, SESSION, NOW, **fields)
 
 
 def marks(message: Message) -> list[str]:

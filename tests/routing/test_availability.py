@@ -42,18 +42,18 @@ def health(clock: Clock) -> Availability:
 
 def fail(health: Availability, model: str, times: int, error: ProviderError = DOWN) -> None:
     for _ in range(times):
-        health.failed(model, error)
+        health.record_failure(model, error)
 
 
 def test_five_failures_in_a_row_take_a_model_down(health: Availability, clock: Clock) -> None:
     fail(health, "a:x", 4)
     assert health.outage("a:x") is None
-    (began,) = health.failed("a:x", RateLimitError("slow"))
+    (began,) = health.record_failure("a:x", RateLimitError("slow"))
     assert began.scope == "model"
     assert health.outage("a:x") == began
     assert health.outage("a:y") is None
     assert "only this model" in str(began)
-    assert health.failed("a:x", DOWN) == (), "an outage begins once"
+    assert health.record_failure("a:x", DOWN) == (), "an outage begins once"
 
 
 def test_failures_long_ago_or_before_a_success_do_not_count(
@@ -63,7 +63,7 @@ def test_failures_long_ago_or_before_a_success_do_not_count(
     clock.go(121)
     fail(health, "a:x", 4)
     assert health.outage("a:x") is None
-    assert health.succeeded("a:x") == ()
+    assert health.record_success("a:x") == ()
     fail(health, "a:x", 4)
     assert health.outage("a:x") is None
 
@@ -88,31 +88,31 @@ def test_models_that_went_down_long_ago_do_not_count(health: Availability, clock
 
 
 def test_a_refused_key_takes_the_provider_down_at_once(health: Availability) -> None:
-    (began,) = health.failed("a:x", AuthenticationError("no", status=401))
+    (began,) = health.record_failure("a:x", AuthenticationError("no", status=401))
     assert (began.scope, began.models) == ("provider", ("a:x",))
     assert health.outage("a:y") == began
 
 
 def test_what_may_be_mended_on_this_side_can_be_lifted(health: Availability) -> None:
-    (began,) = health.failed("a:x", AuthenticationError("no", status=401))
-    assert health.lifted("b:x") == ()
-    assert health.lifted("a:y") == (began,)
+    (began,) = health.record_failure("a:x", AuthenticationError("no", status=401))
+    assert health.clear_local_fault("b:x") == ()
+    assert health.clear_local_fault("a:y") == (began,)
     assert health.outage("a:x") is None
-    assert health.failed("a:x", AuthenticationError("no", status=401))
+    assert health.record_failure("a:x", AuthenticationError("no", status=401))
     fail(health, "b:x", 5)
-    assert health.lifted("b:x") == ()
+    assert health.clear_local_fault("b:x") == ()
     assert health.outage("b:x") is not None
 
 
 def test_two_network_errors_in_half_a_minute_take_the_provider_down(
     health: Availability, clock: Clock
 ) -> None:
-    health.failed("a:x", NetworkError("cut"))
+    health.record_failure("a:x", NetworkError("cut"))
     clock.go(31)
-    health.failed("a:x", NetworkError("cut"))
+    health.record_failure("a:x", NetworkError("cut"))
     assert health.outage("a:x") is None
     clock.go(30)
-    (began,) = health.failed("a:y", NetworkError("cut"))
+    (began,) = health.record_failure("a:y", NetworkError("cut"))
     assert began.reason == "it cannot be reached"
 
 
@@ -126,13 +126,13 @@ def test_a_success_clears_the_model_the_provider_and_the_network(
     health: Availability, clock: Clock
 ) -> None:
     fail(health, "a:x", 5, OtherProviderError("odd"))
-    health.failed("a:y", AuthenticationError("no"))
-    assert {outage.scope for outage in health.succeeded("a:x")} == {"model", "provider"}
+    health.record_failure("a:y", AuthenticationError("no"))
+    assert {outage.scope for outage in health.record_success("a:x")} == {"model", "provider"}
     assert health.outage("a:x") is None
     assert health.outage("a:y") is None
-    health.failed("a:x", NetworkError("cut"))
-    health.succeeded("a:x")
-    health.failed("a:x", NetworkError("cut"))
+    health.record_failure("a:x", NetworkError("cut"))
+    health.record_success("a:x")
+    health.record_failure("a:x", NetworkError("cut"))
     assert health.outage("a:x") is None
 
 
@@ -142,13 +142,13 @@ def test_after_five_minutes_of_rest_a_model_is_tried_again(
     fail(health, "a:x", 5)
     clock.go(299)
     assert health.outage("a:x") is not None
-    assert health.lapsed() == ()
-    health.failed("a:x", DOWN)
+    assert health.clear_expired() == ()
+    health.record_failure("a:x", DOWN)
     clock.go(299)
     assert health.outage("a:x") is not None, "each attempt starts the rest anew"
     clock.go(1)
     assert health.outage("a:x") is None
-    assert [outage.models for outage in health.lapsed()] == [("a:x",)]
-    assert health.lapsed() == ()
+    assert [outage.models for outage in health.clear_expired()] == [("a:x",)]
+    assert health.clear_expired() == ()
     fail(health, "a:x", 4)
     assert health.outage("a:x") is None

@@ -12,7 +12,7 @@ from metis.canonical import SideEffects
 from metis.canonical.errors import InvalidValueError, RoutingPolicyError
 from metis.catalog import catalog
 from metis.routing import (
-    PLACE,
+    RULES_PATH,
     Policy,
     RulesFile,
     Scope,
@@ -327,7 +327,7 @@ def write(path: Path, text: str, at: int) -> None:
 
 
 def test_a_changed_file_holds_from_the_next_turn_on(tmp_path: Path) -> None:
-    path = tmp_path / PLACE
+    path = tmp_path / RULES_PATH
     fallback = Policy(common=Scope(default=OPUS))
     rules = RulesFile(path, catalog(), fallback=fallback)
     assert rules.read().policy is fallback
@@ -342,7 +342,7 @@ def test_a_changed_file_holds_from_the_next_turn_on(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_leaves_the_last_good_rules_in_force(tmp_path: Path) -> None:
-    path = tmp_path / PLACE
+    path = tmp_path / RULES_PATH
     rules = RulesFile(path, catalog())
     write(path, 'schema_version = 1\nglobal_default = "haiku"', 1)
     assert rules.read().problem is None
@@ -359,5 +359,5 @@ def test_a_broken_file_leaves_the_last_good_rules_in_force(tmp_path: Path) -> No
 
 
 def test_a_folder_in_the_place_of_the_file_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / PLACE).mkdir(parents=True)
-    assert "cannot be read" in str(RulesFile(tmp_path / PLACE, catalog()).read().problem)
+    (tmp_path / RULES_PATH).mkdir(parents=True)
+    assert "cannot be read" in str(RulesFile(tmp_path / RULES_PATH, catalog()).read().problem)

@@ -34,7 +34,7 @@ from metis.canonical import (
     UnknownBlock,
 )
 from metis.canonical.ids import is_ulid
-from metis.canonical.tool_schema import FORMATS, KEYWORDS, TYPES
+from metis.canonical.schema.subset import FORMATS, KEYWORDS, TYPES
 from metis.streaming import (
     BlockAdded,
     MessageComplete,

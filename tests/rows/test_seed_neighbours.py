@@ -109,7 +109,7 @@ class Watched(list[Message]):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_writer_takes_messages_one_by_one_and_looks_at_each_once(protocol: str) -> None:
     """The boundaries are those of the list: nothing has to be grouped before it is written."""
-    whole, single, options = CODECS[protocol].turns(), CODECS[protocol].turns(), CLAUDE
+    whole, single, options = CODECS[protocol].history(), CODECS[protocol].history(), CLAUDE
     turns = Watched(TALK)
     whole.add(turns)
     assert turns.walks == (0 if protocol == "openai_responses" else 1)  # taken over unread there
@@ -308,7 +308,7 @@ def test_one_function_writes_tools_for_all_hosts(monkeypatch: pytest.MonkeyPatch
 
     assert tools_of("openai") == tools_of("openrouter")
     assert tools_of("openai")[0]["function"]["parameters"] == schema
-    monkeypatch.setattr("metis.wire.functions.encode_functions", other)
+    monkeypatch.setattr("metis.wire.function_tools.encode_functions", other)
     for name in ("openai", "openrouter"):
         assert [each["function"]["name"] for each in tools_of(name)] == ["f_patched"]
 

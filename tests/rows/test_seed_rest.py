@@ -30,7 +30,7 @@ def hinted(message: Message) -> Message:
         "metis.events",
         "metis.streaming",
         "metis.routing",
-        "metis.session.skills",
+        "metis.session.prompt",
     ],
 )
 def test_everything_that_the_text_refers_to_has_a_module(name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from metis.canonical import SideEffects, ToolDefinition
 from metis.session import Options, Session, TurnEvent
 from metis.tools import Registry, ToolContext, ToolOutput
-from metis.tools.tool import said
+from metis.tools.tool import text_output
 from metis.transport import Retry
 from session.fake import Fake
 
@@ -33,7 +33,7 @@ class ReadFile:
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         del context
         self.ran.append(arguments)
-        return said(f"contents of {arguments['path']}")
+        return text_output(f"contents of {arguments['path']}")
 
     def cancel(self) -> bool:
         return False

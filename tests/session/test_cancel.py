@@ -12,7 +12,7 @@ from metis.canonical import (
     new_tool_use_id,
 )
 from metis.session import Metis, Stored, TurnEnded
-from metis.session.finishing import finished
+from metis.session.conversation import run_to_completion
 from metis.streaming import TextDelta
 from session.fake import Fake, Say, say, serving
 from session.faults import check_whole
@@ -82,7 +82,7 @@ async def test_closing_ends_what_still_runs(url: str) -> None:
                 if isinstance(event, TextDelta):
                     break
         async with Metis(url, options(fake)) as m:
-            assert m.store.recovered == []
+            assert m.store.recoveries == []
             check_whole(await m.store.messages(session.id))
         await turn.aclose()
 
@@ -106,7 +106,7 @@ async def test_finished_work_is_done_though_cancelled() -> None:
         await asyncio.sleep(0.01)
         done.set()
 
-    task = asyncio.create_task(finished(work()))
+    task = asyncio.create_task(run_to_completion(work()))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.sleep(0)

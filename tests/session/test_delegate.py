@@ -17,9 +17,9 @@ from metis.canonical import (
 )
 from metis.canonical.errors import BudgetExceededError
 from metis.events import Bus, Event, cause_faults
-from metis.events.house import DelegateCompleted, DelegateFailed, DelegateStarted
+from metis.events.system_events import DelegateCompleted, DelegateFailed, DelegateStarted
 from metis.session import Budget, Metis, Session, ToolStarted
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.store.entries import SidecarEntry
 from session.fake import Fake, Say, say, serving
 from session.kit import options
@@ -42,7 +42,7 @@ def listening() -> tuple[Bus, list[Event]]:
 
 def result(session: Session) -> tuple[str, bool]:
     results = [b for m in session.messages for b in m.content if isinstance(b, ToolResultBlock)]
-    return words_of(results[-1].content).strip(), results[-1].is_error
+    return text_of(results[-1].content).strip(), results[-1].is_error
 
 
 async def test_a_worker_answers_with_the_model_of_its_tier(url: str) -> None:

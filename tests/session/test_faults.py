@@ -14,7 +14,7 @@ import metis
 from metis.canonical.errors import MetisError
 from metis.session import Metis, Session, ToolStarted
 from metis.sim import Script, Simulator
-from metis.sim.call import Settings
+from metis.sim.request import Settings
 from session.faults import ALL, MODELS, check_goes_on, check_whole, options_for, run_with
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def test_a_fault_at_any_wait_leaves_a_session_that_goes_on(
                 came_so_far = await run_with(session, WORDS, at, fault)
                 assert not session.is_running
             async with Metis(url, options) as m:
-                assert m.store.recovered == []
+                assert m.store.recoveries == []
                 await check_goes_on(m, session.id, at // STEPS)
                 assert await m.store.check() == []
             at += 1 if ALL else 2 * STEPS

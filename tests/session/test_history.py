@@ -21,10 +21,10 @@ from metis.canonical.errors import (
 )
 from metis.events import Bus, Event
 from metis.events.analytics import cost_by
-from metis.events.house import FeedbackExplicit
-from metis.events.work import SessionCompacted, SessionRewound
+from metis.events.system_events import FeedbackExplicit
+from metis.events.turn_events import SessionCompacted, SessionRewound
 from metis.session import Budget, Metis, ModelUse, Session, TurnEnded
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
 from session.faults import MODELS, options_for
@@ -45,7 +45,7 @@ def reading() -> list[Say]:
 
 
 def said(session: Session) -> list[str]:
-    return [words_of(message.content).strip() for message in session.messages]
+    return [text_of(message.content).strip() for message in session.messages]
 
 
 async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> None:
@@ -57,7 +57,7 @@ async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> No
         await session.ask("first")
         await session.ask("second")
         assert [span.number for span in session.turns] == [1, 2]
-        assert len(session.turns[1].rest) == 4
+        assert len(session.turns[1].following) == 4
         assert await session.undo() == (TextBlock("second"),)
         assert said(session) == ["Be short.", "first", "one"]
         await session.ask("third")
@@ -205,7 +205,7 @@ async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> 
         before = session.context()
         assert before is not None
         assert before.model == SONNET
-        assert 0 < before.part < 0.01
+        assert 0 < before.share < 0.01
         assert await session.compact() == 2
         assert said(session)[1:] == ["second", "two"]
         assert "the gist" in said(session)[0]

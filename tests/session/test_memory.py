@@ -7,15 +7,15 @@ import pytest
 
 from metis.canonical import SideEffects, ToolResultBlock, ToolUseBlock, new_tool_use_id
 from metis.events import Bus, Event
-from metis.events.event import write
-from metis.events.house import MemoryEviction, MemoryUpdated, SkillLoaded
+from metis.events.event import encode_json
+from metis.events.system_events import MemoryEviction, MemoryUpdated, SkillLoaded
 from metis.session import Metis, Session
-from metis.session.facts import words_of
-from metis.session.memory import FILES
+from metis.session.prompt import MEMORY_FILES
+from metis.session.state import text_of
 from metis.tools import Confirmation, Registry, Rule
 from session.fake import Fake, Say, say, serving
 from session.kit import ReadFile, options
-from session.test_told import WriteFile
+from session.test_bus_events import WriteFile
 
 pytestmark = pytest.mark.anyio
 ALLOW = Confirmation(rules={SideEffects.WRITE: Rule.AUTO})
@@ -28,13 +28,13 @@ def calling(tool: str, /, **arguments: str) -> list[Say]:
 
 def last_result(session: Session) -> tuple[str, bool]:
     results = [b for m in session.messages for b in m.content if isinstance(b, ToolResultBlock)]
-    return words_of(results[-1].content), results[-1].is_error
+    return text_of(results[-1].content), results[-1].is_error
 
 
 async def test_models_add_replace_and_consolidate_within_bounds(url: str, tmp_path: Path) -> None:
     bus, heard = Bus(), list[Event]()
     bus.subscribe_fast(heard.append, name="test")
-    soft, hard = FILES["MEMORY.md"].soft, FILES["MEMORY.md"].hard
+    soft, hard = MEMORY_FILES["MEMORY.md"].soft, MEMORY_FILES["MEMORY.md"].hard
     script = [
         *calling("memory_add", file="MEMORY.md", text="Likes tea."),
         *calling("memory_add", file="MEMORY.md", text="Uses tabs."),
@@ -67,13 +67,13 @@ async def test_models_add_replace_and_consolidate_within_bounds(url: str, tmp_pa
         await session.ask("eight")
         assert last_result(session)[1]
         other = await m.session(model="sonnet")
-        assert "Likes coffee, uses tabs." in words_of(other.messages[0].content)
+        assert "Likes coffee, uses tabs." in text_of(other.messages[0].content)
     assert sorted(each.name for each in home.iterdir()) == ["MEMORY.md"]
     told = [each.payload for each in heard if isinstance(each.payload, MemoryUpdated)]
     assert [each.operation for each in told] == ["add", "add", "replace", "add", "consolidate"]
     assert all(a.hash_after == b.hash_before for a, b in pairwise(told))
     assert len([each for each in heard if isinstance(each.payload, MemoryEviction)]) == 1
-    assert b"coffee" not in b"".join(map(write, heard))
+    assert b"coffee" not in b"".join(map(encode_json, heard))
 
 
 async def test_a_skill_is_listed_and_its_text_is_loaded_by_a_tool(url: str, tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ async def test_a_skill_is_listed_and_its_text_is_loaded_by_a_tool(url: str, tmp_
     given = {"workspace": work, "home": home, "bus": bus}
     async with serving(Fake(*script)) as fake, Metis(url, options(fake, **given)) as m:
         session = await m.session(model="sonnet")
-        assert "- deploy: ships it" in words_of(session.messages[0].content)
-        assert "mail" not in words_of(session.messages[0].content)
+        assert "- deploy: ships it" in text_of(session.messages[0].content)
+        assert "mail" not in text_of(session.messages[0].content)
         await session.ask("deploy it")
         assert last_result(session) == ("Ship it by mail.", False)
         await session.ask("more")

@@ -4,7 +4,7 @@ import pytest
 
 from metis.canonical.errors import NetworkError
 from metis.session import Metis, Options
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.transport import Retry
 from session.fake import Fake, say, serving
 from session.kit import SONNET
@@ -32,7 +32,7 @@ async def test_a_proxy_of_the_environment_carries_requests(
             session = await m.session(model=SONNET)
             answer = await session.ask("hello")
             assert answer is not None
-            assert words_of(answer.content).strip() == "from afar"
+            assert text_of(answer.content).strip() == "from afar"
         (headers,) = fake.headers
         assert headers["host"] == "provider.example"
 

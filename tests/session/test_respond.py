@@ -6,7 +6,7 @@ from build import text
 from metis.canonical import Role, validate_session
 from metis.canonical.errors import NoTurnError, ServerError
 from metis.session import Metis, TurnEnded
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from session.fake import Fake, say, serving
 from session.kit import SONNET, options
 
@@ -38,7 +38,7 @@ async def test_an_answer_goes_on_from_the_last_turn(url: str) -> None:
         events = [event async for event in session.respond(model="openai:gpt-5")]
         assert isinstance(events[-1], TurnEnded)
         assert events[-1].message is not None
-        assert words_of(events[-1].message.content).strip() == "here I am"
+        assert text_of(events[-1].message.content).strip() == "here I am"
         assert [each.role for each in session.messages] == [Role.USER, Role.ASSISTANT]
         assert session.messages[-1].metadata.model == "openai:gpt-5"
         with pytest.raises(NoTurnError):

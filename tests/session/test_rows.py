@@ -12,16 +12,16 @@ from metis.canonical import Role, ToolResultBlock, new_tool_use_id, validate_ses
 from metis.canonical.errors import ServerError
 from metis.canonical.metadata import OutcomeStatus
 from metis.session import CallFailed, Metis, Stored, TurnEnded
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.store.entries import MessageEntry
 from metis.streaming import TextDelta, ThinkingDelta, ToolUseStart
 from metis.tools import Answer, Confirmation, Question, Registry, ToolContext, ToolOutput, Verdict
-from metis.tools.tool import said
+from metis.tools.tool import text_output
 from metis.transport import Retry
 from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
 from session.kit import GPT, SONNET, ReadFile, events_of, options
-from session.test_told import WriteFile
+from session.test_bus_events import WriteFile
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ async def test_what_streams_is_told_and_only_messages_are_stored(url: str) -> No
     assert messages[1:] == told
     words = "".join(e.text for e in events if isinstance(e, TextDelta))
     assert words == "".join(
-        words_of(each.content) for each in messages if each.role.value == "assistant"
+        text_of(each.content) for each in messages if each.role.value == "assistant"
     )
     assert [dict(each) for each in ReadFile.ran] == [{"path": "a"}]
     assert isinstance(events[-1], TurnEnded)
@@ -57,7 +57,9 @@ class Lookup(ReadFile):
     """A tool with a value for programs and another for screens."""
 
     async def execute(self, arguments: object, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - the same for all
-        return said("three", value={"count": 3}, ui={"shown": True}, files_modified=("a.txt",))
+        return text_output(
+            "three", value={"count": 3}, ui={"shown": True}, files_modified=("a.txt",)
+        )
 
 
 @pytest.mark.row("K-120", "K-121", "K-122")
@@ -75,7 +77,7 @@ async def test_the_payload_of_a_tool_is_stored_as_a_result_with_its_facts(url: s
     assert isinstance(block, ToolResultBlock)
     assert outcome is not None
     assert block.tool_use_id == result.metadata.parent_tool_use_id == own
-    assert words_of(block.content) == "three"
+    assert text_of(block.content) == "three"
     assert (outcome.status, outcome.tool_name) == (OutcomeStatus.SUCCESS, "read_file")
     assert (outcome.value, outcome.ui) == ({"count": 3}, {"shown": True})
     assert outcome.side_effects == ({"kind": "write", "path": "a.txt"},)
@@ -115,7 +117,7 @@ async def test_every_answer_to_a_question_leaves_a_valid_thread(url: str, path: 
     for result in results:
         assert isinstance(result, ToolResultBlock)
         assert result.is_error == path.startswith("no")
-        assert ("use the other file" in words_of(result.content)) == (path == "no with words")
+        assert ("use the other file" in text_of(result.content)) == (path == "no with words")
 
 
 class Watched(Fake):

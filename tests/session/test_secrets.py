@@ -11,10 +11,9 @@ from build import call, thinking
 from metis.canonical import SideEffects, ToolUseBlock, new_tool_use_id
 from metis.canonical.errors import MetisError
 from metis.events import Bus, Event, EventQuery, MemoryTrace, Sensitivity
-from metis.events.event import write
-from metis.events.export import csv_lines, jsonl
-from metis.events.otel import otlp_json
-from metis.events.sqlite_trace import SqliteTrace
+from metis.events.event import encode_json
+from metis.events.export import otlp_json, write_csv, write_jsonl
+from metis.events.trace import SqliteTrace
 from metis.session import Metis
 from metis.tools import Confirmation, Registry, Rule
 from metis.tools.builtin import BUILTINS
@@ -91,8 +90,8 @@ async def test_a_key_is_in_no_log_event_trace_export_error_or_file(
     await on_disk.append(heard)
     on_disk.close()
     assert len(errors) > 4
-    told = [caplog.text, *errors, *lines, *(write(event).decode() for event in heard)]
-    told += [line.decode() for line in (*jsonl(kept), *csv_lines(kept), otlp_json(kept))]
+    told = [caplog.text, *errors, *lines, *(encode_json(event).decode() for event in heard)]
+    told += [line.decode() for line in (*write_jsonl(kept), *write_csv(kept), otlp_json(kept))]
     told += [str(vars(record)) for record in caplog.records]
     assert not [text for text in told if CANARY in text]
     assert files_with(CANARY, tmp_path) == []
@@ -106,7 +105,7 @@ async def test_what_was_said_is_in_no_event_and_no_log(
     types = {event.type for event in heard}
     assert types >= {"session.compacted", "tool.input_invalid", "turn.failed", "llm.call_failed"}
     for event in heard:
-        text = write(event).decode()
+        text = encode_json(event).decode()
         found = [word for word in WORDS if word in text]
         assert not found, (event.type, found)
         if event.sensitivity is not Sensitivity.PRIVATE:

@@ -18,7 +18,7 @@ from metis.canonical import (
 )
 from metis.canonical.errors import SwapRefusedError
 from metis.session import Metis, Session
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.store.entries import MessageEntry
 from metis.streaming import (
     MessageComplete,
@@ -70,7 +70,7 @@ async def test_calls_are_taken_from_the_parts_of_an_answer_and_results_go_back(u
     assert result.content == (text("contents of b.txt"),)
     assert [message.role for message in fake.asked[1].messages] == ["user", "assistant", "tool"]
     assert answer is not None
-    assert words_of(answer.content).strip() == "it says b"
+    assert text_of(answer.content).strip() == "it says b"
     assert validate_session(stored) == []
 
 

@@ -28,9 +28,9 @@ from metis.canonical import (
 )
 from metis.canonical.errors import RateLimitError, TurnLimitError
 from metis.session import Metis, Options, Session, Stored, TurnEnded
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.tools import Registry, ToolContext, ToolOutput
-from metis.tools.tool import said
+from metis.tools.tool import text_output
 from metis.transport import Retry
 from metis.wire.call import AdapterOptions, ToolChoice
 from session.kit import events_of
@@ -70,7 +70,7 @@ class Weather:
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         del context
-        return said(f"rain in {arguments['place']}")
+        return text_output(f"rain in {arguments['place']}")
 
     def cancel(self) -> bool:
         return False
@@ -146,7 +146,7 @@ async def test_a_session_runs_its_tools_with_aimock(url: str, aimock: str, model
         session = await m.session(model=model)
         answer = await session.ask("Is it raining in Bergen?")
         assert answer is not None
-        assert words_of(answer.content) == "Yes: take a coat with you."
+        assert text_of(answer.content) == "Yes: take a coat with you."
         other = await m.session(model=model)
         await other.ask("Bergen and Oslo?")
         assert [each.role for each in other.messages] == [
@@ -170,10 +170,10 @@ async def test_a_session_goes_from_protocol_to_protocol_with_aimock(url: str, ai
             await session.swap(model)
             answer = await session.ask("What is 17 times 23?")
             assert answer is not None
-            assert "391" in words_of(answer.content)
+            assert "391" in text_of(answer.content)
             greeted = await session.ask("Hello")
             assert greeted is not None
-            assert words_of(greeted.content) == "Good morning 🦉, and a calm sea."
+            assert text_of(greeted.content) == "Good morning 🦉, and a calm sea."
         stored = await m.store.messages(session.id)
         assert validate_session(stored) == []
         assert await m.store.check() == []
@@ -244,7 +244,7 @@ async def test_what_llama_calls_is_run_and_goes_on_in_every_protocol(
         assert (asked.role, called.role, answered.role) == (Role.USER, Role.ASSISTANT, Role.TOOL)
         (result,) = answered.content
         assert isinstance(result, ToolResultBlock)
-        assert words_of(result.content) in ("rain in Bergen", "rain in Oslo")
+        assert text_of(result.content) in ("rain in Bergen", "rain in Oslo")
     async with Metis(url, llama_options(llama)) as m:
         again = await m.resume(session.id)
         await check_answers(again, (*TINY, *reversed(TINY)), "the lamp")
@@ -261,12 +261,12 @@ async def test_a_session_goes_from_llama_to_aimock_and_back(
         session = await m.session(model=FIVE[0])
         answer = await session.ask("Is it raining in Bergen?")
         assert answer is not None
-        assert words_of(answer.content) == "Yes: take a coat with you."
+        assert text_of(answer.content) == "Yes: take a coat with you."
         await check_answers(session, TINY[:2], "the lamp")
         await session.swap(FIVE[0])
         greeted = await session.ask("Hello")
         assert greeted is not None
-        assert words_of(greeted.content) == "Good morning 🦉, and a calm sea."
+        assert text_of(greeted.content) == "Good morning 🦉, and a calm sea."
         await check_answers(session, TINY[:2], "the lamp")
         assert validate_session(await m.store.messages(session.id)) == []
         assert await m.store.check() == []

@@ -37,7 +37,7 @@ from metis.session import (
     TurnEnded,
     Warned,
 )
-from metis.session.facts import words_of
+from metis.session.state import text_of
 from metis.streaming import TextDelta
 from session.fake import Fake, Say, say, serving
 from session.kit import GPT, SONNET, ReadFile, events_of, options
@@ -102,7 +102,7 @@ async def test_a_session_of_a_model_that_is_gone_is_read_and_goes_on_with_anothe
         await session.swap("sonnet")
         answer = await session.ask("and you?")
     assert answer is not None
-    assert words_of(answer.content) == "here I am "
+    assert text_of(answer.content) == "here I am "
 
 
 @pytest.mark.row("M-239", "M-240", "M-241", "M-242", "M-243", "M-244")
@@ -114,7 +114,7 @@ async def test_a_tool_round_trip_and_a_swap_to_another_provider(url: str) -> Non
         await session.ask("Summarize README.md")
         assert [dict(each) for each in ReadFile.ran] == [{"path": "README.md"}]
         found = session.preview_swap("openai:gpt-5")
-        assert (found.fits, found.dropped, found.kept) == (True, (), ())
+        assert (found.fits, found.dropped, found.sealed) == (True, (), ())
         await session.swap("openai:gpt-5")
         events = await events_of(session, "What about the LICENSE file?")
         stored = await m.store.messages(session.id)
@@ -158,7 +158,7 @@ async def test_thoughts_are_told_as_kept_for_the_way_back_and_go_back(
             found = session.preview_swap(GPT)
         assert not caplog.records
         assert found.fits
-        assert [loss.block_type for loss in found.kept] == ["thinking"]
+        assert [loss.block_type for loss in found.sealed] == ["thinking"]
         assert found.dropped == ()
         await session.swap(GPT)
         first = await events_of(session, "and now?")
@@ -345,7 +345,7 @@ async def test_a_full_window_is_summed_up_and_the_turn_goes_on(url: str) -> None
         events = await events_of(session, "go on")
         assert [e.code for e in events if isinstance(e, Warned)] == ["compacted"]
         shown = session.messages
-        assert "the gist" in words_of(shown[0].content)
+        assert "the gist" in text_of(shown[0].content)
         assert len(await m.store.messages(session.id)) == 6
         assert session.cost().total_usd == 4 * ONE
         own = session.id

@@ -50,7 +50,7 @@ async def test_a_model_that_does_not_stream_is_asked_for_the_whole_answer(
             again = await events_of(session, "sim: 529 0 x1")
             assert [type(each) for each in again].count(CallFailed) == 1
             check_whole(await m.store.messages(session.id))
-        assert not any(json.loads(asked.body).get("stream") for asked, _ in sim.service.seen)
+        assert not any(json.loads(asked.body).get("stream") for asked, _ in sim.service.exchanges)
 
 
 @pytest.mark.row("M-210")
@@ -60,7 +60,7 @@ async def test_the_arguments_of_a_call_come_whole_where_they_are_not_streamed(
 ) -> None:
     async with Simulator() as sim, Metis(url, options_for(sim.base_url)) as m:
         usual = await events_of(await m.session(model=model), "Read a.txt")
-        known = m.models.served(model).adapter.capabilities(model)
+        known = m.models.get(model).adapter.capabilities(model)
         less = replace(known, supports_streaming_tool_calls=False)
 
         def capabilities(_adapter: Adapter, _model: str) -> AdapterCapabilities:

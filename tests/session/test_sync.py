@@ -48,7 +48,7 @@ def test_a_session_without_async_goes_back_and_tells_what_it_knows(url: str) -> 
         session = m.session(model="sonnet")
         session.ask("say one")
         session.ask("say two")
-        start = session.turns[0].question.id
+        start = session.turns[0].prompt.id
         used, why = session.context(), session.why()
         assert used is not None
         assert used.tokens > 0

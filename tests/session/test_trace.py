@@ -4,7 +4,7 @@ from build import call, image, text
 from metis.canonical import new_tool_use_id
 from metis.canonical.errors import SwapRefusedError
 from metis.events import Bus, Event, cause_faults
-from metis.events.event import write
+from metis.events.event import encode_json
 from metis.session import Metis
 from session.fake import Fake, say, serving
 from session.kit import events_of, options
@@ -43,7 +43,7 @@ async def test_a_turn_is_told_in_order_with_its_causes_and_without_its_words(url
         "turn.completed",
     ]
     assert list(cause_faults(heard)) == []
-    told = b"".join(map(write, heard))
+    told = b"".join(map(encode_json, heard))
     for secret in (b"xyzzy", b"frotz", b"plugh", CANARY.encode()):
         assert secret not in told
 
@@ -78,5 +78,5 @@ async def test_a_call_that_fails_is_told_once_and_ends_the_turn(url: str) -> Non
         "llm.call_failed",
         "turn.failed",
     ]
-    assert b"frotz" not in b"".join(map(write, heard))
+    assert b"frotz" not in b"".join(map(encode_json, heard))
     assert list(cause_faults(heard)) == []

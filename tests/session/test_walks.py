@@ -28,9 +28,9 @@ from metis.canonical import (
 )
 from metis.canonical.errors import SwapRefusedError
 from metis.session import Lost, Metis, Preview, Session, SessionCost, TurnEnded, TurnEvent, Warned
-from metis.session.conversation import usage_in
+from metis.session.conversation import recorded_usage
 from metis.sim import Simulator
-from metis.sim.call import Settings
+from metis.sim.request import Settings
 from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry
 from metis.streaming import TextDelta
 from metis.wire.call import AdapterOptions
@@ -110,11 +110,11 @@ class Walk:
     async def check_preview(self, model: str, found: Preview) -> None:
         """What the next turn tells as lost, the preview knew, and nothing is lost in silence."""
         lost = await self.say("say all is well")
-        losses = (*found.dropped, *found.altered, *found.kept)
+        losses = (*found.dropped, *found.altered, *found.sealed)
         known = {(loss.message_id, loss.path) for loss in losses}
         new = lost - known - self.lost.get(model, set())
         # Only the words that were just said are newer than the preview.
-        assert {own for own, _ in new} <= {"", self.session.turns[-1].question.id}
+        assert {own for own, _ in new} <= {"", self.session.turns[-1].prompt.id}
 
     async def say(self, words: str | None = None) -> set[tuple[str, str]]:
         events = [event async for event in self.session.send(words or self.words())]
@@ -200,9 +200,9 @@ def check_costs(entries: Sequence[AnyEntry], cost: SessionCost) -> None:
             case MessageEntry() if entry.message.metadata.usage is not None:
                 model, usage = entry.message.metadata.model or "", entry.message.metadata.usage
             case SidecarEntry() if "usage" in entry.data:
-                model, usage = usage_in(entry.data)
+                model, usage = recorded_usage(entry.data)
             case CompactionEntry():
-                model, usage = usage_in(entry.details)
+                model, usage = recorded_usage(entry.details)
             case _:
                 continue
         right = price_of(model, usage)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from metis.canonical.errors import SettingsError
-from metis.settings import SETTINGS, Origin, Places, SettingsFile, load
+from metis.settings import SETTINGS, Origin, SettingsFile, UserPaths, load
 
 TEXT = """\
 # my settings
@@ -26,8 +26,8 @@ ollama = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    found = Places.of({"METIS_HOME": str(tmp_path)})
+def places(tmp_path: Path) -> UserPaths:
+    found = UserPaths.from_environment({"METIS_HOME": str(tmp_path)})
     found.settings.write_text(TEXT)
     return found
 
@@ -39,12 +39,14 @@ def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
     assert loaded.origins["model"] == Origin("default")
 
 
-def test_an_option_counts_before_the_environment_and_that_before_the_file(places: Places) -> None:
+def test_an_option_counts_before_the_environment_and_that_before_the_file(
+    places: UserPaths,
+) -> None:
     filed = load(environment={}, places=places)
     assert (filed.settings.model, filed.settings.tools) == ("sonnet", False)
     assert filed.origins["model"] == Origin("file", f"{places.settings}:2")
     assert filed.settings.budget.day_usd == Decimal("2.50")
-    assert filed.origins["budget.day_usd"].place.endswith(":6")
+    assert filed.origins["budget.day_usd"].location.endswith(":6")
     assert filed.settings.base_urls == {"ollama": "http://127.0.0.1:1"}
     assert filed.settings.fallbacks["*"] == ("haiku",)
     environment = {"METIS_MODEL": "opus", "METIS_TOOLS": "yes", "METIS_BUDGET_DAY_USD": "1"}
@@ -70,7 +72,9 @@ def test_an_option_counts_before_the_environment_and_that_before_the_file(places
         ('fallbacks = ["gpt-5"]\n', 1, "there is no setting 'fallbacks'"),
     ],
 )
-def test_a_fault_is_named_with_its_line(places: Places, text: str, line: int, words: str) -> None:
+def test_a_fault_is_named_with_its_line(
+    places: UserPaths, text: str, line: int, words: str
+) -> None:
     places.settings.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(environment={}, places=places)
@@ -83,7 +87,7 @@ def test_a_variable_with_nonsense_is_named() -> None:
         load(environment={"METIS_TOOLS": "maybe", "METIS_HOME": "/nowhere"})
 
 
-def test_a_file_that_is_no_text_or_cannot_be_read_is_named(places: Places) -> None:
+def test_a_file_that_is_no_text_or_cannot_be_read_is_named(places: UserPaths) -> None:
     places.settings.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="no UTF-8"):
         load(environment={}, places=places)
@@ -93,7 +97,7 @@ def test_a_file_that_is_no_text_or_cannot_be_read_is_named(places: Places) -> No
         load(environment={}, places=places)
 
 
-def test_the_file_is_changed_and_comments_stay(places: Places) -> None:
+def test_the_file_is_changed_and_comments_stay(places: UserPaths) -> None:
     file = SettingsFile.read(places.settings)
     changed = file.with_value("model", '"haiku"').with_value("budget.month_usd", "9")
     changed = changed.with_value("base_urls.ollama", None).with_value("system", '"Be brief."')
@@ -127,14 +131,19 @@ def test_what_only_an_editor_can_change_is_refused(tmp_path: Path) -> None:
 
 def test_places_follow_the_environment(tmp_path: Path) -> None:
     both = {"XDG_DATA_HOME": "/d", "XDG_CONFIG_HOME": "/c"}
-    assert Places.of(both).settings == Path("/c/metis/config.toml")
-    assert Places.of(both).home == Path("/d/metis")
-    assert Places.of(both).keys == Path("/c/metis/keys.toml")
-    assert Places.of({**both, "METIS_HOME": "/m"}).settings == Path("/m/config.toml")
-    assert Places.of({**both, "METIS_HOME": "/m"}).store_url == "sqlite:////m/metis.db"
+    assert UserPaths.from_environment(both).settings == Path("/c/metis/config.toml")
+    assert UserPaths.from_environment(both).home == Path("/d/metis")
+    assert UserPaths.from_environment(both).keys == Path("/c/metis/keys.toml")
+    assert UserPaths.from_environment({**both, "METIS_HOME": "/m"}).settings == Path(
+        "/m/config.toml"
+    )
+    assert (
+        UserPaths.from_environment({**both, "METIS_HOME": "/m"}).store_url
+        == "sqlite:////m/metis.db"
+    )
 
 
-def test_every_example_is_a_value_of_its_setting(places: Places) -> None:
+def test_every_example_is_a_value_of_its_setting(places: UserPaths) -> None:
     for name, row in SETTINGS.items():
         full = {"base_urls.*": "base_urls.ollama", "fallbacks.*": "fallbacks.gpt-5"}.get(name, name)
         places.settings.write_text("")

@@ -162,7 +162,7 @@ async def test_anthropic_retries_by_itself(sim: Simulator) -> None:
     block = answer.content[0]
     assert block.type == "text"
     assert block.text == "at last"
-    assert len(sim.service.seen) == 3
+    assert len(sim.service.exchanges) == 3
 
 
 async def test_anthropic_is_refused_a_forged_signature(claude: Any) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from metis import adapters
 from metis.canonical import TextBlock, ToolUseBlock
 from metis.canonical.errors import InvalidValueError
-from metis.sim import Answer, Behave, Script, Service, Settings
-from metis.sim.behave import asked_behave, read_behave
-from metis.sim.reply import Asked
+from metis.sim import Fault, ModelOutput, Script, Service, Settings
+from metis.sim.endpoints import HttpRequest
+from metis.sim.faults import fault_in_prompt, parse_fault
 from simulated import GOOD, PROTOCOLS, READ_SCHEMA, answer_of, ask, needs
 
 BODIES: dict[str, Any] = {
@@ -97,7 +97,7 @@ def test_it_may_misbehave_only_the_first_times(name: str) -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_script_is_followed_before_the_rules(name: str) -> None:
     call = ToolUseBlock("tu_1", "read_file", {"path": "x"})
-    script = Script("first", "sim: 529", Answer(content=(TextBlock("so"), call)))
+    script = Script("first", "sim: 529", ModelOutput(content=(TextBlock("so"), call)))
     service = Service(script=script)
     replies = [ask(service, name, saying(name, "hello")) for _ in range(4)]
     assert [reply.status for reply in replies] == [200, 529, 200, 200]
@@ -105,7 +105,7 @@ def test_a_script_is_followed_before_the_rules(name: str) -> None:
     assert b"read_file" in replies[2].body
     assert b"metis simulator" in replies[3].body
     assert len(script) == 0
-    assert [reply for _, reply in service.seen] == replies
+    assert [reply for _, reply in service.exchanges] == replies
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -134,17 +134,17 @@ def test_a_body_that_is_too_large_is_refused() -> None:
 
 
 def test_the_words_of_misbehaviour_are_read() -> None:
-    assert read_behave("cut 100") == Behave(manner="cut", value=100)
-    assert read_behave("529 x1") == Behave(manner="fail", status=529, times=1)
-    assert asked_behave("Please sim: slow 20") == Behave(manner="slow", value=20)
-    assert asked_behave("a sim: card") is None
+    assert parse_fault("cut 100") == Fault(kind="cut", value=100)
+    assert parse_fault("529 x1") == Fault(kind="fail", status=529, times=1)
+    assert fault_in_prompt("Please sim: slow 20") == Fault(kind="slow", value=20)
+    assert fault_in_prompt("a sim: card") is None
     with pytest.raises(InvalidValueError, match="there are a status such as 429, cut"):
-        read_behave("dance")
+        parse_fault("dance")
 
 
 def test_strange_places_are_not_found() -> None:
     for method, path in (("GET", "/"), ("POST", "/v2/nothing"), ("DELETE", "/v1/messages")):
-        reply = Service().respond(Asked(method=method, path=path))
+        reply = Service().respond(HttpRequest(method=method, path=path))
         assert reply.status == 404
         assert answer_of(reply)["error"]["type"] == "not_found_error"
 
@@ -152,7 +152,7 @@ def test_strange_places_are_not_found() -> None:
 def test_models_are_listed_in_each_providers_words() -> None:
     def listed(path: str, **headers: str) -> Any:
         stated = {name.replace("_", "-"): value for name, value in headers.items()}
-        return answer_of(Service().respond(Asked(method="GET", path=path, headers=stated)))
+        return answer_of(Service().respond(HttpRequest(method="GET", path=path, headers=stated)))
 
     assert listed("/v1/models")["data"][0]["object"] == "model"
     assert listed("/v1/models", anthropic_version="2023-06-01")["data"][0]["type"] == "model"

@@ -7,14 +7,14 @@ import pytest
 
 from metis.canonical.errors import InvalidRequestError
 from metis.sim import Service, Settings
-from metis.sim.strict import CHECKS, Case
+from metis.sim.strict import CHECKS, CheckContext
 from simulated import ANTHROPIC, GEMINI, GOOD, SEAL, answer_of, ask, needs
 
 HEADERS = {"anthropic-version": "2023-06-01"}
 
 
 def check(protocol: str, wire: Any) -> None:
-    case = Case(seal=SEAL, headers=HEADERS, model="gemini-3.5-flash")
+    case = CheckContext(signer=SEAL, headers=HEADERS, model="gemini-3.5-flash")
     CHECKS[protocol](wire, case)
 
 
@@ -186,7 +186,7 @@ def test_a_turn_of_tools_begins_with_a_thought_while_thinking() -> None:
 def test_older_models_of_gemini_need_no_signature() -> None:
     wire = deepcopy(GEMINI)
     del wire["contents"][1]["parts"][0]["thoughtSignature"]
-    CHECKS["gemini"](wire, Case(seal=SEAL, model="gemini-2.5-flash"))
+    CHECKS["gemini"](wire, CheckContext(signer=SEAL, model="gemini-2.5-flash"))
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ async def test_what_may_pass_is_tried_again(
     talk.add(Role.USER, TextBlock(f"say well, sim: {status} 1 x2"))
     answer = await talk.complete(name)
     assert text_of(answer)
-    assert [reply.status for _, reply in sim.service.seen] == [status, status, 200]
+    assert [reply.status for _, reply in sim.service.exchanges] == [status, status, 200]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -69,7 +69,7 @@ async def test_a_backup_holds_everything(keep: Store, tmp_path: Path) -> None:
     head: dict[str, Any] = {"session_id": "sess_42", "created_at": at}
     await keep.record(BookmarkEntry(id=ulid(4), **head, name="here", message_id=ulid(3)))
     await keep.record(SwapEntry(id=ulid(5), **head, to_model="a:b"))
-    await keep.keep_prices("2026-05-08", {"a:b": 1})
+    await keep.save_prices("2026-05-08", {"a:b": 1})
     event = EventRecord(
         id="e1",
         timestamp_us=1,

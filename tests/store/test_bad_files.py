@@ -25,8 +25,8 @@ from metis.canonical.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from metis.store.opening import default_url, path_of
 from metis.store.sqlite_file import APPLICATION_ID, store_error
+from metis.store.store import default_url, sqlite_path
 from postgres import Server
 
 SESSION = "sess_42"
@@ -428,10 +428,10 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_the_default_is_under_the_home_of_metis(tmp_path: Path) -> None:
-    assert path_of(default_url({"METIS_HOME": str(tmp_path)})) == tmp_path / "metis.db"
+    assert sqlite_path(default_url({"METIS_HOME": str(tmp_path)})) == tmp_path / "metis.db"
     other = default_url({"XDG_DATA_HOME": str(tmp_path)})
-    assert path_of(other) == tmp_path / "metis" / "metis.db"
-    assert path_of(default_url({})).name == "metis.db"
+    assert sqlite_path(other) == tmp_path / "metis" / "metis.db"
+    assert sqlite_path(default_url({})).name == "metis.db"
 
 
 def test_two_who_start_at_once_make_the_tables_once(url: str) -> None:

@@ -484,7 +484,7 @@ async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCapt
         async with store.open(url) as keep:
             messages = await keep.messages(S)
             history = await keep.history(S)
-            assert [type(entry) for entry in keep.recovered] == [RecoveryEntry]
+            assert [type(entry) for entry in keep.recoveries] == [RecoveryEntry]
             assert await keep.tool_calls(S, status="pending") == []
             cancelled = await keep.tool_calls(S, status="cancelled")
             assert await keep.check() == []
@@ -501,7 +501,7 @@ async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCapt
     assert recovery.aborted_calls == (tool_id(1), tool_id(2))
     assert S in caplog.text
     async with store.open(url) as again:
-        assert again.recovered == []
+        assert again.recoveries == []
         assert await again.messages(S) == messages
 
 
@@ -509,18 +509,18 @@ async def test_what_another_store_is_doing_is_not_closed(url: str) -> None:
     async with store.open(url) as busy:
         await filled(busy, [assistant(call("a", tool_id(1)), id=ulid(1))])
         async with store.open(url) as second:
-            assert second.recovered == []
+            assert second.recoveries == []
             assert len(await second.tool_calls(S, status="pending")) == 1
         await busy.append(tool("done", answers=tool_id(1), id=ulid(2)))
     async with store.open(url) as later:
-        assert later.recovered == []
+        assert later.recoveries == []
 
 
 async def test_a_store_that_was_closed_in_the_middle_of_a_call_is_closed_later(url: str) -> None:
     async with store.open(url) as first:
         await filled(first, [assistant(call("a", tool_id(1)), id=ulid(1))])
     async with store.open(url) as second:
-        assert second.recovered[0].aborted_calls == (tool_id(1),)
+        assert second.recoveries[0].aborted_calls == (tool_id(1),)
 
 
 async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_look_through(
@@ -534,7 +534,7 @@ async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_loo
         asked = assistant(call("a", tool_id(1)), id=ulid(9), session_id="sess_3")
         await first.append(asked)
     async with store.open(url) as second:
-        assert [each.aborted_calls for each in second.recovered] == [(tool_id(1),)]
+        assert [each.aborted_calls for each in second.recoveries] == [(tool_id(1),)]
 
 
 async def test_search_ranks_what_is_more_about_the_words(keep: Store) -> None:
@@ -640,8 +640,8 @@ async def test_events_and_prices_are_kept(keep: Store) -> None:
     await keep.add_events(events)
     assert await keep.events(S) == events
     assert await keep.events(S, after=ulid(1)) == events[2:]
-    await keep.keep_prices("2026-05-08", {"models": {"a": "1.50"}})
-    await keep.keep_prices("2026-05-08", {"models": {}})
+    await keep.save_prices("2026-05-08", {"models": {"a": "1.50"}})
+    await keep.save_prices("2026-05-08", {"models": {}})
     assert await keep.prices() == {"2026-05-08": {"models": {"a": "1.50"}}}
 
 

@@ -10,7 +10,7 @@ from build import MODEL, NOW, assistant, image, numbered, system, text, ulid, us
 from metis.canonical import ContentBlock
 from metis.store import Store
 from metis.store.entries import SidecarEntry
-from metis.store.overview import TITLE_LENGTH, title_of
+from metis.store.queries import TITLE_LENGTH, title_of
 
 S = "sess_42"
 pytestmark = pytest.mark.anyio

@@ -45,15 +45,15 @@ from metis.store.entries import (
     encode_entry,
 )
 from metis.store.replay import (
-    Answered,
-    Called,
-    Failed,
+    ConversationChange,
     Interrupt,
-    Marked,
+    ReplayedError,
+    ReplayedText,
+    ReplayedThinking,
+    ReplayedToolCall,
+    ReplayedToolResult,
     ResponseMetadata,
-    Said,
     TaskMetadata,
-    Thought,
     fork_points,
     output_text,
     replay,
@@ -88,7 +88,12 @@ def test_an_answer_that_was_cancelled_ends_with_an_interrupt() -> None:
     stopped = provenance(status=MessageStatus.CANCELLED, stop_reason=StopReason.CANCELLED)
     answer = assistant("I was say", metadata=stopped)
     events = list(replay([entry(user("hi")), entry(answer)]))
-    assert [type(event) for event in events] == [Said, Said, ResponseMetadata, Interrupt]
+    assert [type(event) for event in events] == [
+        ReplayedText,
+        ReplayedText,
+        ResponseMetadata,
+        Interrupt,
+    ]
     assert events[-1] == Interrupt(entry_id=answer.id)
     assert "interrupt" not in ENTRY_TYPES
     assert "response_metadata" not in ENTRY_TYPES
@@ -102,8 +107,8 @@ def test_a_local_interrupt_counts_though_the_provider_says_it_was_done() -> None
 @pytest.mark.row("K-013", "K-068", "K-069", "K-103")
 def test_an_aborted_tool_is_shown_as_an_error_and_then_an_interrupt() -> None:
     events = list(replay_message(ended(OutcomeStatus.ABORTED)))
-    assert [type(event) for event in events] == [Answered, Interrupt]
-    assert isinstance(events[0], Answered)
+    assert [type(event) for event in events] == [ReplayedToolResult, Interrupt]
+    assert isinstance(events[0], ReplayedToolResult)
     assert events[0].status == "error"
     assert events[1] == Interrupt(entry_id=ulid(1), tool_use_id=tool_id(1))
 
@@ -138,7 +143,7 @@ def test_thoughts_are_shown_without_their_seals() -> None:
     sealed = thinking("why", signature="SECRET-SEAL")
     answer = assistant(sealed, RedactedThinkingBlock("SECRET-DATA"), thinking(""), "so")
     events = list(replay_message(answer))
-    assert [type(event) for event in events] == [Thought, Said, ResponseMetadata]
+    assert [type(event) for event in events] == [ReplayedThinking, ReplayedText, ResponseMetadata]
     assert "SECRET" not in repr(events)
 
 
@@ -151,7 +156,14 @@ def test_errors_and_task_metadata_are_replayed_in_their_place() -> None:
         entry(tool("out", answers=tool_id(1), id=ulid(4))),
         TaskMetadataEntry(data={"turns": 1}, **common(5)),
     ]
-    kinds = [Said, Failed, Called, ResponseMetadata, Answered, TaskMetadata]
+    kinds = [
+        ReplayedText,
+        ReplayedError,
+        ReplayedToolCall,
+        ResponseMetadata,
+        ReplayedToolResult,
+        TaskMetadata,
+    ]
     resumed = [decode_entry(encode_entry(each)) for each in entries]
     assert [type(event) for event in replay(resumed)] == kinds
 
@@ -165,7 +177,9 @@ def test_changes_of_the_conversation_are_marked_and_sidecars_are_not_shown() -> 
         SidecarEntry(kind="away_summary", data={}, **common(5)),
     ]
     kinds = ["swap", "compaction", "rewind", "retraction"]
-    assert [event.kind for event in replay(entries) if isinstance(event, Marked)] == kinds
+    assert [
+        event.kind for event in replay(entries) if isinstance(event, ConversationChange)
+    ] == kinds
 
 
 @pytest.mark.row("K-055", "K-072")
@@ -174,7 +188,7 @@ def test_the_text_of_a_result_is_one_view_of_its_blocks() -> None:
     assert isinstance(block, ToolResultBlock)
     assert output_text(block) == "ab"
     events = list(replay_message(tool("a", "b")))
-    assert isinstance(events[0], Answered)
+    assert isinstance(events[0], ReplayedToolResult)
     assert events[0].text == "ab"
 
 

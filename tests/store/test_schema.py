@@ -15,8 +15,8 @@ from metis import store
 from metis.canonical import UnknownBlock
 from metis.canonical.codec import encode
 from metis.store import schema
-from metis.store.reading import read_sessions
-from metis.store.rows import to_micros
+from metis.store.queries import read_sessions
+from metis.store.records import to_microseconds
 from metis.store.sqlite import SqliteTransaction
 from postgres import Server
 
@@ -151,7 +151,7 @@ def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
     whole = encode(message).decode()
     assert row[3] in whole
     assert row[4] in whole
-    assert (row[2], row[5], row[6]) == ("tool", to_micros(NOW), 1)
+    assert (row[2], row[5], row[6]) == ("tool", to_microseconds(NOW), 1)
     assert kinds == [("text",)]
 
 
@@ -179,20 +179,24 @@ def test_old_and_new_readers_share_a_database(
         newer.execute("ALTER TABLE sessions ADD COLUMN mood TEXT")
         newer.execute("CREATE TABLE moods (id TEXT PRIMARY KEY)")
         insert = "INSERT INTO messages VALUES (?, 'sess_42', 'user', ?, ?, ?, ?)"
-        newer.execute(insert, (ulid(4), block.decode(), '{"later":[1, 2]}', to_micros(NOW), 1))
-        newer.execute(insert, (ulid(5), '[{"text":"v2","type":"text"}]', "{}", to_micros(NOW), 2))
         newer.execute(
-            "INSERT INTO journal VALUES ('sess_42', 4, ?, NULL, ?)", (ulid(4), to_micros(NOW))
+            insert, (ulid(4), block.decode(), '{"later":[1, 2]}', to_microseconds(NOW), 1)
         )
         newer.execute(
-            "INSERT INTO journal VALUES ('sess_42', 5, ?, NULL, ?)", (ulid(5), to_micros(NOW))
+            insert, (ulid(5), '[{"text":"v2","type":"text"}]', "{}", to_microseconds(NOW), 2)
+        )
+        newer.execute(
+            "INSERT INTO journal VALUES ('sess_42', 4, ?, NULL, ?)", (ulid(4), to_microseconds(NOW))
+        )
+        newer.execute(
+            "INSERT INTO journal VALUES ('sess_42', 5, ?, NULL, ?)", (ulid(5), to_microseconds(NOW))
         )
         entry = (
             '{"created_at":"2026-05-08T12:00:00Z","id":"x","seq":6,"session_id":"sess_42",'
             '"type":"weather"}'
         )
         newer.execute(
-            "INSERT INTO journal VALUES ('sess_42', 6, NULL, ?, ?)", (entry, to_micros(NOW))
+            "INSERT INTO journal VALUES ('sess_42', 6, NULL, ?, ?)", (entry, to_microseconds(NOW))
         )
         newer.commit()
 

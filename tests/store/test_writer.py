@@ -10,8 +10,7 @@ import pytest
 from metis.canonical.errors import StoreClosedError, StoreFullError, UnknownSessionError
 from metis.store.database import Database
 from metis.store.tables import Tables
-from metis.store.work import Plain
-from metis.store.writer import Writer
+from metis.store.writer import FunctionJob, Writer
 
 pytestmark = pytest.mark.anyio
 
@@ -66,9 +65,9 @@ async def test_nobody_is_answered_before_the_commit() -> None:
         database.has_run.wait()
 
     # The first hands everything over; when the others have their turn, the thread did the work.
-    tasks = [asyncio.create_task(writer.submit(Plain(value_of(0))))]
+    tasks = [asyncio.create_task(writer.submit(FunctionJob(value_of(0))))]
     between = asyncio.create_task(until_the_thread_has_run())
-    tasks += [asyncio.create_task(writer.submit(Plain(value_of(n)))) for n in range(1, 8)]
+    tasks += [asyncio.create_task(writer.submit(FunctionJob(value_of(n)))) for n in range(1, 8)]
     await between
     for _ in range(20):
         await asyncio.sleep(0)
@@ -77,7 +76,7 @@ async def test_nobody_is_answered_before_the_commit() -> None:
     assert await asyncio.gather(*tasks) == list(range(8))
     await asyncio.to_thread(writer.close)
     with pytest.raises(StoreClosedError):
-        await writer.submit(Plain(value_of(0)))
+        await writer.submit(FunctionJob(value_of(0)))
 
 
 async def test_a_commit_that_fails_is_told_to_everybody_who_waits() -> None:
@@ -86,7 +85,7 @@ async def test_a_commit_that_fails_is_told_to_everybody_who_waits() -> None:
     database.may_commit.set()
     writer = Writer(cast("Database", database))
     answers = await asyncio.gather(
-        *(writer.submit(Plain(value_of(n))) for n in range(4)), return_exceptions=True
+        *(writer.submit(FunctionJob(value_of(n))) for n in range(4)), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [StoreFullError] * 4
     await asyncio.to_thread(writer.close)
@@ -100,7 +99,7 @@ async def test_one_that_fails_leaves_the_others_alone() -> None:
     def refuse(_: Tables) -> None:
         raise UnknownSessionError("sess_9")
 
-    works = [Plain(value_of(1)), Plain(refuse), Plain(value_of(3))]
+    works = [FunctionJob(value_of(1)), FunctionJob(refuse), FunctionJob(value_of(3))]
     answers = await asyncio.gather(*map(writer.submit, works), return_exceptions=True)
     assert [answers[0], answers[2]] == [1, 3]
     assert isinstance(answers[1], UnknownSessionError)
@@ -113,8 +112,8 @@ async def test_nobody_overtakes_what_the_thread_was_given() -> None:
     writer = Writer(cast("Database", database))
     order: list[int] = []
 
-    def put(number: int) -> Plain:
-        return Plain(lambda _: order.append(number))
+    def put(number: int) -> FunctionJob:
+        return FunctionJob(lambda _: order.append(number))
 
     many = [asyncio.create_task(writer.submit(put(number))) for number in range(100)]
     for _ in range(3):

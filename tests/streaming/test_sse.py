@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metis.streaming import Frame, SseParser, write_frame
+from metis.streaming import SseFrame, SseParser, encode_sse
 
 # The example streams of the standard, and what servers really send.
-CASES: list[tuple[str, bytes, list[Frame]]] = [
+CASES: list[tuple[str, bytes, list[SseFrame]]] = [
     ("one", b"data: a\n\n", [(b"", b"a")]),
     ("named", b"event: ping\ndata: {}\n\n", [(b"ping", b"{}")]),
     ("two", b"data: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
@@ -41,7 +41,7 @@ CASES: list[tuple[str, bytes, list[Frame]]] = [
 IDS = [name for name, _, _ in CASES]
 
 
-def frames_of(chunks: Iterable[bytes]) -> list[Frame]:
+def frames_of(chunks: Iterable[bytes]) -> list[SseFrame]:
     parser = SseParser()
     frames = [frame for chunk in chunks for frame in parser.feed(chunk)]
     return frames + parser.finish()
@@ -50,7 +50,7 @@ def frames_of(chunks: Iterable[bytes]) -> list[Frame]:
 @pytest.mark.row("T121", "T122")
 @pytest.mark.parametrize(("_", "stream", "frames"), CASES, ids=IDS)
 def test_a_stream_gives_its_frames_however_it_is_cut(
-    _: str, stream: bytes, frames: list[Frame]
+    _: str, stream: bytes, frames: list[SseFrame]
 ) -> None:
     assert frames_of([stream]) == frames
     assert frames_of(bytes([byte]) for byte in stream) == frames
@@ -89,8 +89,8 @@ NAMES = st.sampled_from([b"", b"ping", b"message_stop"])
 
 
 @given(st.lists(st.tuples(NAMES, ONE_LINE)))
-def test_what_is_written_is_read_back(frames: list[Frame]) -> None:
-    written = [write_frame(data, event) for event, data in frames]
+def test_what_is_written_is_read_back(frames: list[SseFrame]) -> None:
+    written = [encode_sse(data, event) for event, data in frames]
     assert frames_of(written) == frames
     assert frames_of([b"".join(written)]) == frames
 

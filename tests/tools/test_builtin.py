@@ -31,8 +31,7 @@ from metis.tools.builtin import (
     run_command,
     write_file,
 )
-from metis.tools.environment import is_secret, without_secrets
-from metis.tools.process import Output
+from metis.tools.process import BoundedOutput, is_secret, without_secrets
 
 pytestmark = pytest.mark.anyio
 PNG = base64.b64decode(
@@ -234,11 +233,11 @@ async def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path)
 
 
 def test_output_counts_what_it_leaves_out() -> None:
-    output = Output(4, 3)
+    output = BoundedOutput(4, 3)
     for number in range(100_000):
         output.add(b"%d" % (number % 10))
     assert output.text() == "0123\n[99993 bytes left out]\n789"
-    short = Output(4, 3)
+    short = BoundedOutput(4, 3)
     short.add(b"01234")
     assert short.text() == "01234"
 

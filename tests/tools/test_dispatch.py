@@ -43,7 +43,7 @@ from metis.tools import (
     Verdict,
     error_class,
 )
-from metis.tools.tool import said
+from metis.tools.tool import text_output
 
 pytestmark = pytest.mark.anyio
 
@@ -54,12 +54,12 @@ def anyio_backend() -> str:
 
 
 async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
-    return said(str(arguments.get("text", "")), value=dict(arguments), ui={"shown": True})
+    return text_output(str(arguments.get("text", "")), value=dict(arguments), ui={"shown": True})
 
 
 async def forever(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
     await asyncio.Event().wait()
-    return said("never")
+    return text_output("never")
 
 
 class Notes:
@@ -112,7 +112,7 @@ async def test_a_call_is_answered_by_a_tool_message() -> None:
 async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> None:
     async def slower_first(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
         await asyncio.sleep(0.03 - arguments["number"] * 0.01)
-        return said(str(arguments["number"]))
+        return text_output(str(arguments["number"]))
 
     calls = [asking("work", number=number) for number in range(3)]
     notes = Notes()
@@ -140,7 +140,7 @@ async def test_four_calls_run_at_once_and_the_rest_waits() -> None:
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        return said("done")
+        return text_output("done")
 
     calls = [asking("count") for _ in range(6)]
     answers = await open_to_all(making("count", count)).run(calls, context())
@@ -162,7 +162,7 @@ async def test_arguments_are_checked_again_and_every_problem_named(effects: Side
 
     async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
         ran.append(arguments)
-        return said("ran")
+        return text_output("ran")
 
     factory = making("note", note, effects, input_schema=STRICT)
     message = await answer(factory, context(), a="x", c=1)
@@ -177,7 +177,7 @@ async def test_arguments_that_are_no_json_are_never_run() -> None:
 
     async def note(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
         ran.append(arguments)
-        return said("ran")
+        return text_output("ran")
 
     broken = ToolUseBlock(
         id=fresh(), name="note", input={}, invalid=InvalidInput(raw='{"a":', error="ends early")
@@ -257,7 +257,7 @@ async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> 
 async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
     async def polite(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         await context.cancel.wait()
-        return said("half of it", files_modified=("a.txt",))
+        return text_output("half of it", files_modified=("a.txt",))
 
     turn = context()
     definition = defined("polite")
@@ -274,7 +274,7 @@ async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
 async def test_a_tool_that_does_not_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("metis.tools.execution.GIVE_UP_S", 0.01)
+    monkeypatch.setattr("metis.tools.dispatch.GIVE_UP_S", 0.01)
     stop = asyncio.Event()
 
     async def stubborn(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
@@ -283,7 +283,7 @@ async def test_a_tool_that_does_not_end_is_given_up(
                 await stop.wait()
             except asyncio.CancelledError:
                 continue
-        return said("at last")
+        return text_output("at last")
 
     turn = context()
     running = asyncio.create_task(
@@ -306,7 +306,7 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
     async def several_steps(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
         for _step in range(3):
             await asyncio.sleep(0)
-        return said("done")
+        return text_output("done")
 
     async def allow(_: Question) -> Answer:
         await asyncio.sleep(0)

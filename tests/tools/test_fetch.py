@@ -10,10 +10,10 @@ from aiohttp.abc import ResolveResult
 
 from bench import answer, context, result_of, words
 from metis.canonical import ImageBlock, Message
-from metis.tools import ErrorClass, error_class, resolver
-from metis.tools.address import is_public
+from metis.tools import ErrorClass, error_class
+from metis.tools import web as web_tools
 from metis.tools.builtin import FetchUrl
-from metis.tools.page import page_text
+from metis.tools.web import html_to_text, is_public_address
 
 pytestmark = pytest.mark.anyio
 
@@ -131,13 +131,13 @@ async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    resolve = resolver.resolve
+    resolve = web_tools.resolve_public
 
     async def counted(host: str, port: int, allowed: Any) -> list[ResolveResult]:
         asked.append(host)
         return await resolve("127.0.0.1", port, ("127.0.0.1",))
 
-    monkeypatch.setattr(resolver, "resolve", counted)
+    monkeypatch.setattr(web_tools, "resolve_public", counted)
     async with served() as base:
         port = base.rpartition(":")[2]
         # Nobody but the checked look-up knows this name.
@@ -169,9 +169,9 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
     ],
 )
 def test_addresses(address: str, *, expected: bool) -> None:
-    assert is_public(address) is expected
+    assert is_public_address(address) is expected
 
 
 def test_a_page_that_is_no_html_is_its_own_text() -> None:
-    assert page_text("a < b") == "a < b"
-    assert page_text("<script>x</b></script>y") == "y"
+    assert html_to_text("a < b") == "a < b"
+    assert html_to_text("<script>x</b></script>y") == "y"

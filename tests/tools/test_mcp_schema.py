@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import defined
-from metis.canonical.tool_input import compile_input
-from metis.canonical.tool_schema import check_schema
+from metis.canonical.schema.subset import check_schema
+from metis.canonical.schema.validate import compile_tool_input
+from metis.canonical.schema.widen import widen_schema
 from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, check_tool
-from metis.tools.mcp.naming import side_effects, snake_case, tool_name
-from metis.tools.mcp.schema import relaxed
+from metis.tools.mcp.server import side_effects, snake_case, tool_name
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"type": "object"}),
@@ -90,7 +90,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("schema", "expected"), CASES)
 def test_known_answers(schema: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert relaxed(schema) == expected
+    assert widen_schema(schema) == expected
 
 
 NAMES = st.sampled_from(["a", "b"])
@@ -140,13 +140,13 @@ def test_what_the_server_takes_we_take_too(
     properties: Any, definition: Any, objects: list[dict[str, Any]]
 ) -> None:
     schema = {"properties": {"a": properties}, "$defs": {"d": definition}}
-    ours = relaxed(schema)
+    ours = widen_schema(schema)
     assert check_schema(ours) == []
     try:
         judge = jsonschema_rs.Draft202012Validator(schema)
     except ValueError:
         return
-    check = compile_input(ours)
+    check = compile_tool_input(ours)
     for value in objects:
         if judge.is_valid(value):
             assert check(value) == [], (schema, ours, value)
@@ -163,7 +163,7 @@ def test_what_the_server_takes_we_take_too(
     ],
 )
 def test_odd_schemas_end_in_the_subset(schema: dict[str, Any]) -> None:
-    assert check_schema(relaxed(schema)) == []
+    assert check_schema(widen_schema(schema)) == []
 
 
 def test_a_schema_that_grows_without_end_is_cut() -> None:
@@ -176,7 +176,7 @@ def test_a_schema_that_grows_without_end_is_cut() -> None:
         for number in range(20)
     }
     schema = {"$ref": "#/$defs/l0", "$defs": {**levels, "l20": {}}}
-    assert check_schema(relaxed(schema)) == []
+    assert check_schema(widen_schema(schema)) == []
 
 
 @given(st.text(max_size=80), st.text(max_size=80))

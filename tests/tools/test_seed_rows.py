@@ -37,7 +37,7 @@ from metis.tools import (
     Verdict,
     error_class,
 )
-from metis.tools.tool import said
+from metis.tools.tool import text_output
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ async def test_what_a_call_did_to_the_world_is_read_from_its_message() -> None:
 
 
 async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
-    return said(str(arguments.get("text", "")))
+    return text_output(str(arguments.get("text", "")))
 
 
 @pytest.mark.row("GX-09")

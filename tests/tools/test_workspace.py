@@ -186,12 +186,12 @@ def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(house: Path)
 
 def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(house: Path) -> None:
     workspace = Workspace(house)
-    with workspace.place("a.txt") as place:
+    with workspace.resolve("a.txt") as place:
         (house / "a.txt").unlink()
         (house / "a.txt").symlink_to("../outside/secret")
         assert place.name is not None
         with pytest.raises(OSError, match="symbolic"):
-            os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place.folder)
+            os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place.directory)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "folder", "up", "to_folder", "a.txt", "/"])))
@@ -207,7 +207,7 @@ def test_any_walk_ends_inside_or_in_an_error(
         (top / "inside" / "a.txt").write_bytes(b"a")
     workspace = Workspace(top / "inside")
     try:
-        with workspace.place("/".join(names)) as place:
+        with workspace.resolve("/".join(names)) as place:
             assert ".." not in place.names
     except WorkspaceError:
         pass
@@ -228,7 +228,7 @@ def test_no_descriptor_is_left_open(house: Path) -> None:
     for path in ("a.txt", "to_file", "folder/up/x", "nothing/at/all", "folder"):
         with suppress(WorkspaceError):
             workspace.read_bytes(path, 10)
-        with suppress(WorkspaceError), workspace.folder(path):
+        with suppress(WorkspaceError), workspace.open_directory(path):
             pass
     after = len(names(OPEN)) if before else 0
     assert after == before

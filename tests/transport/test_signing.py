@@ -12,7 +12,7 @@ from metis.canonical.errors import AuthenticationError
 from metis.canonical.metadata import StopReason
 from metis.streaming import MessageComplete, MessageStart, StreamEvent, TextDelta
 from metis.transport import Keys, Transport
-from metis.transport.failures import conceal
+from metis.transport.retry import hide_key
 from metis.transport.signing import Credentials, read_credentials, region_of, sign
 from metis.wire.call import AdapterOptions, RequestContext
 
@@ -86,7 +86,7 @@ def test_the_pair_of_the_environment_is_a_key_of_bedrock_only() -> None:
     environment = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
     keys = Keys(environment=environment)
     bedrock = adapters.get("bedrock").profile
-    assert keys.of(bedrock) == ([f"{ID}:{SECRET}"], "$AWS_ACCESS_KEY_ID")
+    assert keys.lookup(bedrock) == ([f"{ID}:{SECRET}"], "$AWS_ACCESS_KEY_ID")
     assert keys.next(adapters.get("anthropic").profile) is None
     session = Keys(environment={**environment, "AWS_SESSION_TOKEN": "t"})
     assert session.next(bedrock) == f"{ID}:{SECRET}:t"
@@ -162,6 +162,6 @@ async def test_a_signed_request_is_answered_in_frames() -> None:
 
 def test_a_secret_is_taken_out_of_words() -> None:
     error = AuthenticationError(f"no access for {SECRET}")
-    conceal(error, f"{ID}:{SECRET}")
+    hide_key(error, f"{ID}:{SECRET}")
     assert error.text == "no access for [key]"
     assert SECRET not in str(error)

@@ -23,7 +23,7 @@ from metis.canonical.errors import (
 )
 from metis.streaming import MessageComplete, StreamError, StreamEvent, TextDelta
 from metis.transport import Keys, Limits, Retry, Transport
-from metis.transport.retry import asked_delay
+from metis.transport.retry import retry_after
 from metis.wire.call import RequestContext, WireRequest
 
 CANARY = "sk-canary-0123456789"
@@ -299,7 +299,7 @@ async def test_nobody_answers() -> None:
 
 
 async def test_an_answer_without_end_is_cut() -> None:
-    limits = Limits(answer_bytes=10)
+    limits = Limits(response_bytes=10)
     async with (
         serving(plain(200, ANSWER)) as adapter,
         Transport(limits=limits, retry=Retry(attempts=1)) as client,
@@ -332,7 +332,7 @@ async def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture, tmp_path: P
     broken.write_text(f"[keys\nanthropic = '{CANARY}'")
     broken.chmod(0o600)
     with pytest.raises(KeyFileError) as unread:
-        Keys(environment={}, file=broken).of(adapters.get("anthropic").profile)
+        Keys(environment={}, file=broken).lookup(adapters.get("anthropic").profile)
     said.append(str(unread.value))
     assert CANARY not in "".join([*said, caplog.text])
 
@@ -351,9 +351,9 @@ def test_keys_come_from_the_program_the_environment_or_a_file(tmp_path: Path) ->
     file.write_text('[keys]\nanthropic = ["f1", "f2"]\n')
     file.chmod(0o600)
     environment = {"ANTHROPIC_API_KEY": "e1, e2"}
-    assert Keys({"anthropic": "p"}, environment=environment, file=file).of(profile)[0] == ["p"]
-    assert Keys(environment=environment, file=file).of(profile)[0] == ["e1", "e2"]
-    assert Keys(environment={}, file=file).of(profile) == (["f1", "f2"], str(file))
+    assert Keys({"anthropic": "p"}, environment=environment, file=file).lookup(profile)[0] == ["p"]
+    assert Keys(environment=environment, file=file).lookup(profile)[0] == ["e1", "e2"]
+    assert Keys(environment={}, file=file).lookup(profile) == (["f1", "f2"], str(file))
     assert Keys(environment={}).next(profile) is None
 
 
@@ -362,16 +362,16 @@ def test_a_file_of_keys_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file.write_text('[keys]\nanthropic = "f1"\n')
     file.chmod(0o644)
     with pytest.raises(KeyFileError, match="chmod 600"):
-        Keys(environment={}, file=file).of(adapters.get("anthropic").profile)
+        Keys(environment={}, file=file).lookup(adapters.get("anthropic").profile)
 
 
 def test_a_key_that_rests_is_used_again_later() -> None:
     moment = [0.0]
     keys = Keys({"anthropic": "a,b"}, now=lambda: moment[0])
     profile = adapters.get("anthropic").profile
-    keys.rest("a", 10)
+    keys.mark_rate_limited("a", 10)
     assert keys.next(profile) == "b"
-    keys.rest("b", 20)
+    keys.mark_rate_limited("b", 20)
     assert keys.next(profile) == "a"
     moment[0] = 11
     assert keys.next(profile) == "a"
@@ -389,4 +389,4 @@ def test_a_key_that_rests_is_used_again_later() -> None:
     ],
 )
 def test_the_delay_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_delay(headers) == seconds
+    assert retry_after(headers) == seconds

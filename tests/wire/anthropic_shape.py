@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from metis.wire.shape import maybe_list
+from metis.wire.json_access import maybe_list
 
 TURNS = "messages"
 

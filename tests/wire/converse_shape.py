@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.json_access import maybe_list, maybe_object
 
 TURNS = "messages"
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"

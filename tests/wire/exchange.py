@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 import corpus
-from metis.streaming.event_stream import write_frame
+from metis.streaming.aws_event_stream import encode_event_frame
 
 LISTS = ("messages", "contents", "input")
 """The names under which protocols keep the turns of a conversation."""
@@ -105,7 +105,7 @@ def _aws_frame(event: dict[str, Any] | str) -> bytes:
         ":content-type": "application/json",
         ":message-type": kind,
     }
-    return write_frame(headers, json.dumps(body, ensure_ascii=False).encode())
+    return encode_event_frame(headers, json.dumps(body, ensure_ascii=False).encode())
 
 
 @cache

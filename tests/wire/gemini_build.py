@@ -6,8 +6,8 @@ from typing import Any
 from corpus import body_of
 from metis.canonical import decode, encode
 from metis.wire.call import RequestContext
+from metis.wire.gemini.history import encode_request
 from metis.wire.gemini.request import decode_request
-from metis.wire.gemini.turns import encode_request
 
 CONTEXT = RequestContext(session_id="sess_test", model="gemini:gemini-3.5-flash")
 

@@ -17,7 +17,7 @@ from metis import adapters
 from metis.canonical import ImageSource, Message, MessageMetadata, Role, TextBlock
 from metis.projection import Change
 from metis.wire.call import RequestContext
-from metis.wire.shape import maybe_list, maybe_object
+from metis.wire.json_access import maybe_list, maybe_object
 from strategies import conversations
 from test_laws import ADAPTERS, JOINING, faults, strings
 

@@ -27,7 +27,7 @@ from metis.canonical import (
 )
 from metis.canonical.metadata import MessageMetadata
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.output import OutputFormat
+from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 from test_exchanges import PROTOCOLS
 

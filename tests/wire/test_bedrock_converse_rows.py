@@ -24,7 +24,7 @@ from metis.canonical import (
     ToolUseBlock,
 )
 from metis.canonical.metadata import MessageMetadata
-from metis.projection.documents import FILLER
+from metis.projection.media import DOCUMENT_TEXT
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.reasoning import Reasoning
 
@@ -157,7 +157,7 @@ def test_blank_texts_are_left_out_and_fillers_can_be_seen() -> None:
     body, lost = sent(user("go"), assistant("", "x", " "), user("on"))
     assert body["messages"][1]["content"] == [{"text": "x"}]
     assert len(lost) == 2
-    assert FILLER.strip()
+    assert DOCUMENT_TEXT.strip()
 
 
 @pytest.mark.row("T89", "T91")

@@ -31,7 +31,7 @@ from metis.canonical import (
 )
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.gemini.path import read_path
+from metis.wire.gemini.request import parse_path
 
 PROTOCOLS = {
     "anthropic": "anthropic_messages",
@@ -263,7 +263,7 @@ def test_a_request_goes_where_it_is_said_to_go(name: str, key: str) -> None:
     assert exchange.path is not None
     if name == "gemini":
         is_streamed = exchange.stream is not None
-        assert read_path(exchange.path)[1] is is_streamed
+        assert parse_path(exchange.path)[1] is is_streamed
         return
     adapter = adapter_of(name, exchange)
     read = adapter.from_wire_request(body_of(exchange.request), context(exchange))

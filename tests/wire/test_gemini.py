@@ -58,11 +58,10 @@ from metis.canonical.errors import (
 from metis.projection import Change
 from metis.streaming import MessageStart, ThinkingDelta
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.gemini.names import normal_part, plain_base64
-from metis.wire.gemini.path import read_path
-from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.history import encode_request
+from metis.wire.gemini.key_names import plain_base64, with_camel_keys
+from metis.wire.gemini.request import decode_request, parse_path
 from metis.wire.gemini.response import decode_response, encode_response
-from metis.wire.gemini.turns import encode_request
 
 CORPUS = "gemini"
 PLACEHOLDER = "skip_thought_signature_validator"
@@ -106,10 +105,10 @@ def test_every_recorded_request_comes_back_from_its_own_host() -> None:
         wire = adapter.to_wire(stored, request.tools, request.options)
         assert json.loads(wire.body) == exchange["request"], exchange["id"]
         assert wire.losses == []
-        model, is_stream = read_path(exchange["url_path"])
+        model, is_stream = parse_path(exchange["url_path"])
         again = replace(request.options, model=model, stream=is_stream)
         path = adapter.to_wire(stored, (), again).path
-        assert read_path(path) == (model, is_stream)
+        assert parse_path(path) == (model, is_stream)
 
 
 def blocks_of(*parts: Any, role: str = "user") -> tuple[Any, ...]:
@@ -390,7 +389,7 @@ def test_every_recorded_answer_goes_back_as_real_clients_sent_it() -> None:
 
 def essence(part: dict[str, Any]) -> tuple[str, Any]:
     """A part without what clients change: the case of keys, the alphabet, ids of their own."""
-    normal = normal_part(part)
+    normal = with_camel_keys(part)
     signature = plain_base64(normal.get("thoughtSignature", ""))
     called = normal.get("functionCall")
     if called:

@@ -25,12 +25,10 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.gemini.errors import decode_error, encode_error
-from metis.wire.gemini.path import read_path
-from metis.wire.gemini.request import decode_request
-from metis.wire.gemini.response import decode_response
-from metis.wire.gemini.schema import json_schema
-from metis.wire.gemini.turns import encode_request
+from metis.wire.gemini.history import encode_request
+from metis.wire.gemini.request import decode_request, parse_path
+from metis.wire.gemini.response import decode_error, decode_response, encode_error
+from metis.wire.gemini.schema import decode_schema
 
 TOOL = ToolDefinition(
     name="f",
@@ -94,7 +92,7 @@ _READ = {
 @pytest.mark.parametrize("number", range(len(SCHEMAS)))
 def test_the_dialect_of_schemas_is_read_as_json_schema(number: int) -> None:
     dialect, expected = SCHEMAS[number]
-    assert json_schema(dialect) == (_READ[number] if expected is None else expected)
+    assert decode_schema(dialect) == (_READ[number] if expected is None else expected)
 
 
 def test_tools_in_the_dialect_move_to_other_providers() -> None:
@@ -296,7 +294,7 @@ def test_a_region_has_a_host_of_its_own() -> None:
 @pytest.mark.parametrize("model", ["", "..", "../../x", "a//b", "./a"])
 def test_a_name_of_a_model_leads_nowhere_else(model: str) -> None:
     with pytest.raises(InvalidValueError):
-        adapters.get("gemini").profile.path_to(model)
+        adapters.get("gemini").profile.request_path(model)
 
 
 READ_PATHS = [
@@ -311,13 +309,13 @@ READ_PATHS = [
 
 @pytest.mark.parametrize(("path", "expected"), READ_PATHS)
 def test_paths_of_all_versions_are_read(path: str, expected: tuple[str, bool]) -> None:
-    assert read_path(path) == expected
+    assert parse_path(path) == expected
 
 
 @pytest.mark.parametrize("path", ["", "/v1/models/m", "/v2/models/m:generateContent", "/v1/:x"])
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(DecodeError):
-        read_path(path)
+        parse_path(path)
 
 
 ERRORS: list[tuple[int, str, str, type[ProviderError]]] = [

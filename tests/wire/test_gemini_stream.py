@@ -36,8 +36,8 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.gemini.response import decode_response
-from metis.wire.gemini.stream import StreamDecoder
-from metis.wire.gemini.stream_encoder import Framing, StreamEncoder
+from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
+from metis.wire.gemini.stream_encoder import Framing, GeminiStreamEncoder
 
 CORPUS = "gemini"
 
@@ -61,7 +61,7 @@ def array(*chunks: Any) -> bytes:
 def events_of(
     pieces: list[bytes], context: RequestContext = CONTEXT
 ) -> tuple[list[StreamEvent], Message]:
-    decoder = StreamDecoder(context)
+    decoder = GeminiStreamDecoder(context)
     events = [event for piece in pieces for event in decoder.feed(piece)]
     return events + decoder.finish(), decoder.message
 
@@ -276,7 +276,7 @@ def test_an_array_and_events_with_the_same_chunks_give_the_same() -> None:
 def test_every_recorded_stream_survives_a_second_stream(framing: Framing) -> None:
     for name, stream in streams(CORPUS):
         events, message = events_of([stream])
-        encoder = StreamEncoder(CONTEXT, framing)
+        encoder = GeminiStreamEncoder(CONTEXT, framing)
         written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
         again = events_of([written])[1]
         assert [encode_block(b) for b in again.content] == [
@@ -417,7 +417,7 @@ def test_a_blocked_prompt_ends_the_stream() -> None:
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
-    decoder = StreamDecoder(CONTEXT)
+    decoder = GeminiStreamDecoder(CONTEXT)
     decoder.feed(sse(chunk({"text": "he"})))
     assert decoder.message.content == (TextBlock("he"),)
     assert decoder.message.metadata.status is MessageStatus.PARTIAL
@@ -444,7 +444,7 @@ def test_a_foreign_stream_is_written_as_gemini_streams(framing: Framing) -> None
         UsageUpdate(here, usage()),
         MessageComplete(here, StopReason.TOOL_USE, message),
     ]
-    encoder = StreamEncoder(RequestContext(), framing)
+    encoder = GeminiStreamEncoder(RequestContext(), framing)
     written = b"".join(encoder.encode(event) for event in events) + encoder.finish()
     if framing == "array":
         assert len(json.loads(written)) == 5
@@ -458,13 +458,13 @@ def test_a_foreign_stream_is_written_as_gemini_streams(framing: Framing) -> None
 
 @pytest.mark.parametrize(("framing", "empty"), [("sse", b""), ("array", b"[]")])
 def test_a_stream_without_an_end_is_closed(framing: Framing, empty: bytes) -> None:
-    assert StreamEncoder(CONTEXT, framing).finish() == empty
-    encoder = StreamEncoder(CONTEXT, framing)
+    assert GeminiStreamEncoder(CONTEXT, framing).finish() == empty
+    encoder = GeminiStreamEncoder(CONTEXT, framing)
     written = encoder.encode(TextDelta("m", 0, "hi")) + encoder.finish()
     events, message = events_of([written])
     assert isinstance(events[-1], MessageComplete)
     assert message.content == (TextBlock("hi"),)
-    failing = StreamEncoder(CONTEXT, framing)
+    failing = GeminiStreamEncoder(CONTEXT, framing)
     written = failing.encode(StreamError("m", "NetworkError", "cut off")) + failing.finish()
     assert isinstance(events_of([written])[0][-1], StreamError)
 

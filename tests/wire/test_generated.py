@@ -14,7 +14,7 @@ from build import assistant, tool_id
 from exchange import LISTS, turns_of
 from judges import complaints
 from metis import adapters
-from metis.adapters.definitions import used_tools
+from metis.adapters.tool_options import placeholder_tools
 from metis.canonical import (
     ContentBlock,
     Message,
@@ -114,7 +114,7 @@ def is_sent(block: ContentBlock, said: set[str]) -> bool:
 def test_prefix_stable(name: str, messages: list[Message]) -> None:
     adapter = adapters.get(name)
     # Where calls want definitions (T36), they are defined from the first turn on.
-    tools = used_tools(messages, 128)
+    tools = placeholder_tools(messages, 128)
     whole = adapter.to_wire(messages, tools)
     all_sent = json.loads(whole.body)
     for count in turn_ends(tuple(messages)):

@@ -15,7 +15,7 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
-from metis.streaming.event_stream import write_frame
+from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.call import RequestContext
 
 CONTEXT = RequestContext(session_id="sess_long")
@@ -73,9 +73,9 @@ def silence(adapter: Adapter) -> bytes:
     if adapter.profile.framed:
         ping = b'{"type":"ping"%b}' % (b" " * 750)
         payload = b'{"bytes":"%b"}' % base64.b64encode(ping)
-        return write_frame({":message-type": "event", ":event-type": "chunk"}, payload)
+        return encode_event_frame({":message-type": "event", ":event-type": "chunk"}, payload)
     if adapter.profile.protocol == "bedrock_converse":
-        return write_frame({":message-type": "event", ":event-type": "ping"}, b" " * 1000)
+        return encode_event_frame({":message-type": "event", ":event-type": "ping"}, b" " * 1000)
     is_lines = adapter.profile.protocol == "ollama"
     return b"\n" * 1000 if is_lines else b": keep-alive %b\n\n" % (b"." * 1000)
 

@@ -14,11 +14,11 @@ import corpus
 import exchange
 from metis import adapters
 from metis.adapters import Adapter
-from metis.adapters.laws import Law, check
-from metis.adapters.recording import Recording
 from metis.canonical import Message, TextBlock
 from metis.canonical.errors import EncodeError, MetisError
 from metis.streaming import MessageComplete, StreamError, StreamEvent
+from metis.verify.laws import Law, check_laws
+from metis.verify.recordings import Recording
 from metis.wire.call import RequestContext
 from mutation import Mutation
 
@@ -61,7 +61,7 @@ def check_all(adapter: Adapter, recordings: Iterable[Recording]) -> None:
     """Each comes back key for key or is refused; most are not so odd that they are refused."""
     held = refused = 0
     for recording in recordings:
-        verdicts = check(recording, adapter).verdicts
+        verdicts = check_laws(recording, adapter).verdicts
         refused += any(each.faults for each in verdicts if each.law is Law.PARSE)
         faults = [fault for each in verdicts if each.law is not Law.PARSE for fault in each.faults]
         assert [fault for fault in faults if not NAMED.search(fault)] == [], recording

@@ -37,11 +37,11 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
+from metis.wire.json_access import Wire
 from metis.wire.ollama.errors import decode_error, encode_error
+from metis.wire.ollama.history import encode_request
 from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
-from metis.wire.ollama.turns import encode_request
-from metis.wire.shape import Wire
 from strategies import json_objects
 
 CONTEXT = RequestContext(session_id="sess_test")

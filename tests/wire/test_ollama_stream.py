@@ -27,10 +27,10 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
+from metis.wire.json_access import Wire
 from metis.wire.ollama.response import decode_response
-from metis.wire.ollama.stream import StreamDecoder
-from metis.wire.ollama.stream_encoder import StreamEncoder
-from metis.wire.shape import Wire
+from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
+from metis.wire.ollama.stream_encoder import OllamaStreamEncoder
 
 CONTEXT = RequestContext(session_id="sess_test")
 HEAD = {"model": "qwen3", "created_at": "2026-05-08T12:00:00Z"}
@@ -110,7 +110,7 @@ def lines(bodies: Iterable[Wire]) -> bytes:
 
 
 def read(data: bytes, *cuts: int, context: RequestContext = CONTEXT) -> list[StreamEvent]:
-    decoder = StreamDecoder(context)
+    decoder = OllamaStreamDecoder(context)
     places = [0, *sorted(cuts), len(data)]
     events: list[StreamEvent] = []
     for start, end in itertools.pairwise(places):
@@ -251,7 +251,7 @@ def test_nothing_is_read_behind_the_end() -> None:
 
 
 def test_a_message_can_be_asked_for_at_any_time() -> None:
-    decoder = StreamDecoder(CONTEXT)
+    decoder = OllamaStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(lines(CHAT[:3]))
     assert [block.type for block in decoder.message.content] == ["thinking", "text"]
@@ -266,7 +266,7 @@ def test_a_call_that_is_none_is_kept() -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(CHAT).map(body_of))))
 def test_any_bytes_give_events_that_end_once(chunks: list[bytes]) -> None:
-    decoder = StreamDecoder(CONTEXT)
+    decoder = OllamaStreamDecoder(CONTEXT)
     events = [event for chunk in chunks for event in decoder.feed(chunk + b"\n")]
     events += decoder.finish()
     ends = [event for event in events if isinstance(event, MessageComplete | StreamError)]
@@ -275,7 +275,7 @@ def test_any_bytes_give_events_that_end_once(chunks: list[bytes]) -> None:
 
 
 def written(events: Iterable[StreamEvent], context: RequestContext = CONTEXT) -> bytes:
-    encoder = StreamEncoder(context)
+    encoder = OllamaStreamEncoder(context)
     return b"".join(encoder.encode(event) for event in events) + encoder.finish()
 
 

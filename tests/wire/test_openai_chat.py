@@ -43,10 +43,9 @@ from metis.canonical.errors import (
 from metis.canonical.metadata import MessageMetadata, MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.openai_chat.parts import PROTOCOL, is_empty
-from metis.wire.openai_chat.request import decode_request
+from metis.wire.openai_chat.blocks import PROTOCOL, is_empty
+from metis.wire.openai_chat.request import decode_request, encode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
-from metis.wire.openai_chat.turns import encode_request
 from metis.wire.openai_errors import decode_error, encode_error
 from wire.openai_chat_corpus import (
     Exchange,

@@ -29,10 +29,10 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.openai_chat.parts import PROTOCOL
+from metis.wire.openai_chat.blocks import PROTOCOL
+from metis.wire.openai_chat.request import encode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
-from metis.wire.openai_chat.stream import StreamDecoder, StreamEncoder
-from metis.wire.openai_chat.turns import encode_request
+from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder, ChatStreamEncoder
 from wire.openai_chat_corpus import Exchange, answers, needs_corpus, streams
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
@@ -65,7 +65,7 @@ def fragment(index: int | None, own: str | None, name: str | None, arguments: st
 
 
 def play(*pieces: bytes, context: RequestContext = CONTEXT) -> tuple[list[StreamEvent], Message]:
-    decoder = StreamDecoder(context)
+    decoder = ChatStreamDecoder(context)
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
     check_order(events)
     return events, decoder.message
@@ -163,7 +163,7 @@ def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
 
 def _read(data: bytes, cuts: list[int], exchange: Exchange) -> list[StreamEvent]:
     context = replace(CONTEXT, provider=exchange["provider"])
-    decoder = StreamDecoder(context)
+    decoder = ChatStreamDecoder(context)
     edges = [0, *cuts, len(data)]
     pieces = [data[start:end] for start, end in pairwise(edges)]
     return [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
@@ -290,7 +290,7 @@ def test_fragments_of_two_calls_may_be_interleaved() -> None:
 
 @pytest.mark.row("T123")
 def test_a_call_ends_with_the_stream_and_not_when_its_arguments_parse() -> None:
-    decoder = StreamDecoder(CONTEXT)
+    decoder = ChatStreamDecoder(CONTEXT)
     events = decoder.feed(fragment(0, "a", "f", '{"a":1}'))
     assert not any(isinstance(event, ToolUseEnd) for event in events)
     events += decoder.feed(fragment(0, None, None, " ")) + decoder.feed(STOP)
@@ -550,7 +550,7 @@ def test_a_voice_is_put_together() -> None:
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
-    decoder = StreamDecoder(CONTEXT)
+    decoder = ChatStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(chunk({"content": "a"}))
     assert decoder.message.content == (TextBlock("a"),)
@@ -575,7 +575,7 @@ def test_events_are_written_as_chunks_that_read_the_same() -> None:
     final = assistant(text("hi"), call("f", a=1))
     metadata = replace(final.metadata, usage=usage(), stop_reason=StopReason.TOOL_USE)
     end = MessageComplete("m1", StopReason.TOOL_USE, replace(final, metadata=metadata))
-    encoder = StreamEncoder(CONTEXT)
+    encoder = ChatStreamEncoder(CONTEXT)
     data = b"".join(encoder.encode(event) for event in (*source, end)) + encoder.finish()
     assert data.endswith(DONE)
     _, message = play(data)
@@ -593,7 +593,7 @@ def test_events_are_written_as_chunks_that_read_the_same() -> None:
 def test_every_recorded_stream_can_be_passed_on() -> None:
     for exchange in streams():
         events, message = play(exchange["sse"].encode())
-        encoder = StreamEncoder(CONTEXT)
+        encoder = ChatStreamEncoder(CONTEXT)
         data = b"".join(encoder.encode(event) for event in events) + encoder.finish()
         _, again = play(data)
         shown = [b for b in meaning(message.content) if b[0] != "redacted_thinking"]

@@ -38,10 +38,9 @@ from metis.canonical.errors import (
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.openai_responses.parts import PROTOCOL
-from metis.wire.openai_responses.request import decode_request
+from metis.wire.openai_responses.blocks import PROTOCOL
+from metis.wire.openai_responses.request import decode_request, encode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
-from metis.wire.openai_responses.turns import encode_request
 from openai_responses_cases import (
     ASKED,
     CALL,

@@ -7,36 +7,44 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from metis.adapters.answer_calls import CallReader, CallReading
-from metis.adapters.asked import Asked, is_own
-from metis.adapters.codecs import CODECS
-from metis.adapters.definitions import used_tools
-from metis.adapters.dialect import Dialect
-from metis.adapters.estimate import Estimate
-from metis.adapters.framed import FramedReader, FramedWriter
-from metis.adapters.hiding import hidden
-from metis.adapters.memory import Memory, Sent
-from metis.adapters.misplaced import Misplaced, MisplacedReader
-from metis.adapters.model import Model, model_of
-from metis.adapters.naming import wire_model
+from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder
+from metis.adapters.history import (
+    Dialect,
+    EncodedHistory,
+    HistoryCache,
+    redact_tool_ids,
+    rewritten_key_losses,
+    unmapped_key_losses,
+)
+from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
+from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
 from metis.adapters.profile import Profile
-from metis.adapters.scope import ScopeReader, known, stamped
-from metis.adapters.serving import ServedStream, served, tell
-from metis.adapters.tags import TagReader, TagWriter, join, joined, split
-from metis.adapters.toolbox import LostOption
-from metis.adapters.unspoken import unkept, unsaid
+from metis.adapters.request_options import Asked, are_native_options
+from metis.adapters.response_decoder import (
+    IssuerDecoder,
+    ToolCallDecoder,
+    ToolCallRules,
+    for_issuer,
+    with_issuer,
+)
+from metis.adapters.response_encoder import ClientStreamEncoder, log_losses, response_for_client
+from metis.adapters.think_tags import (
+    ThinkTagDecoder,
+    ThinkTagEncoder,
+    join_think_tags,
+    split_think_tags,
+    with_think_tags,
+)
+from metis.adapters.tool_options import OptionLoss, placeholder_tools
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
-from metis.catalog.capability import Capability
-from metis.catalog.models import AdapterCapabilities
-from metis.projection.cache import LONG
-from metis.projection.image_budget import keep_newest_images
-from metis.projection.ledger import Ledger
-from metis.projection.loss import Change, Loss
-from metis.projection.project import project, project_more
-from metis.projection.scaling import image_count
+from metis.catalog.models import AdapterCapabilities, Capability
+from metis.projection.cache_marks import LONG_TTL
+from metis.projection.images import count_images, keep_newest_images
+from metis.projection.loss import Change, Loss, LossRecorder
+from metis.projection.pipeline import project, project_appended
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import (
@@ -46,14 +54,14 @@ from metis.wire.call import (
     ToolChoice,
     WireRequest,
 )
-from metis.wire.codec import StreamReader, StreamWriter, TurnWriter
-from metis.wire.output import OutputFormat
-from metis.wire.spelling import (
-    NOTHING,
-    QUIET_KEYS,
-    has_foreign_spelling,
-    without_spelling,
+from metis.wire.codec import HistoryEncoder, StreamDecoder, StreamEncoder
+from metis.wire.original_form import (
+    EMPTY,
+    PROTOCOL_ONLY_KEYS,
+    has_foreign_form,
+    without_original_form,
 )
+from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
 
@@ -67,20 +75,20 @@ class Adapter:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
-        self._memory = Memory()
-        self._models: dict[str, Model] = {}
+        self._memory = HistoryCache()
+        self._models: dict[str, ModelFacts] = {}
         self._fits: dict[Target, Target] = {}
         self._asked: Asked | None = None
         """How the last request was asked for; the next one mostly is the same way."""
-        self._plain_reading = CallReading((), profile.tool_name_length)
+        self._plain_reading = ToolCallRules((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
         """What a model can do; a model that the catalogue does not know has the provider's rest."""
         return self._model(self.wire_model(model)).capabilities
 
-    def abilities(self, model: str) -> frozenset[Capability]:
+    def capability_set(self, model: str) -> frozenset[Capability]:
         """The same in a word each, for whoever asks for one thing."""
-        return self._model(self.wire_model(model)).abilities
+        return self._model(self.wire_model(model)).capability_set
 
     def wire_model(self, model: str | None) -> str:
         """The name of a model as this provider spells it.
@@ -88,7 +96,7 @@ class Adapter:
         Raises:
             WrongProviderError: the model is one of another provider.
         """
-        return wire_model(model, self.profile)
+        return wire_model_name(model, self.profile)
 
     def to_wire(
         self,
@@ -104,7 +112,7 @@ class Adapter:
         """
         request = self.preview(messages, tools, options)
         if request.losses and log.isEnabledFor(logging.WARNING):
-            tell(request.losses)
+            log_losses(request.losses)
         return request
 
     def preview(
@@ -124,14 +132,18 @@ class Adapter:
         said = asked.conversation(messages)
         told = self._told(said, model, self._target(model, taken))
         undefined: Sequence[ToolDefinition] = ()
-        if not sent and self.profile.needs_definitions and not is_own(options, self.profile):
+        if (
+            not sent
+            and self.profile.needs_definitions
+            and not are_native_options(options, self.profile)
+        ):
             undefined = self._undefined(told, model, taken)
         if undefined:
             sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
         body = told.turns.body(sent, taken if not self.profile.body_keys else self._said(taken))
         budget = options.image_budget
         if budget is not None and len(body) > budget:
-            ledger = Ledger(told.target)
+            ledger = LossRecorder(told.target)
             fewer = keep_newest_images(messages, budget, ledger)
             if ledger.losses:
                 request = self.preview(fewer, tools, replace(options, image_budget=None))
@@ -153,49 +165,51 @@ class Adapter:
         """The options as a body says them that does not say what the path does."""
         profile, own = self.profile, taken.native.get(self.profile.protocol, {})
         unsaid = dict.fromkeys(profile.told_by_path - own.keys())
-        if is_own(taken, profile):
+        if are_native_options(taken, profile):
             return replace(taken, **unsaid)
         return replace(taken, native={profile.protocol: {**profile.body_keys, **own}}, **unsaid)
 
     def _undefined(
-        self, told: Sent, model: Model, taken: AdapterOptions
+        self, told: EncodedHistory, model: ModelFacts, taken: AdapterOptions
     ) -> Sequence[ToolDefinition]:
         """The tools of the history, where a request defines none (T36)."""
         own = taken.native.get(self.profile.protocol)
         has_none = told.calls is not None and not told.calls
         if has_none or not model.capabilities.supports_tools or (own and own.get("tools")):
             return ()
-        return used_tools(told.messages, self.profile.tool_name_length)
+        return placeholder_tools(told.messages, self.profile.tool_name_length)
 
     def _route(
         self,
-        turns: TurnWriter,
+        turns: HistoryEncoder,
         tools: Sequence[ToolDefinition],
         asked: AdapterOptions,
-        model: Model,
-    ) -> tuple[str, list[LostOption]]:
+        model: ModelFacts,
+    ) -> tuple[str, list[OptionLoss]]:
         """The path of a request, and the options that have no place there."""
         if self._codec.route is None:
-            return self.profile.path_to(model.name, is_stream=bool(asked.stream)), []
+            return self.profile.request_path(model.name, is_stream=bool(asked.stream)), []
         route = self._codec.route(turns, tools, asked)
         lost = [
-            LostOption(key, f"{route.path} has no place for the option {key!r}")
-            for key in route.lost
+            OptionLoss(key, f"{route.path} has no place for the option {key!r}")
+            for key in route.lost_options
         ]
         return route.path, lost
 
-    def _fitted(self, model: Model, options: AdapterOptions) -> Model:
+    def _fitted(self, model: ModelFacts, options: AdapterOptions) -> ModelFacts:
         """The model as the options of a request make it; the same facts are the same target."""
         fitted = model.target
-        if self._codec.fit is not None:
-            fitted = self._codec.fit(fitted, options)
-        if options.tells_thoughts:
+        if self._codec.fit_target is not None:
+            fitted = self._codec.fit_target(fitted, options)
+        if options.include_thinking:
             fitted = replace(fitted, tells_thoughts=True)
         if fitted is model.target:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
 
-    def _told(self, messages: Sequence[Message], model: Model, target: Target) -> Sent:
+    def _told(
+        self, messages: Sequence[Message], model: ModelFacts, target: Target
+    ) -> EncodedHistory:
         """A conversation as a target is told it; what was sent before is reused."""
         crowd = self.profile.crowd
         if crowd is not None:
@@ -203,48 +217,50 @@ class Adapter:
         sent = self._memory.find(messages, target)
         more = None
         if sent is not None and sent.calls is not None:
-            more = project_more(self._own(messages[len(sent.messages) :]), target, sent.calls)
+            more = project_appended(self._own(messages[len(sent.messages) :]), target, sent.calls)
         if sent is None or more is None:
             more = project(self._own(messages), target)
-            sent = Sent((), target, None, Dialect(self.profile, model), [], self._codec.turns())
+            sent = EncodedHistory(
+                (), target, None, Dialect(self.profile, model), [], self._codec.history()
+            )
         turns, dialect = sent.turns.copy(), sent.dialect
         own, losses = more.messages, [*more.losses]
         new = messages[len(sent.messages) :]
-        ids, is_usual, loud = dialect.ids_of(more.calls), *self._spellings(new)
+        ids, is_usual, loud = dialect.wire_ids(more.call_ids), *self._spellings(new)
         if ids is None or not is_usual:
-            own, unspelled = dialect.spell(own)
+            own, unspelled = dialect.apply(own)
             losses += unspelled
         if loud:
-            losses += unsaid(loud, self.profile)
-        if more.hosts:
-            losses += unkept(more.hosts, self.profile)
-        turns.add(own, ids or NOTHING)
+            losses += unmapped_key_losses(loud, self.profile)
+        if more.attachments:
+            losses += rewritten_key_losses(more.attachments, self.profile)
+        turns.add(own, ids or EMPTY)
         losses = [*sent.losses, *_in_order(losses, new)]
-        calls = more.calls
+        calls = more.call_ids
         if calls is not None and sent.calls:
             calls = sent.calls | calls if calls else sent.calls
         is_large = sent.has_large_images or more.has_large_images
-        if is_large and crowd is not None and image_count(messages) > crowd[0]:
+        if is_large and crowd is not None and count_images(messages) > crowd[0]:
             narrow = replace(target, max_image_side=crowd[1])
             return self._told(messages, model, self._memory.narrow(target, narrow))
-        return Sent(tuple(messages), target, calls, dialect, losses, turns, is_large)
+        return EncodedHistory(tuple(messages), target, calls, dialect, losses, turns, is_large)
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
         if self.profile.scope:
-            messages = known(messages, self.profile)
+            messages = for_issuer(messages, self.profile)
         if self.profile.hides_ids:
-            messages = hidden(messages)
-        return joined(messages, self.name) if self.profile.tags_thoughts else messages
+            messages = redact_tool_ids(messages)
+        return with_think_tags(messages, self.name) if self.profile.tags_thoughts else messages
 
-    def _target(self, model: Model, asked: AdapterOptions) -> Target:
+    def _target(self, model: ModelFacts, asked: AdapterOptions) -> Target:
         """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
         target = model.target
         own = asked.native.get(self.profile.protocol)
         if not target.cache_marks or own is None:
             return target
-        marks = self._codec.marks(own)
-        is_long = all(mark.get("ttl") == LONG for mark in marks)
+        marks = self._codec.cache_marks(own)
+        is_long = all(mark.get("ttl") == LONG_TTL for mark in marks)
         left = max(0, target.cache_marks - len(marks))
         if not marks:
             return target
@@ -263,7 +279,7 @@ class Adapter:
             for protocol, spelling in raw.items():
                 if protocol == own:
                     is_usual = is_usual and (metadata.provider or metadata.origin) == name
-                elif type(spelling) is not dict or not spelling.keys() <= QUIET_KEYS:
+                elif type(spelling) is not dict or not spelling.keys() <= PROTOCOL_ONLY_KEYS:
                     others.append(message)
         return is_usual, others
 
@@ -286,8 +302,8 @@ class Adapter:
         """About how many tokens a request will take, told at once and without a network."""
         asked = self._model(self.wire_model(model))
         sent = tools if asked.capabilities.supports_tools else ()
-        told = known(messages, self.profile) if self.profile.scope else messages
-        return Estimate(asked.rates, asked.target).of(told, sent)
+        told = for_issuer(messages, self.profile) if self.profile.scope else messages
+        return TokenEstimate(asked.token_rates, asked.target).request_tokens(told, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -296,13 +312,13 @@ class Adapter:
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thoughts:
-            message = split(message, self.name)
+            message = split_think_tags(message, self.name)
         if self.profile.scope:
-            message = stamped(message, self.profile)
-        message = self._reading(context).read(message)
+            message = with_issuer(message, self.profile)
+        message = self._reading(context).normalise(message)
         if context.output is None:
             return message
-        return self._misplaced(context.output, context).settled(message)
+        return self._misplaced(context.output, context).with_output_text(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
@@ -315,20 +331,20 @@ class Adapter:
         for event in decoder.finish():
             yield event
 
-    def stream_decoder(self, context: RequestContext | None = None) -> StreamReader:
+    def stream_decoder(self, context: RequestContext | None = None) -> StreamDecoder:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
-        reader = self._codec.stream_reader(context)
+        reader = self._codec.stream_decoder(context)
         if self.profile.framed:
-            reader = FramedReader(reader, self._codec)
+            reader = AwsFrameDecoder(reader, self._codec)
         if self.profile.tags_thoughts:
-            reader = TagReader(reader, self.name)
+            reader = ThinkTagDecoder(reader, self.name)
         if self.profile.scope:
-            reader = ScopeReader(reader, self.profile)
-        reader = CallReader(reader, self._reading(context))
+            reader = IssuerDecoder(reader, self.profile)
+        reader = ToolCallDecoder(reader, self._reading(context))
         if context.output is None:
             return reader
-        return MisplacedReader(reader, self._misplaced(context.output, context))
+        return JsonInThinkingDecoder(reader, self._misplaced(context.output, context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
@@ -339,13 +355,13 @@ class Adapter:
         if self.profile.told_by_path:
             request = self._with_path(request, context)
         if self.profile.tags_thoughts:
-            messages = tuple(split(message, self.name) for message in request.messages)
+            messages = tuple(split_think_tags(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
 
     def _with_path(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
         """With what the path says of a request, or the context if there is no path."""
-        options, found = request.options, self.profile.read_path(context.path or "")
+        options, found = request.options, self.profile.parse_path(context.path or "")
         if found is None:
             told: dict[str, Any] = {"model": options.model or context.model}
         else:
@@ -355,23 +371,23 @@ class Adapter:
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
-        if has_foreign_spelling(message, self.profile.protocol, self.name):
-            message = without_spelling(message)
+        if has_foreign_form(message, self.profile.protocol, self.name):
+            message = without_original_form(message)
         elif self.profile.tags_thoughts:
-            message = join(message)
-        message, losses = served(message, self.profile)
-        tell(losses)
+            message = join_think_tags(message)
+        message, losses = response_for_client(message, self.profile)
+        log_losses(losses)
         return self._codec.encode_response(message, self._context(context))
 
-    def stream_encoder(self, context: RequestContext | None = None) -> StreamWriter:
+    def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
         """An encoder that writes events as this provider streams them."""
         context = self._context(context)
-        writer = self._codec.stream_writer(context)
+        writer = self._codec.stream_encoder(context)
         if self.profile.tags_thoughts:
-            writer = TagWriter(writer, self.name)
+            writer = ThinkTagEncoder(writer, self.name)
         if self.profile.framed:
-            writer = FramedWriter(writer, self._codec)
-        return ServedStream(writer, self.profile, context.session_id)
+            writer = AwsFrameEncoder(writer, self._codec)
+        return ClientStreamEncoder(writer, self.profile, context.session_id)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
@@ -390,36 +406,36 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _reading(self, context: RequestContext) -> CallReading:
+    def _reading(self, context: RequestContext) -> ToolCallRules:
         if not context.tools:
             return self._plain_reading
-        return CallReading(context.tools, self.profile.tool_name_length)
+        return ToolCallRules(context.tools, self.profile.tool_name_length)
 
-    def _misplaced(self, output: OutputFormat, context: RequestContext) -> Misplaced:
+    def _misplaced(self, output: OutputFormat, context: RequestContext) -> JsonInThinking:
         def pass_on(loss: Loss) -> None:
-            tell([loss])
-            if context.tell is not None:
-                context.tell(loss)
+            log_losses([loss])
+            if context.on_loss is not None:
+                context.on_loss(loss)
 
-        return Misplaced(output, self.name, pass_on)
+        return JsonInThinking(output, self.name, pass_on)
 
-    def _asked_model(self, options: AdapterOptions) -> Model:
+    def _asked_model(self, options: AdapterOptions) -> ModelFacts:
         """The model of a request; a name that a client of this provider spelled stays."""
-        if is_own(options, self.profile) and options.model:
+        if are_native_options(options, self.profile) and options.model:
             spelled = options.native[self.profile.protocol].get("model")
             if options.model == spelled:
                 return self._model(options.model)
         return self._model(self.wire_model(options.model))
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str) -> ModelFacts:
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= _MODELS_KEPT:
                 self._models.clear()
-            model = self._models[name] = model_of(self.profile, name)
+            model = self._models[name] = model_facts(self.profile, name)
         return model
 
-    def _option_loss(self, session_id: str, lost: LostOption) -> Loss:
+    def _option_loss(self, session_id: str, lost: OptionLoss) -> Loss:
         return Loss(
             session_id=session_id,
             message_id="",
@@ -452,9 +468,9 @@ def _bytes_of(body: object) -> bytes:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
-def _stand_in(tool: ToolDefinition) -> LostOption:
+def _stand_in(tool: ToolDefinition) -> OptionLoss:
     reason = f"the history uses the tool {tool.name!r}, so that it is defined, and not to be called"
-    return LostOption("tools", reason, Change.SYNTHESISED)
+    return OptionLoss("tools", reason, Change.SYNTHESISED)
 
 
 def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:

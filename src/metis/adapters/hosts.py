@@ -5,17 +5,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metis.adapters.profile import Auth, Profile, assumed
-from metis.adapters.profiles import COMPATIBLE, PROFILES
-from metis.projection.schemas import SchemaRule
+from metis.adapters.profile import Auth, Profile, assumed_capabilities
+from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
+from metis.canonical.schema.fit import ToolSchemaRule
 from metis.wire.tool_ids import IdRule
 
 _SOUND = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
-_NINE = IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", longest=9, hashed=9)
-_LOCAL = assumed(
+_NINE = IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9)
+_LOCAL = assumed_capabilities(
     context_tokens=32_768, output_tokens=4096, thinking=True, images=True, system_in_list=True
 )
-_HOSTED = assumed(
+_HOSTED = assumed_capabilities(
     context_tokens=131_072, output_tokens=8192, thinking=True, images=True, system_in_list=True
 )
 
@@ -27,12 +27,14 @@ def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile
         "defaults": _HOSTED,
         "joins_text": False,
         "tags_thoughts": False,
-        "schemas": SchemaRule(),
+        "schemas": ToolSchemaRule(),
         "wants_descriptions": False,
         "free_names": False,
         **facts,
     }
-    return replace(COMPATIBLE, name=name, base_url=base_url, default_model=default_model, **row)
+    return replace(
+        OPENAI_COMPATIBLE, name=name, base_url=base_url, default_model=default_model, **row
+    )
 
 
 _ROWS = (

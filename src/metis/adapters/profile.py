@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
+from metis.canonical.schema.fit import ToolSchemaRule
+from metis.canonical.schema.fit_output import ANY_OUTPUT, OutputSchemaRule
 from metis.catalog.models import AdapterCapabilities
-from metis.projection.answer_schemas import ANY_ANSWER, AnswerRule
-from metis.projection.schemas import SchemaRule
 from metis.projection.target import Target
 from metis.wire.tool_ids import IdRule
 
@@ -27,7 +27,7 @@ class Auth(Struct, frozen=True, kw_only=True):
     """The word before the key; empty if the key stands alone."""
     variable: str | None = None
     """The environment variable that by custom holds the key; None where none is needed."""
-    signs: str | None = None
+    aws_service: str | None = None
     """The service of AWS for which requests are signed if the key is an id with its secret."""
 
     def headers(self, key: str) -> dict[str, str]:
@@ -109,11 +109,11 @@ class Profile(Struct, frozen=True, kw_only=True):
     """What it says more if there are tools of the client."""
     strict_tools: bool = False
     """Whether the definition of a tool may ask for arguments that keep to the schema."""
-    schemas: SchemaRule = SchemaRule()
+    schemas: ToolSchemaRule = ToolSchemaRule()
     """What of JSON Schema it takes in the definition of a tool."""
-    answers: AnswerRule = ANY_ANSWER
+    answers: OutputSchemaRule = ANY_OUTPUT
     """What of JSON Schema it takes for an answer."""
-    strict_answers: AnswerRule | None = None
+    strict_answers: OutputSchemaRule | None = None
     """The same for an answer that must keep to its schema, where that is said with a flag."""
     wants_descriptions: bool = False
     """Whether a tool without a description may be refused; it is told by its name then (T112)."""
@@ -193,7 +193,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether a call can be marked, and not only what is said and shown."""
     unmarked_blocks: frozenset[str] = frozenset()
 
-    def at_place(self, place: str) -> "Profile":
+    def at_location(self, place: str) -> "Profile":
         """The same provider at a place; a region has a host of its own."""
         if "{place}" not in self.path:
             raise InvalidValueError(f"{self.name} has no places", path="$.place")
@@ -210,7 +210,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         """The name under which its sealed parts are kept."""
         return f"{self.name}@{self.scope}" if self.scope else self.name
 
-    def moved(self, base_url: str | None, account: str | None = None) -> "Profile":
+    def with_address(self, base_url: str | None, account: str | None = None) -> "Profile":
         """The same provider at another address, or for an account that has a name (T203).
 
         The port says nothing: whoever runs a server may start it at another one tomorrow.
@@ -225,7 +225,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             usual_host=usual,
         )
 
-    def path_to(self, model: str, *, is_stream: bool = False) -> str:
+    def request_path(self, model: str, *, is_stream: bool = False) -> str:
         """The path of a request; the name of a model is a name and leads nowhere else."""
         path = (is_stream and self.stream_path) or self.path
         if "{model}" not in path:
@@ -238,7 +238,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             named = quote(model if "/" in model else f"models/{model}", safe="/@")
         return path.replace("{place}", self.place).replace("{model}", named)
 
-    def read_path(self, path: str) -> tuple[str, bool] | None:
+    def parse_path(self, path: str) -> tuple[str, bool] | None:
         """The model that a path names, and whether it asks for a stream; None for other paths."""
         for template, is_stream in ((self.stream_path, True), (self.path, False)):
             head, mark, tail = template.partition("{model}")
@@ -251,7 +251,7 @@ class Profile(Struct, frozen=True, kw_only=True):
                 return unquote(found["model"]), is_stream
         return None
 
-    def catalogue_id(self, model: str) -> str:
+    def catalog_id(self, model: str) -> str:
         """The canonical id under which the catalogue knows a model, or would know it."""
         found = re.fullmatch(self.known_models, model) if self.known_models else None
         if found is None and self.mixed_models:
@@ -337,7 +337,7 @@ def _fits(pattern: str, model: str) -> bool:
     return not pattern or re.search(pattern, model) is not None
 
 
-def assumed(
+def assumed_capabilities(
     *, context_tokens: int, output_tokens: int, thinking: bool, images: bool, system_in_list: bool
 ) -> AdapterCapabilities:
     """Capabilities to assume of a provider's models, where nothing better is known."""

@@ -4,20 +4,19 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from metis.adapters.profile import Auth, Profile, assumed
-from metis.projection.answer_schemas import (
-    ANTHROPIC_ANSWER,
-    GEMINI_ANSWER,
-    OPENAI_ANSWER,
-    OPENAI_STRICT,
+from metis.adapters.profile import Auth, Profile, assumed_capabilities
+from metis.canonical.schema.fit import ToolSchemaRule
+from metis.canonical.schema.fit_output import (
+    ANTHROPIC_OUTPUT,
+    GEMINI_OUTPUT,
+    OPENAI_OUTPUT,
+    OPENAI_STRICT_OUTPUT,
 )
-from metis.projection.schemas import SchemaRule
 from metis.wire.anthropic.options import DEFAULT_MAX_TOKENS
-from metis.wire.bedrock_converse.citations import CITATION_KINDS
-from metis.wire.bedrock_converse.media import DOCUMENT_TYPES, SOUND_TYPES
+from metis.wire.bedrock_converse.media import AUDIO_TYPES, CITATION_KINDS, DOCUMENT_TYPES
 from metis.wire.tool_ids import IdRule
 
-_PLAIN_ROOT = SchemaRule(plain_root=True)
+_PLAIN_ROOT = ToolSchemaRule(plain_root=True)
 
 _GEMINI = Profile(
     name="gemini",
@@ -27,7 +26,7 @@ _GEMINI = Profile(
     stream_path="/v1beta/{model}:streamGenerateContent?alt=sse",
     auth=Auth(header="x-goog-api-key", scheme="", variable="GEMINI_API_KEY"),
     default_model="gemini-3.5-flash",
-    defaults=assumed(
+    defaults=assumed_capabilities(
         context_tokens=1_048_576,
         output_tokens=65_536,
         thinking=True,
@@ -38,7 +37,7 @@ _GEMINI = Profile(
     named_cache="cachedContent",
     search={"tools": [{"googleSearch": {}}]},
     search_beside_tools={"toolConfig": {"includeServerSideToolInvocations": True}},
-    answers=GEMINI_ANSWER,
+    answers=GEMINI_OUTPUT,
     documents=True,
     audio_media_types=frozenset(
         {
@@ -76,7 +75,7 @@ _ANTHROPIC = Profile(
     issuers=frozenset({"bedrock", "vertex-claude"}),
     headers={"anthropic-version": "2023-06-01"},
     default_model="claude-sonnet-4-6",
-    defaults=assumed(
+    defaults=assumed_capabilities(
         context_tokens=200_000,
         output_tokens=64_000,
         thinking=True,
@@ -86,7 +85,7 @@ _ANTHROPIC = Profile(
     default_length=DEFAULT_MAX_TOKENS,
     search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
     schemas=_PLAIN_ROOT,
-    answers=ANTHROPIC_ANSWER,
+    answers=ANTHROPIC_OUTPUT,
     needs_definitions=True,
     ids=IdRule(prefix="toolu_"),
     documents=True,
@@ -121,7 +120,7 @@ _RESPONSES = Profile(
     auth=Auth(variable="OPENAI_API_KEY"),
     default_model="gpt-5",
     catalogued="openai",
-    defaults=assumed(
+    defaults=assumed_capabilities(
         context_tokens=128_000,
         output_tokens=16_384,
         thinking=True,
@@ -132,8 +131,8 @@ _RESPONSES = Profile(
     refused_options=frozenset({"top_k", "stop_sequences"}),
     search={"tools": [{"type": "web_search"}]},
     schemas=_PLAIN_ROOT,
-    answers=OPENAI_ANSWER,
-    strict_answers=OPENAI_STRICT,
+    answers=OPENAI_OUTPUT,
+    strict_answers=OPENAI_STRICT_OUTPUT,
     ids=IdRule(prefix="call_"),
     documents=True,
     url_blocks=frozenset({"image", "document"}),
@@ -153,7 +152,7 @@ _RESPONSES = Profile(
 
 _CLAUDE_AT_BEDROCK = r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?"
 
-_LOCAL = assumed(
+_LOCAL = assumed_capabilities(
     context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
 )
 """A model that somebody runs: what the server takes, which tells if its model does not."""
@@ -167,7 +166,7 @@ PROFILES: Mapping[str, Profile] = {
         path="/v1/chat/completions",
         auth=Auth(variable="OPENAI_API_KEY"),
         default_model="gpt-5",
-        defaults=assumed(
+        defaults=assumed_capabilities(
             context_tokens=128_000,
             output_tokens=16_384,
             thinking=False,
@@ -177,12 +176,12 @@ PROFILES: Mapping[str, Profile] = {
         refused_options=frozenset({"top_k"}),
         length_key="max_completion_tokens",
         schemas=_PLAIN_ROOT,
-        answers=OPENAI_ANSWER,
-        strict_answers=OPENAI_STRICT,
+        answers=OPENAI_OUTPUT,
+        strict_answers=OPENAI_STRICT_OUTPUT,
         own_tools=frozenset({"function", "custom"}),
         strict_tools=True,
         asks_for_usage=True,
-        ids=IdRule(prefix="call_", longest=40),
+        ids=IdRule(prefix="call_", max_length=40),
         documents=True,
         audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
         text_documents=False,
@@ -221,7 +220,7 @@ PROFILES: Mapping[str, Profile] = {
         base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
         path="/model/{model}/invoke",
         stream_path="/model/{model}/invoke-with-response-stream",
-        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", signs="bedrock"),
+        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", aws_service="bedrock"),
         headers={},
         default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         told_by_path=frozenset({"model", "stream"}),
@@ -242,9 +241,9 @@ PROFILES: Mapping[str, Profile] = {
         base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
         path="/model/{model}/converse",
         stream_path="/model/{model}/converse-stream",
-        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", signs="bedrock"),
+        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", aws_service="bedrock"),
         default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
-        defaults=assumed(
+        defaults=assumed_capabilities(
             context_tokens=128_000,
             output_tokens=8192,
             thinking=True,
@@ -263,14 +262,14 @@ PROFILES: Mapping[str, Profile] = {
         temperatures=(0, 1),
         refuses_empties=True,
         schemas=_PLAIN_ROOT,
-        answers=ANTHROPIC_ANSWER,
+        answers=ANTHROPIC_OUTPUT,
         needs_definitions=True,
         # Bedrock itself takes points and colons, too, but Claude does not.
         ids=IdRule(prefix="tooluse_"),
         documents=True,
         document_media_types=DOCUMENT_TYPES,
         names_documents=True,
-        audio_media_types=SOUND_TYPES,
+        audio_media_types=AUDIO_TYPES,
         audio_models="voxtral|nova-2-omni|nova-2-sonic",
         video=True,
         video_models="amazon.nova-(?!micro|2-sonic)|twelvelabs",
@@ -323,7 +322,7 @@ PROFILES: Mapping[str, Profile] = {
 }
 """The providers that come with metis, by name."""
 
-COMPATIBLE = Profile(
+OPENAI_COMPATIBLE = Profile(
     name="openai-compatible",
     protocol="openai_chat",
     base_url="http://127.0.0.1:8080",
@@ -332,16 +331,16 @@ COMPATIBLE = Profile(
     free_names=True,
     refused_options=frozenset({"top_k"}),
     length_key="max_tokens",
-    schemas=SchemaRule(plain_root=True, references=False, booleans=False),
-    strict_answers=OPENAI_STRICT,
+    schemas=ToolSchemaRule(plain_root=True, references=False, booleans=False),
+    strict_answers=OPENAI_STRICT_OUTPUT,
     wants_descriptions=True,
     asks_for_usage=True,
-    ids=IdRule(prefix="call_", longest=40),
+    ids=IdRule(prefix="call_", max_length=40),
     joins_text=True,
     tags_thoughts=True,
     text_documents=False,
     document_context=False,
-    defaults=assumed(
+    defaults=assumed_capabilities(
         context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
     ),
 )

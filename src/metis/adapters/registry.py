@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from metis.adapters.adapter import Adapter
 from metis.adapters.hosts import HOSTS
 from metis.adapters.profile import Profile
-from metis.adapters.profiles import COMPATIBLE, PROFILES
+from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
 
-_ROWS = {**PROFILES, **HOSTS, COMPATIBLE.name: COMPATIBLE}
+_ROWS = {**PROFILES, **HOSTS, OPENAI_COMPATIBLE.name: OPENAI_COMPATIBLE}
 
 
 def get(
@@ -19,7 +19,7 @@ def get(
     base_url: str | None = None,
     place: str | None = None,
     account: str | None = None,
-    hides_ids: bool = False,
+    redact_ids: bool = False,
 ) -> Adapter:
     """The adapter of a provider; `base_url` is another host that speaks the same.
 
@@ -32,10 +32,10 @@ def get(
     """
     if name not in _ROWS:
         raise UnknownAdapterError(name, names())
-    if base_url is None and place is None and account is None and not hides_ids:
+    if base_url is None and place is None and account is None and not redact_ids:
         return _adapter(name)
-    profile = _ROWS[name] if place is None else _ROWS[name].at_place(place)
-    return Adapter(replace(profile.moved(base_url, account), hides_ids=hides_ids))
+    profile = _ROWS[name] if place is None else _ROWS[name].at_location(place)
+    return Adapter(replace(profile.with_address(base_url, account), hides_ids=redact_ids))
 
 
 def profile_of(name: str) -> Profile:

@@ -16,30 +16,30 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metis.adapters.model import Model
-from metis.adapters.toolbox import LostOption
+from metis.adapters.model import ModelFacts
+from metis.adapters.tool_options import OptionLoss
 from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
-from metis.catalog.reasoning import BUDGETS, ThinkingRule, effort_for
+from metis.catalog.model_rules import EFFORT_BUDGETS, ReasoningRule, effort_for
 from metis.projection.blocks import thinking_refusal
 from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
-from metis.wire.reasoning import OFF, Reasoning
+from metis.wire.reasoning import REASONING_OFF, Reasoning
 
 _KEY = "reasoning"
 _ROOM = 4096
 """How many tokens an answer gets beside the thoughts, if nobody says."""
 
 
-class Thinking:
+class ReasoningPlanner:
     """Brings the wish for thoughts to what one model takes."""
 
-    def __init__(self, model: Model, protocol: str, lost: list[LostOption]) -> None:
+    def __init__(self, model: ModelFacts, protocol: str, lost: list[OptionLoss]) -> None:
         self._model = model
         self._rule = model.thinking
         self._protocol = protocol
         self._lost = lost
-        self.refused: dict[str, str] = {}
+        self.refused_options: dict[str, str] = {}
         """What the model does not take while it thinks, with the reason."""
 
     def fit(
@@ -59,7 +59,9 @@ class Thinking:
         told = options.reasoning
         if thinks and not (told is not None and told.is_off):
             name = self._model.name
-            self.refused = {one: f"{name} takes no {one} while it thinks" for one in rule.refuses}
+            self.refused_options = {
+                one: f"{name} takes no {one} while it thinks" for one in rule.refuses
+            }
         return options
 
     def _untold(self, options: AdapterOptions) -> AdapterOptions:
@@ -68,43 +70,47 @@ class Thinking:
             return options
         if thinks or not asked.is_off:
             reason = f"{self._model.name} cannot be told how much to think"
-            self._lost.append(LostOption(_KEY, reason))
+            self._lost.append(OptionLoss(_KEY, reason))
         return replace(options, reasoning=None)
 
     def _settled(
         self,
         options: AdapterOptions,
-        rule: ThinkingRule,
+        rule: ReasoningRule,
         messages: Sequence[Message],
         *,
         has_tools: bool,
     ) -> AdapterOptions:
         """Without what a model that thinks does not do."""
         name = self._model.name
-        if has_tools and self._protocol in rule.lone_in and rule.can_rest:
+        if has_tools and self._protocol in rule.lone_in and rule.can_disable:
             return self._resting(options, f"{name} cannot think and have tools at once here")
         if has_tools and _forces(options) and not rule.takes_force:
-            if rule.can_rest:
+            if rule.can_disable:
                 return self._resting(options, f"{name} cannot think when it must call a tool")
             reason = f"{name} thinks, and so cannot be made to call a tool"
-            self._lost.append(LostOption("tool_choice", reason, Change.ALTERED))
+            self._lost.append(OptionLoss("tool_choice", reason, Change.ALTERED))
             return replace(options, tool_choice=ToolChoice("auto"))
-        if rule.begins_loops and rule.can_rest and not _is_thought_through(messages, self._model):
+        if (
+            rule.begins_loops
+            and rule.can_disable
+            and not _is_thought_through(messages, self._model)
+        ):
             reason = f"{name} cannot think on, because the call that is answered has no thought"
             return self._resting(options, reason)
         return options
 
     def _resting(self, options: AdapterOptions, reason: str) -> AdapterOptions:
         change = Change.SYNTHESISED if options.reasoning is None else Change.ALTERED
-        self._lost.append(LostOption(_KEY, reason, change))
-        return replace(options, reasoning=OFF)
+        self._lost.append(OptionLoss(_KEY, reason, change))
+        return replace(options, reasoning=REASONING_OFF)
 
     def _brought(
-        self, options: AdapterOptions, rule: ThinkingRule, asked: Reasoning
+        self, options: AdapterOptions, rule: ReasoningRule, asked: Reasoning
     ) -> AdapterOptions:
         """With the wish in the model's own terms."""
-        if asked.is_off and rule.can_rest:
-            return replace(options, reasoning=OFF)
+        if asked.is_off and rule.can_disable:
+            return replace(options, reasoning=REASONING_OFF)
         if asked.budget_tokens is not None and rule.budget is not None and not _forces(options):
             return self._budgeted(options, rule, asked.budget_tokens)
         if rule.form == "budget":
@@ -112,7 +118,7 @@ class Thinking:
         return replace(options, reasoning=self._worded(rule, asked))
 
     def _counted(
-        self, options: AdapterOptions, rule: ThinkingRule, asked: Reasoning
+        self, options: AdapterOptions, rule: ReasoningRule, asked: Reasoning
     ) -> AdapterOptions:
         """A word as the number that it is worth; an older model of Gemini may also decide."""
         if asked.is_off:
@@ -120,18 +126,20 @@ class Thinking:
             return self._budgeted(options, rule, 1, is_exact=False)
         if asked.effort is None and not rule.is_inside:
             return replace(options, reasoning=Reasoning())
-        return self._budgeted(options, rule, BUDGETS[asked.effort or "medium"], is_exact=False)
+        return self._budgeted(
+            options, rule, EFFORT_BUDGETS[asked.effort or "medium"], is_exact=False
+        )
 
-    def _worded(self, rule: ThinkingRule, asked: Reasoning) -> Reasoning | None:
+    def _worded(self, rule: ReasoningRule, asked: Reasoning) -> Reasoning | None:
         """A word that the model knows; None where it needs none."""
         name, wanted = self._model.name, asked.effort
-        if not rule.words:
+        if not rule.enabling_efforts:
             if asked != Reasoning():
                 self._alter(f"{name} can be told to think, but not how much")
             return Reasoning()
         if wanted is None and asked.budget_tokens is None:
             return _unmeasured(rule)
-        word = rule.nearest(wanted or effort_for(asked.budget_tokens or 0))
+        word = rule.nearest_effort(wanted or effort_for(asked.budget_tokens or 0))
         if wanted is None:
             self._alter(f"{name} counts no tokens for thinking, so it is told {word!r}")
         elif word != wanted:
@@ -139,7 +147,7 @@ class Thinking:
         return Reasoning(word)
 
     def _budgeted(
-        self, options: AdapterOptions, rule: ThinkingRule, budget: int, *, is_exact: bool = True
+        self, options: AdapterOptions, rule: ReasoningRule, budget: int, *, is_exact: bool = True
     ) -> AdapterOptions:
         """A number of tokens between the limits of the model (T47)."""
         least, most = rule.budget or (1, budget)
@@ -174,19 +182,19 @@ class Thinking:
         changes["max_output_tokens"] = raised = least + limit
         reason = f"{self._model.name} thinks with {least} tokens at least, which count as written"
         self._lost.append(
-            LostOption("max_output_tokens", f"{reason}: {raised} instead", Change.ALTERED)
+            OptionLoss("max_output_tokens", f"{reason}: {raised} instead", Change.ALTERED)
         )
         return least
 
     def _alter(self, reason: str) -> None:
-        self._lost.append(LostOption(_KEY, reason, Change.ALTERED))
+        self._lost.append(OptionLoss(_KEY, reason, Change.ALTERED))
 
 
-def _unmeasured(rule: ThinkingRule) -> Reasoning | None:
+def _unmeasured(rule: ReasoningRule) -> Reasoning | None:
     """Thinking that is left to the model; one that thinks by itself may not have to be told."""
     if rule.form in ("adaptive", "between", "reasoning", "think", "thinking"):
         return Reasoning()
-    return None if rule.starts else Reasoning(rule.nearest("medium"))
+    return None if rule.starts else Reasoning(rule.nearest_effort("medium"))
 
 
 def _forces(options: AdapterOptions) -> bool:
@@ -194,7 +202,7 @@ def _forces(options: AdapterOptions) -> bool:
     return choice is not None and choice.mode in ("required", "tool")
 
 
-def _is_thought_through(messages: Sequence[Message], model: Model) -> bool:
+def _is_thought_through(messages: Sequence[Message], model: ModelFacts) -> bool:
     """Whether the answer whose calls are being answered begins with a thought of the model's own.
 
     A conversation that does not end in results has no such answer.

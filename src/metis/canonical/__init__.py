@@ -19,11 +19,16 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.codec import decode, decode_trusted, encode
-from metis.canonical.document import LIMITS, Limits
-from metis.canonical.errors import MetisError
+from metis.canonical.codec import (
+    MIGRATIONS,
+    Migrations,
+    decode,
+    decode_trusted,
+    encode,
+    json_schema,
+)
+from metis.canonical.errors import MetisError, Problem
 from metis.canonical.ids import UlidSource, new_session_id, new_tool_use_id, new_ulid
-from metis.canonical.json_schema import json_schema
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import (
     CacheHint,
@@ -37,13 +42,11 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
-from metis.canonical.migrations import MIGRATIONS, Migrations
-from metis.canonical.placement import Profile
-from metis.canonical.problem import Problem
-from metis.canonical.rules import RULES, check, validate
-from metis.canonical.session_rules import validate_session
+from metis.canonical.profiles import RuleProfile
+from metis.canonical.reader import LIMITS, Limits
+from metis.canonical.rules import RULES, check, validate, validate_session
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
-from metis.canonical.unknown import Extra, UnknownBlock
+from metis.canonical.value import Extra, UnknownBlock
 
 __all__ = [
     "LIMITS",
@@ -73,11 +76,11 @@ __all__ = [
     "Outcome",
     "OutcomeStatus",
     "Problem",
-    "Profile",
     "RedactedThinkingBlock",
     "Role",
     "RoutingDecisionRecord",
     "RoutingMode",
+    "RuleProfile",
     "SideEffects",
     "StopReason",
     "TextBlock",

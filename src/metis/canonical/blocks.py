@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.json_value import json_text_fault
 from metis.canonical.metadata import Count
-from metis.canonical.unknown import normal_json
-from metis.canonical.value import Value, settle_json, settle_tuple
+from metis.canonical.value import Value, normalise_json, normalise_tuple, normalised_json
 
 
 class Block(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -32,10 +31,10 @@ class Citation(Value, frozen=True):
     end: Count | None = None
     raw: Mapping[str, Any] | None = None
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "raw")
+        super().normalise()
+        normalise_json(self, "raw")
 
 
 class TextBlock(Block, frozen=True, tag="text"):
@@ -45,10 +44,10 @@ class TextBlock(Block, frozen=True, tag="text"):
     text: str
     citations: tuple[Citation, ...] = ()
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "citations")
+        super().normalise()
+        normalise_tuple(self, "citations")
 
 
 class InvalidInput(Value, frozen=True):
@@ -67,10 +66,10 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use"):
     input: Mapping[str, Any]
     invalid: InvalidInput | None = None
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "input")
+        super().normalise()
+        normalise_json(self, "input")
 
 
 class ToolResultBlock(Block, frozen=True, tag="tool_result"):
@@ -81,14 +80,14 @@ class ToolResultBlock(Block, frozen=True, tag="tool_result"):
     content: "tuple[ContentBlock, ...]"
     is_error: bool = False
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "content")
+        super().normalise()
+        normalise_tuple(self, "content")
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """The same with sealed parts in their normal form."""
-        return replace(self, content=meaningful_blocks(self.content))
+        return replace(self, content=comparable_blocks(self.content))
 
 
 class ImageSource(Value, frozen=True):
@@ -98,7 +97,7 @@ class ImageSource(Value, frozen=True):
     data: str
 
 
-ANY_IMAGE = "image/*"
+ANY_IMAGE_TYPE = "image/*"
 """The media type of an image that is only known by its URL."""
 
 
@@ -201,9 +200,9 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
         if fault:
             raise InvalidValueError(fault, path="$.raw")
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """The same with its JSON in normal form."""
-        return replace(self, raw=Raw(normal_json(bytes(self.raw))))
+        return replace(self, raw=Raw(normalised_json(bytes(self.raw))))
 
 
 KnownBlock = (
@@ -222,14 +221,14 @@ KnownBlock = (
 
 # msgspec decodes the known tags; unknown ones take the careful path of the codec.
 if TYPE_CHECKING:
-    from metis.canonical.unknown import UnknownBlock
+    from metis.canonical.value import UnknownBlock
 
     ContentBlock = KnownBlock | UnknownBlock
 else:
     ContentBlock = KnownBlock
 
 
-def meaningful_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
+def comparable_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
     """The same blocks with every sealed part in its normal form, for comparing."""
     if not any(isinstance(block, OpaqueBlock | ToolResultBlock) for block in blocks):
         return blocks
@@ -238,9 +237,9 @@ def meaningful_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock
 
 def _meaningful_block(block: "ContentBlock") -> "ContentBlock":
     if isinstance(block, ToolResultBlock):
-        content = meaningful_blocks(block.content)
+        content = comparable_blocks(block.content)
         return block if content is block.content else replace(block, content=content)
-    return block.meaningful() if isinstance(block, OpaqueBlock) else block
+    return block.comparable() if isinstance(block, OpaqueBlock) else block
 
 
 BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__args__}

@@ -8,22 +8,67 @@
   parts. It either keeps what it finds byte for byte or raises an error that names the place.
 """
 
+import inspect
 import logging
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock
-from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
 from metis.canonical.errors import DecodeError, EncodeError, MigrationError, NewerVersionError
+from metis.canonical.fast import is_text_only
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.migrations import MIGRATIONS, Migrations
-from metis.canonical.plain_shape import is_plain_text
-from metis.canonical.reader import read_fields, split_reason
-from metis.canonical.value import Sealed, write, write_fast
+from metis.canonical.reader import (
+    LIMITS,
+    Limits,
+    check_json,
+    read_fields,
+    split_msgspec_error,
+    to_bytes,
+)
+from metis.canonical.value import Extra, Sealed, canonical_bytes, encode_fast
+
+RawFields = dict[str, Raw]
+"""The fields of a stored message, each as raw JSON."""
+
+MigrationStep = Callable[[RawFields], RawFields]
+"""Turns a row of version n into a row of version n + 1."""
+
+
+class Migrations:
+    """The chain of steps from every older version to the current one."""
+
+    def __init__(self, *, current: int, steps: Mapping[int, MigrationStep]) -> None:
+        beyond = sorted(version for version in steps if not 1 <= version < current)
+        if beyond:
+            raise ValueError(f"steps from {beyond} lead nowhere: the current version is {current}")
+        self.current = current
+        self._steps = dict(steps)
+
+    def upgrade(self, row: RawFields, version: int) -> RawFields:
+        """Run every step from `version` to the current one."""
+        for number in range(version, self.current):
+            step = self._steps.get(number)
+            if step is None:
+                reason = f"no migration leads from version {number} to {number + 1}"
+                raise MigrationError(reason, path="$.schema_version")
+            try:
+                row = dict(step(dict(row)))
+            except Exception as error:
+                reason = f"the migration from version {number} to {number + 1} failed: {error}"
+                raise MigrationError(reason) from error
+            row["schema_version"] = Raw(msgspec.json.encode(number + 1))
+        return row
+
+
+MIGRATIONS = Migrations(current=SCHEMA_VERSION, steps={})
+"""The steps of this package; version 1 is the first, so there are none yet."""
+
 
 log = logging.getLogger("metis.canonical")
 
@@ -34,7 +79,7 @@ _read_metadata = msgspec.json.Decoder(MessageMetadata).decode
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Parts(Struct, frozen=True, gc=False):
+class EncodedParts(Struct, frozen=True, gc=False):
     """The canonical bytes of what a message says and of what is known about it."""
 
     content: bytes
@@ -56,7 +101,7 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
         )
     if message.created_at.tzinfo is not UTC:
         raise EncodeError("a time that is not in UTC", path="$.created_at")
-    return write(message)
+    return canonical_bytes(message)
 
 
 def decode(
@@ -74,7 +119,7 @@ def decode(
     try:
         message = _read_fast(data)
         if (
-            write_fast(message) == data
+            encode_fast(message) == data
             and message.schema_version == migrations.current
             and message.created_at.tzinfo is UTC
             and len(data) <= limits.max_bytes
@@ -100,22 +145,22 @@ def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Messa
     return _decode_carefully(data, LIMITS, migrations)
 
 
-def is_what_it_says(message: Message) -> bool:
+def survives_round_trip(message: Message) -> bool:
     """Whether a reader of this message would see the same message.
 
     Equality goes by bytes, so bytes that come back the same need no second look.
     """
-    data = write(message)
+    data = canonical_bytes(message)
     try:
         again = _read_fast(data)
-        if write_fast(again) == data and again.created_at.tzinfo is UTC:
+        if encode_fast(again) == data and again.created_at.tzinfo is UTC:
             return True
     except (ValueError, RecursionError):
         pass
     return _read_carefully(data, LIMITS, MIGRATIONS)[0] == message
 
 
-def proven_parts(message: Message) -> Parts | None:
+def verified_parts(message: Message) -> EncodedParts | None:
     """The same question for those who keep the parts apart, with their bytes as the answer.
 
     None says no more than that a look at the whole message is needed.
@@ -134,11 +179,11 @@ def proven_parts(message: Message) -> Parts | None:
     ):
         return None
     try:
-        content, metadata = write_fast(message.content), write_fast(message.metadata)
-        if (is_plain_text(message.content) or write_fast(_read_content(content)) == content) and (
-            metadata == b"{}" or write_fast(_read_metadata(metadata)) == metadata
+        content, metadata = encode_fast(message.content), encode_fast(message.metadata)
+        if (is_text_only(message.content) or encode_fast(_read_content(content)) == content) and (
+            metadata == b"{}" or encode_fast(_read_metadata(metadata)) == metadata
         ):
-            return Parts(content, metadata)
+            return EncodedParts(content, metadata)
     except Exception:  # noqa: BLE001 - the look at the whole message says what is wrong
         return None
     return None
@@ -165,7 +210,7 @@ def _read_carefully(
         known = f"written by version {version}, this metis knows {migrations.current}"
         raise DecodeError(f"{error.reason} ({known})", path=error.path) from None
     if version > migrations.current:
-        message = replace(message, sealed=Sealed(data, write(message)))
+        message = replace(message, sealed=Sealed(data, canonical_bytes(message)))
     return message, unknown
 
 
@@ -203,7 +248,35 @@ def _version(row: dict[str, Raw]) -> int:
     try:
         version = msgspec.json.decode(raw, type=int)
     except msgspec.ValidationError as error:
-        raise DecodeError(split_reason(error)[0], path="$.schema_version") from None
+        raise DecodeError(split_msgspec_error(error)[0], path="$.schema_version") from None
     if version < 1:
         raise DecodeError(f"there is no version {version}", path="$.schema_version")
     return version
+
+
+_NAMELESS = ("extra", "sealed")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a message.
+
+    Objects may hold more than is listed: readers keep what they do not know.
+    """
+    schema = msgspec.json.schema(Message, schema_hook=_foreign)
+    for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
+        definition.pop("additionalProperties", None)
+        for name in _NAMELESS:
+            definition.get("properties", {}).pop(name, None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"metis canonical message, version {SCHEMA_VERSION}",
+        **schema,
+    }
+
+
+def _foreign(kind: type) -> dict[str, Any]:
+    if kind in (Extra, Sealed):
+        return {"description": "has no name in JSON"}
+    raise NotImplementedError(kind)

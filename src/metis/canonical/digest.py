@@ -6,20 +6,20 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock, meaningful_blocks
-from metis.canonical.value import Value, meaning
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock, comparable_blocks
+from metis.canonical.value import Value, comparable_bytes
 
 
 def digest(value: Value) -> str:
     """SHA-256, in hex, of everything that equality goes by."""
-    return hashlib.sha256(meaning(value)).hexdigest()
+    return hashlib.sha256(comparable_bytes(value)).hexdigest()
 
 
 def content_digest(role: str, content: Iterable[ContentBlock]) -> str:
     """SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
     ordinals: dict[str, str] = {}
     blocks = tuple(_with_ordinals(block, ordinals) for block in content)
-    return hashlib.sha256(meaning(_Content(content=blocks, role=role))).hexdigest()
+    return hashlib.sha256(comparable_bytes(_Content(content=blocks, role=role))).hexdigest()
 
 
 class _Content(Value, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class _Content(Value, frozen=True, kw_only=True):
     content: tuple[Any, ...]
     role: str
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """The same with sealed parts in their normal form."""
-        return replace(self, content=meaningful_blocks(self.content))
+        return replace(self, content=comparable_blocks(self.content))
 
 
 def _with_ordinals(block: ContentBlock, ordinals: dict[str, str]) -> ContentBlock:

@@ -8,11 +8,10 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from metis.canonical import digest
-from metis.canonical.blocks import ContentBlock, meaningful_blocks
+from metis.canonical.blocks import ContentBlock, comparable_blocks
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.open_enum import OpenEnum
-from metis.canonical.value import Sealed, Value, set_field, settle_tuple
+from metis.canonical.value import OpenEnum, Sealed, Value, normalise_tuple, set_field
 
 SCHEMA_VERSION = 1
 """The version of the canonical form that this package writes."""
@@ -61,16 +60,16 @@ class Message(Value, frozen=True, kw_only=True):
         """SHA-256 of role and blocks only, with tool ids replaced by their ordinals."""
         return digest.content_digest(self.role, self.content)
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "content")
+        super().normalise()
+        normalise_tuple(self, "content")
         set_field(self, "role", Role(self.role))
         set_field(self, "created_at", to_utc(self.created_at))
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """The same without what only one adapter reads."""
-        metadata, content = self.metadata.meaningful(), meaningful_blocks(self.content)
+        metadata, content = self.metadata.comparable(), comparable_blocks(self.content)
         if metadata is self.metadata and content is self.content:
             return self
         return replace(self, metadata=metadata, content=content)

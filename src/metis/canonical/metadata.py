@@ -8,12 +8,12 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
-from metis.canonical.open_enum import OpenEnum
 from metis.canonical.value import (
+    OpenEnum,
     Value,
+    normalise_json,
+    normalise_tuple,
     set_field,
-    settle_json,
-    settle_tuple,
 )
 
 Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -101,11 +101,11 @@ class RoutingDecisionRecord(Value, frozen=True, kw_only=True):
     reason: str
     rule_name: str | None = None
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "alternatives_considered")
-        settle_json(self, "confidence")
+        super().normalise()
+        normalise_tuple(self, "alternatives_considered")
+        normalise_json(self, "confidence")
         if self.confidence is not None:
             set_field(self, "confidence", float(self.confidence))
         set_field(self, "mode", RoutingMode(self.mode))
@@ -153,10 +153,10 @@ class Usage(Value, frozen=True, kw_only=True):
         """All input tokens: fresh, read from a cache and written to one."""
         return self.input_tokens + self.cached_input_tokens + self.cache_creation_input_tokens
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "server_tool_requests")
+        super().normalise()
+        normalise_json(self, "server_tool_requests")
         set_field(self, "cost_usd", exact_usd(self.cost_usd, path="$.cost_usd"))
         if self.reported_cost_usd is not None:
             reported = exact_usd(self.reported_cost_usd, path="$.reported_cost_usd")
@@ -187,11 +187,11 @@ class Outcome(Value, frozen=True, kw_only=True):
     value: Any = UNSET
     """The result as a structured value, where the tool gives one."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "side_effects")
-        settle_json(self, "side_effects", "ui", "value")
+        super().normalise()
+        normalise_tuple(self, "side_effects")
+        normalise_json(self, "side_effects", "ui", "value")
         set_field(self, "status", OutcomeStatus(self.status))
 
 
@@ -231,17 +231,17 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     usage: Usage | None = None
     user_id: str | None = None
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "hints")
-        settle_tuple(self, "parents")
-        settle_json(self, "external", "options", "provider_raw")
+        super().normalise()
+        normalise_tuple(self, "hints")
+        normalise_tuple(self, "parents")
+        normalise_json(self, "external", "options", "provider_raw")
         set_field(self, "status", MessageStatus(self.status))
         if self.stop_reason is not None:
             set_field(self, "stop_reason", StopReason(self.stop_reason))
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """The same without what only one adapter reads."""
         if self.provider_raw is None and not self.hints:
             return self

@@ -1,24 +1,26 @@
-"""The careful reader: JSON into values, with every unknown part kept and every path named.
+"""Careful decoding of JSON documents.
 
-The fast decoder of the codec handles what this version wrote itself. Whatever it refuses comes
-here and is taken apart level by level.
+limits, duplicate keys, unknown parts, and errors that name the path.
+
+The fast decoder of the codec handles what this version wrote itself. Every other document comes
+here.
 """
 
+import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Raw
+from msgspec import NODEFAULT, Raw, Struct
 
 from metis.canonical.blocks import BLOCK_TYPES
-from metis.canonical.errors import DecodeError, InvalidValueError
-from metis.canonical.place import join
-from metis.canonical.unknown import Extra, UnknownBlock
-from metis.canonical.value import Value, fields_of
+from metis.canonical.errors import DecodeError, InvalidValueError, LimitError
+from metis.canonical.json_value import join_path, number_fault, path_at, path_deeper_than
+from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
 Reader = Callable[[Raw, str, list[str]], Any]
 """Reads one JSON value at a path; adds the paths of unknown parts to the list."""
@@ -45,11 +47,13 @@ def read_fields(kind: type[Value], found: dict[str, Raw], path: str, unknown: li
         raw = rest.pop(field.encode_name, None)
         if raw is not None:
             read = _reader(field.type)
-            values[field.name] = read(raw, join(path, field.encode_name), unknown)
+            values[field.name] = read(raw, join_path(path, field.encode_name), unknown)
         elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
-            raise DecodeError("a required field is missing", path=join(path, field.encode_name))
+            raise DecodeError(
+                "a required field is missing", path=join_path(path, field.encode_name)
+            )
     if rest:
-        unknown.extend(join(path, name) for name in rest)
+        unknown.extend(join_path(path, name) for name in rest)
         values["extra"] = Extra(rest)
     try:
         return kind(**values)
@@ -101,7 +105,7 @@ def _tuple_reader(read_item: Reader) -> Reader:
             items = _split_array(raw)
         except msgspec.ValidationError:
             raise DecodeError(f"expected an array, got {_kind_of(raw)}", path=path) from None
-        return tuple(read_item(item, join(path, i), unknown) for i, item in enumerate(items))
+        return tuple(read_item(item, join_path(path, i), unknown) for i, item in enumerate(items))
 
     return read
 
@@ -109,7 +113,7 @@ def _tuple_reader(read_item: Reader) -> Reader:
 def _mapping_reader(read_item: Reader) -> Reader:
     def read(raw: Raw, path: str, unknown: list[str]) -> dict[str, Any]:
         entries = _object(raw, path).items()
-        return {key: read_item(item, join(path, key), unknown) for key, item in entries}
+        return {key: read_item(item, join_path(path, key), unknown) for key, item in entries}
 
     return read
 
@@ -125,8 +129,8 @@ def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
     found = _object(raw, path)
     tag = found.get("type")
     if tag is None:
-        raise DecodeError("a block has no `type`", path=join(path, "type"))
-    name = _plain_reader(str)(tag, join(path, "type"), unknown)
+        raise DecodeError("a block has no `type`", path=join_path(path, "type"))
+    name = _plain_reader(str)(tag, join_path(path, "type"), unknown)
     kind = BLOCK_TYPES.get(name)
     if kind is None:
         unknown.append(path)
@@ -150,13 +154,13 @@ def _plain_reader(annotation: Any) -> Reader:
         try:
             return decode(raw)
         except msgspec.ValidationError as error:
-            reason, inner = split_reason(error)
+            reason, inner = split_msgspec_error(error)
             raise DecodeError(reason, path=path + inner.removeprefix("$")) from None
 
     return read
 
 
-def split_reason(error: Exception) -> tuple[str, str]:
+def split_msgspec_error(error: Exception) -> tuple[str, str]:
     """The reason and the path in a text of msgspec."""
     match = _MSGSPEC_PATH.match(str(error))
     reason, path = (match["reason"], match["path"]) if match else (str(error), "$")
@@ -167,3 +171,160 @@ def _kind_of(raw: Raw) -> str:
     kinds = {b"{": "an object", b"[": "an array", b'"': "a string", b"n": "null"}
     kinds |= {b"t": "true", b"f": "false"}
     return kinds.get(bytes(raw)[:1], "a number")
+
+
+_PATH_SHOWN = 80
+_STACK = 900
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_read_any = msgspec.json.Decoder().decode
+
+
+class Limits(Struct, frozen=True):
+    """How large and how deeply nested a document may be.
+
+    Canonical bytes are bounded in depth by the interpreter alone (about a thousand levels); all
+    other documents, and so all that was made by hand, by `max_depth`.
+    """
+
+    max_bytes: int = 64 * 1024 * 1024
+    max_depth: int = 100
+
+
+LIMITS = Limits()
+"""The limits that hold unless others are given."""
+
+
+class _Fault:
+    """Stands in the tree where the text holds something that JSON does not allow."""
+
+    def __init__(self, reason: str, key: str | None = None) -> None:
+        self.reason = reason
+        self.key = key
+
+
+class _Parser:
+    """Reads JSON text into a tree, with a mark at every fault."""
+
+    def __init__(self) -> None:
+        self.has_faults = False
+
+    def parse(self, text: str) -> Any:
+        """The tree of a text; numbers are left as they are written."""
+        return json.loads(
+            text,
+            object_pairs_hook=self._object,
+            parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
+            parse_int=self._number,
+            parse_float=self._number,
+        )
+
+    def _fault(self, reason: str, key: str | None = None) -> _Fault:
+        self.has_faults = True
+        return _Fault(reason, key)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> Any:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
+        seen: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))
+        return self._fault("the key stands here twice", doubled)
+
+    def _number(self, digits: str) -> Any:
+        fault = number_fault(digits)
+        return digits if fault is None else self._fault(fault)
+
+
+def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
+    """The bytes of a document that may have come as text."""
+    try:
+        return data.encode() if isinstance(data, str) else bytes(data)
+    except UnicodeEncodeError as error:
+        raise DecodeError(f"lone surrogate at character {error.start}") from None
+
+
+def check_json(data: bytes, limits: Limits = LIMITS) -> None:
+    """Refuse what is not JSON, what exceeds the limits, and objects with two keys of one name."""
+    if len(data) > limits.max_bytes:
+        raise LimitError(f"{len(data)} bytes; at most {limits.max_bytes} are read")
+    if data.count(b"{") + data.count(b"[") > limits.max_depth:
+        _check_depth(data, limits)
+    parser = _Parser()
+    tree = _parse(data, parser, limits)
+    if parser.has_faults or _SURROGATE.search(data):
+        for steps, reason in _faults(tree, []):
+            raise DecodeError(reason, path=_path(steps))
+    try:
+        _read_any(data)
+    except msgspec.DecodeError as error:
+        reason, path = split_msgspec_error(error)
+        raise DecodeError(reason, path=path) from None
+
+
+def _check_depth(data: bytes, limits: Limits) -> None:
+    path = path_deeper_than(data, limits.max_depth)
+    if path is not None:
+        shown = path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}..."
+        raise LimitError(f"nested deeper than {limits.max_depth} levels", path=shown)
+
+
+def _parse(data: bytes, parser: _Parser, limits: Limits) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 at byte {error.start}"
+        raise DecodeError(reason, path=path_at(data, error.start)) from None
+    try:
+        return parser.parse(text)
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode())
+        reason = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {offset}"
+        raise DecodeError(reason, path=path_at(data, offset)) from None
+    except RecursionError:
+        _check_depth(data, Limits(max_depth=_STACK))
+        raise LimitError(f"nested deeper than {limits.max_depth} levels") from None
+
+
+def _faults(tree: Any, steps: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+    """The steps to every fault, and what it is; the list of steps is the caller's to read only."""
+    match tree:
+        case _Fault():
+            yield steps if tree.key is None else [*steps, tree.key], tree.reason
+        case str():
+            if not _is_unicode(tree):
+                yield steps, "a lone surrogate is not text"
+        case dict():
+            for key, value in cast("dict[str, Any]", tree).items():
+                if not _is_unicode(key):
+                    yield steps, "a key holds a lone surrogate"
+                yield from _inside(value, key, steps)
+        case list():
+            for index, value in enumerate(cast("list[Any]", tree)):
+                yield from _inside(value, index, steps)
+        case _:
+            return
+
+
+def _inside(
+    value: Any, step: str | int, steps: list[str | int]
+) -> Iterator[tuple[list[str | int], str]]:
+    steps.append(step)
+    yield from _faults(value, steps)
+    steps.pop()
+
+
+def _path(steps: list[str | int]) -> str:
+    path = "$"
+    for step in steps:
+        path = join_path(path, step)
+    return path
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,13 +6,12 @@ Rules run when a message is complete. A partial message may break all of them; o
 failed one only the rules marked `always` are asked.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from metis.canonical.additions import additions
 from metis.canonical.blocks import (
     ArtifactBlock,
     AudioBlock,
@@ -22,37 +21,36 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.codec import Parts, is_what_it_says, proven_parts
-from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError
+from metis.canonical.codec import EncodedParts, survives_round_trip, verified_parts
+from metis.canonical.errors import DecodeError, EncodeError, InvalidMessageError, Problem
+from metis.canonical.fast import is_surely_valid
 from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
 from metis.canonical.message import SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageStatus, RoutingMode, StopReason
-from metis.canonical.placement import Profile, misplaced_blocks
-from metis.canonical.plain_shape import is_plainly_valid
-from metis.canonical.problem import Problem
+from metis.canonical.profiles import RuleProfile, additions, misplaced_blocks
 from metis.canonical.tools import ToolSet
-from metis.canonical.value import write
+from metis.canonical.value import canonical_bytes
 
-Found = Iterator[tuple[str, str, str]]
+Breaches = Iterator[tuple[str, str, str]]
 """What a check finds: row, path and text."""
 
 
 class Rule(NamedTuple):
     """One row of the table: under which profiles it holds, and what finds its breaches."""
 
-    profiles: frozenset[Profile]
-    check: Callable[[Message, Profile], Found]
+    profiles: frozenset[RuleProfile]
+    check: Callable[[Message, RuleProfile], Breaches]
     always: bool = False
 
 
 _UNFINISHED = (MessageStatus.CANCELLED, MessageStatus.ERROR)
-BOTH = frozenset[Profile]({"strict", "full"})
-STRICT = frozenset[Profile]({"strict"})
-FULL = frozenset[Profile]({"full"})
+BOTH = frozenset[RuleProfile]({"strict", "full"})
+STRICT = frozenset[RuleProfile]({"strict"})
+FULL = frozenset[RuleProfile]({"full"})
 
 
 def validate(
-    message: Message, profile: Profile = "full", *, tools: ToolSet | None = None
+    message: Message, profile: RuleProfile = "full", *, tools: ToolSet | None = None
 ) -> list[Problem]:
     """Every rule that a message breaks, each with the path of the offending part.
 
@@ -64,7 +62,7 @@ def validate(
     malformed = [Problem(path=path, rule=row, text=text) for row, path, text in _faults(message)]
     if malformed:
         return malformed
-    if profile == "full" and tools is None and is_plainly_valid(message):
+    if profile == "full" and tools is None and is_surely_valid(message):
         return []
     is_finished = status not in _UNFINISHED
     problems = [
@@ -77,7 +75,9 @@ def validate(
     return problems
 
 
-def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None = None) -> Message:
+def check(
+    message: Message, profile: RuleProfile = "full", *, tools: ToolSet | None = None
+) -> Message:
     """The message itself, if it breaks no rule; else an InvalidMessageError with every problem."""
     problems = validate(message, profile, tools=tools)
     if problems:
@@ -85,7 +85,7 @@ def check(message: Message, profile: Profile = "full", *, tools: ToolSet | None 
     return message
 
 
-def check_parts(message: Message) -> Parts:
+def check_and_encode(message: Message) -> EncodedParts:
     """The bytes of the parts of a message that breaks no rule, for a store: proof and bytes in one.
 
     A partial message is asked for what holds of one that failed, since that is how it may end.
@@ -93,11 +93,13 @@ def check_parts(message: Message) -> Parts:
     Raises:
         InvalidMessageError: the message breaks rules of the profile `full`.
     """
-    parts = proven_parts(message)
-    if parts is None or not is_plainly_valid(message):
+    parts = verified_parts(message)
+    if parts is None or not is_surely_valid(message):
         is_partial = message.metadata.status == MessageStatus.PARTIAL
         check(as_failed(message) if is_partial else message)
-    return parts or Parts(write(message.content), write(message.metadata))
+    return parts or EncodedParts(
+        canonical_bytes(message.content), canonical_bytes(message.metadata)
+    )
 
 
 def as_failed(message: Message) -> Message:
@@ -107,13 +109,13 @@ def as_failed(message: Message) -> Message:
     return replace(message, metadata=metadata)
 
 
-def _faults(message: Message) -> Found:
+def _faults(message: Message) -> Breaches:
     """What keeps a message from being one at all; no rule is asked of such a message."""
     if message.schema_version != SCHEMA_VERSION and message.sealed is UNSET:
         text = f"version {message.schema_version} is not the one that is written, {SCHEMA_VERSION}"
         yield "M-275", "$.schema_version", text
     try:
-        is_whole = is_what_it_says(message)
+        is_whole = survives_round_trip(message)
     except (DecodeError, EncodeError) as error:
         yield "M-010", error.path, error.reason
         return
@@ -121,17 +123,17 @@ def _faults(message: Message) -> Found:
         yield "M-010", "$", "the message is not what its own bytes say"
 
 
-def _has_content(message: Message, _: Profile) -> Found:
+def _has_content(message: Message, _: RuleProfile) -> Breaches:
     if not message.content and message.role != Role.SYSTEM:
         yield "M-123", "$.content", f"a {message.role} message needs at least one block"
 
 
-def _has_one_result(message: Message, _: Profile) -> Found:
+def _has_one_result(message: Message, _: RuleProfile) -> Breaches:
     if message.role == Role.TOOL and len(message.content) != 1:
         yield "M-132", "$.content", f"a tool message holds one block, not {len(message.content)}"
 
 
-def _has_canonical_tool_ids(message: Message, _: Profile) -> Found:
+def _has_canonical_tool_ids(message: Message, _: RuleProfile) -> Breaches:
     text = "a tool id is `tu_` and a ULID, not the id of a provider"
     for index, block in enumerate(message.content):
         match block:
@@ -143,7 +145,7 @@ def _has_canonical_tool_ids(message: Message, _: Profile) -> Found:
                 pass
 
 
-def _has_provenance(message: Message, profile: Profile) -> Found:
+def _has_provenance(message: Message, profile: RuleProfile) -> Breaches:
     if message.role != Role.ASSISTANT:
         return
     metadata = message.metadata
@@ -160,12 +162,12 @@ def _has_provenance(message: Message, profile: Profile) -> Found:
             yield row, f"$.metadata.{name}", "a complete assistant message needs it"
 
 
-def _has_parent(message: Message, _: Profile) -> Found:
+def _has_parent(message: Message, _: RuleProfile) -> Breaches:
     if message.role == Role.TOOL and message.metadata.parent_tool_use_id is None:
         yield "M-149", "$.metadata.parent_tool_use_id", "a tool message names the call it answers"
 
 
-def _names_its_parent_twice_alike(message: Message, _: Profile) -> Found:
+def _names_its_parent_twice_alike(message: Message, _: RuleProfile) -> Breaches:
     parent = message.metadata.parent_tool_use_id
     for block in message.content:
         if isinstance(block, ToolResultBlock) and parent not in (None, block.tool_use_id):
@@ -173,7 +175,7 @@ def _names_its_parent_twice_alike(message: Message, _: Profile) -> Found:
             yield "M-070", "$.metadata.parent_tool_use_id", text
 
 
-def _names_its_model(message: Message, _: Profile) -> Found:
+def _names_its_model(message: Message, _: RuleProfile) -> Breaches:
     model, provider = message.metadata.model, message.metadata.provider
     if model is None:
         return
@@ -184,7 +186,7 @@ def _names_its_model(message: Message, _: Profile) -> Found:
         yield "M-067", "$.metadata.provider", f"{provider!r} is not the provider of {model!r}"
 
 
-def _explains_its_route(message: Message, _: Profile) -> Found:
+def _explains_its_route(message: Message, _: RuleProfile) -> Breaches:
     routing = message.metadata.routing
     if routing is None:
         return
@@ -217,7 +219,7 @@ _PARTS = (
 )
 
 
-def _counts_right(message: Message, _: Profile) -> Found:
+def _counts_right(message: Message, _: RuleProfile) -> Breaches:
     usage = message.metadata.usage
     if usage is None:
         return
@@ -231,7 +233,7 @@ def _counts_right(message: Message, _: Profile) -> Found:
         yield "M-104", "$.metadata.usage.pricing_version", "it is empty"
 
 
-def _has_media_types(message: Message, _: Profile) -> Found:
+def _has_media_types(message: Message, _: RuleProfile) -> Breaches:
     for index, block in enumerate(message.content):
         if not isinstance(block, _MAYBE_MEDIA):
             continue
@@ -252,7 +254,7 @@ def _is_media_type(text: str) -> bool:
     return bool(kind and slash and subtype) and not (set(kind + subtype) & set(' /\\"()<>@,:;[]?='))
 
 
-def _holds_invalid_input_apart(message: Message, _: Profile) -> Found:
+def _holds_invalid_input_apart(message: Message, _: RuleProfile) -> Breaches:
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock) and block.invalid is not None and block.input:
             text = "a call whose arguments were invalid has no input"
@@ -297,3 +299,76 @@ def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
             )
             continue
         yield from tools.check_input(block.name, block.input, f"{path}.input")
+
+
+def validate_session(
+    messages: Sequence[Message], profile: RuleProfile = "full", *, tools: ToolSet | None = None
+) -> list[Problem]:
+    """Every broken rule in a list of messages: those of each message, and those between them.
+
+    Paths start with the index of the message: `$[3].content[0].tool_use_id`. The list may hold
+    several sessions.
+    """
+    ledger = _Ledger()
+    problems: list[Problem] = []
+    for index, message in enumerate(messages):
+        at = f"$[{index}]"
+        for problem in validate(message, profile, tools=tools):
+            path = at + problem.path.removeprefix("$")
+            problems.append(Problem(path=path, rule=problem.rule, text=problem.text))
+        if message.metadata.status != MessageStatus.PARTIAL:
+            problems.extend(ledger.enter(message, at))
+    return problems
+
+
+class _Ledger:
+    """What the messages so far have called and answered."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+        self._session_of_call: dict[str, str] = {}
+        self._answer_to: dict[str, str] = {}
+
+    def enter(self, message: Message, at: str) -> Iterator[Problem]:
+        yield from self._check_order(message, at)
+        for place, block in enumerate(message.content):
+            path = f"{at}.content[{place}]"
+            if isinstance(block, ToolUseBlock):
+                yield from self._check_call(block, message, f"{path}.id")
+            elif isinstance(block, ToolResultBlock):
+                yield from self._check_result(block, message, f"{path}.tool_use_id")
+
+    def _check_order(self, message: Message, at: str) -> Iterator[Problem]:
+        newest = self._newest.get(message.session_id, "")
+        if message.id <= newest:
+            text = f"{message.id!r} does not come after {newest!r}"
+            yield Problem(path=f"{at}.id", rule="M-165", text=text)
+        self._newest[message.session_id] = max(newest, message.id)
+
+    def _check_call(self, call: ToolUseBlock, message: Message, path: str) -> Iterator[Problem]:
+        owner = self._session_of_call.get(call.id)
+        if owner is None:
+            self._session_of_call[call.id] = message.session_id
+        elif owner == message.session_id:
+            text = f"{call.id!r} was used before; a retry gets a new id"
+            yield Problem(path=path, rule="M-141", text=text)
+        else:
+            text = f"{call.id!r} belongs to session {owner!r}"
+            yield Problem(path=path, rule="M-139", text=text)
+
+    def _check_result(
+        self, result: ToolResultBlock, message: Message, path: str
+    ) -> Iterator[Problem]:
+        call = result.tool_use_id
+        owner = self._session_of_call.get(call)
+        if owner is None:
+            text = f"no earlier call has the id {call!r}"
+            yield Problem(path=path, rule="M-138", text=text)
+        elif owner != message.session_id:
+            text = f"{call!r} belongs to session {owner!r}"
+            yield Problem(path=path, rule="M-139", text=text)
+        elif call in self._answer_to:
+            text = f"{call!r} was answered by message {self._answer_to[call]!r} already"
+            yield Problem(path=path, rule="M-140", text=text)
+        else:
+            self._answer_to[call] = message.id

@@ -8,22 +8,20 @@ from typing import Any, Never, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw
 
-from metis.canonical.document import check_json, to_bytes
 from metis.canonical.errors import (
     DecodeError,
     DuplicateToolError,
     EncodeError,
     InvalidValueError,
+    Problem,
     ToolDefinitionError,
     UnknownToolError,
 )
-from metis.canonical.json_value import json_fault
-from metis.canonical.place import join
-from metis.canonical.problem import Problem
-from metis.canonical.reader import read_fields
-from metis.canonical.tool_input import InputCheck, compile_input
-from metis.canonical.tool_schema import check_schema, describe, is_json_scalar, is_object
-from metis.canonical.value import Value, fields_of, set_field, write
+from metis.canonical.json_value import join_path, json_fault
+from metis.canonical.reader import check_json, read_fields, to_bytes
+from metis.canonical.schema.subset import check_schema, describe, is_json_scalar, is_object
+from metis.canonical.schema.validate import Validator, compile_tool_input
+from metis.canonical.value import Value, canonical_bytes, fields_of, set_field
 
 MAX_NAME_LENGTH = 64
 """The longest tool name that every provider takes."""
@@ -58,7 +56,7 @@ class ToolDefinition(Value, frozen=True):
     side_effects: SideEffects
     requires_workspace: bool = True
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Refuse fields that no definition has, and turn a plain string into its SideEffects."""
         if self.extra is not UNSET:
             raise TypeError("a tool definition has no fields beside its own")
@@ -76,7 +74,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
 
     __slots__ = ("_checks", "_tools")
     _tools: dict[str, ToolDefinition]
-    _checks: dict[str, InputCheck]
+    _checks: dict[str, Validator]
 
     def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
         tools: dict[str, ToolDefinition] = {}
@@ -85,7 +83,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
             if definition.name in tools:
                 raise DuplicateToolError(definition.name)
             tools[definition.name] = definition
-        checks = {name: compile_input(tool.input_schema) for name, tool in tools.items()}
+        checks = {name: compile_tool_input(tool.input_schema) for name, tool in tools.items()}
         object.__setattr__(self, "_tools", tools)
         object.__setattr__(self, "_checks", checks)
 
@@ -146,7 +144,7 @@ def encode_tool(definition: ToolDefinition) -> bytes:
     if fault:
         path, reason = fault
         raise EncodeError(reason, path=path)
-    return write(definition)
+    return canonical_bytes(definition)
 
 
 def decode_tool(data: bytes | str) -> ToolDefinition:
@@ -159,7 +157,7 @@ def decode_tool(data: bytes | str) -> ToolDefinition:
         raise DecodeError("a tool definition is a JSON object") from None
     for name in fields:
         if name not in _FIELDS:
-            raise DecodeError("a tool definition has no such field", path=join("$", name))
+            raise DecodeError("a tool definition has no such field", path=join_path("$", name))
     return read_fields(ToolDefinition, fields, "$", [])
 
 

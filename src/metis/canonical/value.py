@@ -1,4 +1,6 @@
-"""Value: the base of everything that the canonical form is made of, and how it becomes bytes.
+"""Value: the base class of the canonical types, how unknown parts are preserved.
+
+And how values are encoded.
 
 Three rules hold for every value:
 
@@ -13,18 +15,165 @@ careful one, which merges them in, takes over. Values without unknown fields pay
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, StructMeta, UnsetType
 from msgspec.structs import FieldInfo, fields, force_setattr, replace
 
 from metis.canonical.errors import EncodeError, InvalidValueError, NewerVersionError
-from metis.canonical.json_value import is_json, json_fault, plain_json
-from metis.canonical.place import join
-from metis.canonical.unknown import Extra, UnknownBlock, normal_json
+from metis.canonical.json_value import is_json, join_path, json_fault, json_text_fault, plain_json
+
+log = logging.getLogger("metis.canonical")
+
+
+class OpenEnum(StrEnum):
+    """A string enum whose unknown values are read with a warning and written back unchanged."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str):
+            return None
+        log.warning("unknown %s %.80r is kept as it is", cls.__name__, value)
+        member = str.__new__(cls, value)
+        member._name_ = value
+        member._value_ = value
+        return member
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version of metis knows the value."""
+        return self._value_ in type(self)._value2member_map_
+
+
+_BLANKS = b" \t\r\n"
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def normalised_json(raw: bytes) -> bytes:
+    """The same JSON with sorted keys and no blanks: equal meaning gives equal bytes."""
+    try:
+        value = json.loads(raw)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode()
+    except (ValueError, RecursionError):
+        # Numbers and nesting beyond what Python takes stay as they were written.
+        return raw
+
+
+class Extra(Mapping[str, Any]):
+    """The unknown fields of a value, by name; each keeps the bytes that it was read from.
+
+    >>> Extra({"mood": "calm"})["mood"]
+    'calm'
+    """
+
+    __slots__ = ("_raw",)
+    _raw: dict[str, bytes]
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_raw", {name: _bytes_of(fields, name) for name in sorted(fields)})
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self._raw[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def raw(self) -> dict[str, bytes]:
+        """The JSON text of each field, exactly as it was read."""
+        return dict(self._raw)
+
+    def normalised(self) -> dict[str, bytes]:
+        """The JSON text of each field in normal form, for comparing."""
+        return {name: normalised_json(raw) for name, raw in self._raw.items()}
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"immutable type: {type(self).__name__!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extra) and self.normalised() == other.normalised()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.normalised().items()))
+
+    def __repr__(self) -> str:
+        return f"Extra({dict(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Extra, ({name: Raw(raw) for name, raw in self._raw.items()},)
+
+
+def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes:
+    value = fields[name]
+    if isinstance(value, Raw):
+        fault = json_text_fault(bytes(value))
+        if fault:
+            raise InvalidValueError(fault, path=join_path("$", name))
+        return bytes(value)
+    found = json_fault(value, join_path("$", name))
+    if found:
+        raise InvalidValueError(found[1], path=found[0])
+    return _encode_sorted(value)
+
+
+class UnknownBlock:
+    """A block whose tag this version does not know; it stays in its place, byte for byte."""
+
+    __slots__ = ("_raw", "_type")
+    _raw: bytes
+    _type: str
+
+    def __init__(self, raw: bytes | Raw) -> None:
+        raw = bytes(raw).strip(_BLANKS)
+        try:
+            tag = msgspec.json.decode(raw, type=dict[str, Raw])["type"]
+            kind = msgspec.json.decode(tag, type=str)
+        except (KeyError, ValueError, RecursionError):
+            raise InvalidValueError("a block is a JSON object with a string `type`") from None
+        object.__setattr__(self, "_raw", raw)
+        object.__setattr__(self, "_type", kind)
+
+    @property
+    def type(self) -> str:
+        """The tag that the block carries."""
+        return self._type
+
+    @property
+    def raw(self) -> bytes:
+        """The JSON text of the block, exactly as it was read."""
+        return self._raw
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The block as plain values."""
+        return msgspec.json.decode(self._raw, type=dict[str, Any])
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"immutable type: {type(self).__name__!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnknownBlock) and normalised_json(self._raw) == normalised_json(
+            other._raw
+        )
+
+    def __hash__(self) -> int:
+        return hash(normalised_json(self._raw))
+
+    def __repr__(self) -> str:
+        return f"UnknownBlock({self._raw!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownBlock, (self._raw,)
+
 
 _FIELDS: dict[type, tuple[FieldInfo, ...]] = {}
 _NAMELESS = frozenset({"extra", "sealed"})
@@ -56,7 +205,7 @@ class Sealed:
         return self._data
 
 
-class SettlingMeta(StructMeta):
+class NormalisingMeta(StructMeta):
     """Lets a class tidy what its constructor was given; decoding does not come this way."""
 
     if not TYPE_CHECKING:  # a typed `__call__` would hide the constructors' signatures
@@ -64,13 +213,13 @@ class SettlingMeta(StructMeta):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
             """Make a value and let it tidy itself."""
             value = super().__call__(*args, **kwargs)
-            value.settle()
+            value.normalise()
             return value
 
 
 class Value(
     Struct,
-    metaclass=SettlingMeta,
+    metaclass=NormalisingMeta,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
@@ -83,12 +232,12 @@ class Value(
     extra: Extra | UnsetType = UNSET
     """Fields that a newer writer added."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Bring what the constructor was given into the one form that it has in memory."""
         if self.extra is not UNSET:
-            settle_extra(self)
+            normalise_extra(self)
 
-    def meaningful(self) -> Self:
+    def comparable(self) -> Self:
         """This value without the parts that carry no meaning."""
         return self
 
@@ -97,13 +246,13 @@ class Value(
             return True
         if type(self) is not type(other):
             return NotImplemented
-        return meaning(self) == meaning(other)
+        return comparable_bytes(self) == comparable_bytes(other)
 
     def __hash__(self) -> int:
-        return int.from_bytes(hashlib.sha256(meaning(self)).digest()[:8], "big")
+        return int.from_bytes(hashlib.sha256(comparable_bytes(self)).digest()[:8], "big")
 
 
-def made(kind: type[T]) -> Callable[..., T]:
+def raw_constructor(kind: type[T]) -> Callable[..., T]:
     """A constructor that tidies nothing, for parts that are in order already, as decoders give.
 
     All fields without a default have to be given; nothing looks whether they are.
@@ -117,36 +266,36 @@ def made(kind: type[T]) -> Callable[..., T]:
     return cast("Callable[..., T]", call.__get__(kind, StructMeta))
 
 
-def write(value: object) -> bytes:
+def canonical_bytes(value: object) -> bytes:
     """The canonical bytes of a value; unknown parts appear exactly as they were read."""
-    return _write(value, write_fast, normal=False)
+    return _write(value, encode_fast, normal=False)
 
 
-def meaning(value: object) -> bytes:
+def comparable_bytes(value: object) -> bytes:
     """The bytes that equality, hashes and digests go by."""
-    bare = value.meaningful() if isinstance(value, Value) else value
+    bare = value.comparable() if isinstance(value, Value) else value
     return _write(bare, _write_normal, normal=True)
 
 
 def set_field(value: Value, name: str, content: object) -> None:
-    """Set a field of a value that is still being made; only `settle` may do this."""
+    """Set a field of a value that is still being made; only `normalise` may do this."""
     force_setattr(value, name, content)
 
 
-def settle_tuple(value: Value, name: str) -> None:
+def normalise_tuple(value: Value, name: str) -> None:
     """Turn a list that the constructor was given into a tuple."""
     content = getattr(value, name)
     if type(content) is not tuple:
         set_field(value, name, tuple(content))
 
 
-def settle_extra(value: Value) -> None:
+def normalise_extra(value: Value) -> None:
     """Turn a plain mapping of unknown fields into an Extra."""
     if type(value.extra) is not Extra:
         set_field(value, "extra", Extra(value.extra) if value.extra else UNSET)
 
 
-def settle_json(value: Value, *names: str) -> None:
+def normalise_json(value: Value, *names: str) -> None:
     """Refuse in free fields what JSON has no place for, before writing could lose it."""
     for name in names:
         content = getattr(value, name)
@@ -177,11 +326,11 @@ def _hook(value: object) -> Raw:
 
 def _hook_normal(value: object) -> Raw:
     if isinstance(value, UnknownBlock):
-        return Raw(normal_json(value.raw))
+        return Raw(normalised_json(value.raw))
     return _hook(value)
 
 
-write_fast = msgspec.json.Encoder(order="sorted", enc_hook=_hook).encode
+encode_fast = msgspec.json.Encoder(order="sorted", enc_hook=_hook).encode
 _write_normal = msgspec.json.Encoder(order="sorted", enc_hook=_hook_normal).encode
 
 
@@ -213,7 +362,7 @@ def _tree_of_value(value: Value, *, normal: bool) -> object:
     sealed = getattr(value, "sealed", UNSET)
     if normal or sealed is UNSET:
         return tree
-    return Raw(sealed.open(write_fast(tree)))
+    return Raw(sealed.open(encode_fast(tree)))
 
 
 def _tree_of_fields(value: Value, *, normal: bool) -> dict[str, object]:
@@ -226,7 +375,7 @@ def _tree_of_fields(value: Value, *, normal: bool) -> dict[str, object]:
     if config.tag_field is not None:
         tree[config.tag_field] = config.tag
     if value.extra is not UNSET:
-        extra = value.extra.normal() if normal else value.extra.raw()
+        extra = value.extra.normalised() if normal else value.extra.raw()
         for name, raw in extra.items():
             if name in tree or name in {field.encode_name for field in fields_of(type(value))}:
                 raise EncodeError(
@@ -240,11 +389,11 @@ def _fault(value: object, path: str) -> tuple[str, str] | None:
     """The path and the nature of the first thing in a value that cannot be written."""
     if isinstance(value, Value):
         parts = [
-            (join(path, f.encode_name), getattr(value, f.name)) for f in fields_of(type(value))
+            (join_path(path, f.encode_name), getattr(value, f.name)) for f in fields_of(type(value))
         ]
     elif isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
-        parts = [(join(path, index), item) for index, item in enumerate(items)]
+        parts = [(join_path(path, index), item) for index, item in enumerate(items)]
     elif isinstance(value, str | Mapping | list | float):
         return json_fault(value, path)  # pyright: ignore[reportUnknownArgumentType] - any JSON
     else:

@@ -1,6 +1,5 @@
 """What is known of models: capabilities, limits, short names and prices."""
 
-from metis.catalog.capability import Capability, abilities_of
 from metis.catalog.cost import (
     Cost,
     RepricedMessage,
@@ -10,9 +9,16 @@ from metis.catalog.cost import (
     price,
     reprice,
 )
-from metis.catalog.load import catalog, price_table, pricing_versions
-from metis.catalog.model_id import ModelId, is_model_id
-from metis.catalog.models import AdapterCapabilities, Catalog, ModelInfo, read_catalog
+from metis.catalog.models import (
+    AdapterCapabilities,
+    Capability,
+    Catalog,
+    ModelId,
+    ModelInfo,
+    capability_set,
+    is_model_id,
+    read_catalog,
+)
 from metis.catalog.prices import (
     LongContext,
     ModelPrices,
@@ -23,6 +29,7 @@ from metis.catalog.prices import (
     Tariff,
     read_price_table,
 )
+from metis.catalog.tables import catalog, price_table, pricing_versions
 
 __all__ = [
     "AdapterCapabilities",
@@ -41,7 +48,7 @@ __all__ = [
     "Repricing",
     "Tariff",
     "UnpricedMessage",
-    "abilities_of",
+    "capability_set",
     "catalog",
     "cost",
     "is_model_id",

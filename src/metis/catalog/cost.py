@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError, MetisError
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
-from metis.catalog.exact import EXACT
-from metis.catalog.load import catalog, price_table, pricing_versions
-from metis.catalog.model_id import is_model_id
+from metis.catalog.currency import EXACT_CONTEXT
+from metis.catalog.models import is_model_id
 from metis.catalog.prices import Period, PriceTable, Tariff
+from metis.catalog.tables import catalog, price_table, pricing_versions
 
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
 
@@ -82,9 +82,9 @@ def cost(
     if at is not None and at.utcoffset() is None:
         raise InvalidValueError("a time needs a zone", path="$.at")
     chosen, model_id = _choose(model, at, table)
-    period = chosen.prices(model_id).on(chosen.dated_on if at is None else _day(at))
+    period = chosen.prices(model_id).period_on(chosen.dated_on if at is None else _day(at))
     tariff, notes = _tariff(period, usage.service_tier, at)
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         token_parts = _token_parts(usage, tariff)
         tool_parts, tool_notes = _tool_parts(usage, period)
         parts = {name: _plain(amount) for name, amount in {**token_parts, **tool_parts}.items()}
@@ -201,7 +201,7 @@ def _reprice(
 
 
 def _total(amounts: Iterable[Decimal]) -> Decimal:
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         return _plain(sum(amounts, Decimal(0)))
 
 
@@ -267,7 +267,7 @@ def _tariff(
         unknown_hour = ("peak hours not looked at: no time given",) if period.peak_hours else ()
         return period.standard, (*notes, *unknown_hour)
     for peak in period.peak_hours:
-        if peak.holds_at(at):
+        if peak.contains(at):
             return peak.tariff, notes
     return period.standard, notes
 

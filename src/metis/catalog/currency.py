@@ -13,11 +13,14 @@ so that what was priced under it stays what it was.
 """
 
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from typing import Any, cast
 
-from metis.canonical.problem import Problem
-from metis.catalog.exact import EXACT
+from metis.canonical.errors import Problem
+
+EXACT_CONTEXT = Context(prec=100, traps=[Inexact, InvalidOperation])
+"""Money is never rounded: in this context a result that does not fit is an error."""
+
 
 _AMOUNTS = frozenset(
     {
@@ -50,7 +53,7 @@ def read_currencies(data: object, problems: list[Problem]) -> dict[str, Decimal]
     return found
 
 
-def in_dollars(
+def convert_to_usd(
     row: object, currencies: Mapping[str, Decimal], path: str, problems: list[Problem]
 ) -> object:
     """A row of a price table with its amounts in dollars; one without a currency is in them."""
@@ -92,7 +95,7 @@ def _worth(value: object, worth: Decimal) -> object:
     amount = _decimal(value)
     if amount is None:
         return value
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         return amount * worth
 
 

@@ -18,17 +18,53 @@ models support.
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date
-from typing import Any, TypeVar, cast
+from enum import StrEnum
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
-from metis.canonical.errors import AmbiguousModelError, CatalogDataError, UnknownModelError
-from metis.canonical.problem import Problem
-from metis.catalog.model_id import ModelId, is_model_id
+from metis.canonical.errors import (
+    AmbiguousModelError,
+    CatalogDataError,
+    InvalidValueError,
+    Problem,
+    UnknownModelError,
+)
+
+# The name is the provider's own; it may hold "/" and ":" (`openrouter:deepseek/deepseek-r1:free`).
+_MODEL_ID = re.compile(r"([a-z0-9][a-z0-9_.-]*):([!-~]+)")
+
+
+class ModelId(Struct, frozen=True, order=True):
+    """The canonical id of a model: who serves it, and what it is called there."""
+
+    provider: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `<provider>:<model_name>`, split at the first colon."""
+        match = _MODEL_ID.fullmatch(text)
+        if match is None:
+            raise InvalidValueError(
+                f"{text!r} is not a model id; it reads <provider>:<model_name>, "
+                "such as anthropic:claude-sonnet-4-6"
+            )
+        return cls(provider=match[1], name=match[2])
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.name}"
+
+
+def is_model_id(text: str) -> bool:
+    """Whether a text has the form of a canonical model id."""
+    return _MODEL_ID.fullmatch(text) is not None
+
 
 _Row = TypeVar("_Row", bound=Struct)
 _SUFFIX_BOUNDARIES = (":", "/", "-")
@@ -278,3 +314,46 @@ def _with_aliases(
 
 def _is_suffix(name: str, model: str) -> bool:
     return bool(name) and model.endswith(tuple(boundary + name for boundary in _SUFFIX_BOUNDARIES))
+
+
+class Capability(StrEnum):
+    """One thing that a model can do or not."""
+
+    AUDIO = "audio"
+    CACHING = "caching"
+    DOCUMENTS = "documents"
+    EMBEDDINGS = "embeddings"
+    JSON_MODE = "json_mode"
+    PARALLEL_TOOLS = "parallel_tools"
+    STREAMING = "streaming"
+    THINKING = "thinking"
+    TOOLS = "tools"
+    VIDEO = "video"
+    VISION = "vision"
+
+
+_FIELDS: Mapping[Capability, str] = {
+    Capability.CACHING: "supports_prompt_caching",
+    Capability.JSON_MODE: "supports_structured_output",
+    Capability.PARALLEL_TOOLS: "supports_parallel_tool_calls",
+    Capability.STREAMING: "supports_streaming",
+    Capability.THINKING: "supports_thinking",
+    Capability.TOOLS: "supports_tools",
+    Capability.VISION: "supports_images",
+}
+_LISTED: Mapping[Capability, str] = {
+    Capability.AUDIO: "supports_audio",
+    Capability.DOCUMENTS: "supports_documents",
+    Capability.EMBEDDINGS: "supports_embeddings",
+    Capability.VIDEO: "supports_video",
+}
+
+
+def capability_set(
+    capabilities: AdapterCapabilities, info: ModelInfo | None = None
+) -> frozenset[Capability]:
+    """What a model can do; some of it is known only of models that a catalogue lists."""
+    found = {each for each, field in _FIELDS.items() if getattr(capabilities, field)}
+    if info is not None:
+        found |= {each for each, field in _LISTED.items() if getattr(info, field)}
+    return frozenset(found)

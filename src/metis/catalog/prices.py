@@ -32,11 +32,9 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.canonical.errors import CatalogDataError, InvalidValueError, UnpricedModelError
-from metis.canonical.problem import Problem
-from metis.catalog.currency import in_dollars, read_currencies
-from metis.catalog.exact import EXACT
-from metis.catalog.model_id import is_model_id
+from metis.canonical.errors import CatalogDataError, InvalidValueError, Problem, UnpricedModelError
+from metis.catalog.currency import EXACT_CONTEXT, convert_to_usd, read_currencies
+from metis.catalog.models import is_model_id
 
 _MAX_RATE = 1_000_000
 _FINEST_RATE = Decimal("1E-12")
@@ -86,7 +84,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 def _times(rate: Decimal, multiplier: Decimal) -> Decimal:
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         return rate * multiplier
 
 
@@ -128,7 +126,7 @@ class PeakHours(Struct, frozen=True):
     ends_at: time
     tariff: Tariff
 
-    def holds_at(self, at: datetime) -> bool:
+    def contains(self, at: datetime) -> bool:
         """Whether a moment lies within these hours."""
         now = at.astimezone(UTC).time()
         if self.starts_at <= self.ends_at:
@@ -152,7 +150,7 @@ class ModelPrices(Struct, frozen=True):
 
     periods: tuple[Period, ...]
 
-    def on(self, day: date | None) -> Period:
+    def period_on(self, day: date | None) -> Period:
         """The period with the latest start up to a day; without a day, the newest one."""
         if day is None:
             return self.periods[-1]
@@ -242,7 +240,7 @@ def _read_model(
     else:
         places = [(row, path)]
     periods = [
-        _read_period(in_dollars(period, currencies, place, problems), place, problems)
+        _read_period(convert_to_usd(period, currencies, place, problems), place, problems)
         for period, place in places
     ]
     problems += _period_problems(periods, path)

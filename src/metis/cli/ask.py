@@ -10,17 +10,21 @@ import msgspec
 from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
-from metis.cli.attachment import as_text, attach, read_attachment
-from metis.cli.code import first_code
-from metis.cli.failure import NOT_WHOLE, WRONG, guarded
-from metis.cli.render import count
-from metis.cli.start import Opened, Wish, has_tools, opened
-from metis.cli.wanted_form import read_schema
+from metis.cli.attachments import attachment_block, decode_text, read_attachment
+from metis.cli.error_text import INCOMPLETE, INVALID, run_guarded
+from metis.cli.render import count, first_code
+from metis.cli.startup import (
+    StartedSession,
+    StartOptions,
+    read_schema,
+    start_session,
+    tools_enabled,
+)
 from metis.projection.loss import Loss
-from metis.session.facts import words_of
-from metis.session.notices import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
-from metis.session.session import Said
-from metis.session.value import value_of
+from metis.session.events import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
+from metis.session.response import json_value_of
+from metis.session.session import Prompt
+from metis.session.state import text_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 
@@ -42,15 +46,15 @@ class Question(Struct, frozen=True, kw_only=True):
         """Whether nothing is asked."""
         return not (self.words or self.files or self.piped.strip())
 
-    def said(self) -> Said:
+    def said(self) -> Prompt:
         """What the model is told: the words, then what came through the pipe, then the files."""
         words, blocks = self.words, list[ContentBlock]()
         if self.piped.strip():
             if media_type(self.piped[:16]) is None:
-                text = as_text(self.piped, "standard input")
+                text = decode_text(self.piped, "standard input")
                 words = f"{words}\n\n{text}" if words else text
             else:
-                blocks.append(attach(self.piped, "standard input"))
+                blocks.append(attachment_block(self.piped, "standard input"))
         blocks += [read_attachment(path) for path in self.files]
         return words if not blocks else [*([TextBlock(words)] if words else []), *blocks]
 
@@ -73,7 +77,7 @@ class Printed(Struct, frozen=True, kw_only=True):
 def run_ask(
     words: Sequence[str],
     files: Sequence[Path],
-    wish: Wish,
+    wish: StartOptions,
     *,
     as_json: bool,
     is_extracted: bool = False,
@@ -87,11 +91,11 @@ def run_ask(
         is_extracted=is_extracted,
     )
     if not question.is_empty:
-        return guarded(lambda: asyncio.run(_answer(question, wish)))
+        return run_guarded(lambda: asyncio.run(_answer(question, wish)))
     if not _has_terminal():
         click.echo("metis: nothing is asked; write the question behind `metis`", err=True)
-        return WRONG
-    return guarded(lambda: asyncio.run(_talk(wish)))
+        return INVALID
+    return run_guarded(lambda: asyncio.run(_talk(wish)))
 
 
 def _has_terminal() -> bool:
@@ -105,16 +109,16 @@ def _piped() -> bytes:
     return sys.stdin.buffer.read()
 
 
-async def _talk(wish: Wish) -> int:
+async def _talk(wish: StartOptions) -> int:
     from metis.cli.chat.chat import run  # noqa: PLC0415 - loaded only for a conversation
 
-    async with opened(wish) as ready:
+    async with start_session(wish) as ready:
         return await run(ready)
 
 
-async def _answer(question: Question, wish: Wish) -> int:
+async def _answer(question: Question, wish: StartOptions) -> int:
     said = question.said()
-    async with opened(wish) as ready:
+    async with start_session(wish) as ready:
         if ready.notice:
             click.echo(click.style(ready.notice, dim=True), err=True)
         is_for_people = not (question.as_json or question.is_extracted or wish.schema)
@@ -125,27 +129,27 @@ async def _answer(question: Question, wish: Wish) -> int:
             paper.take(event)
         code = paper.finish()
         if wish.schema is not None and code == 0:
-            value_of(paper.message, read_schema(wish.schema))
+            json_value_of(paper.message, read_schema(wish.schema))
         return code
 
 
-async def _show(said: Said, ready: Opened) -> int:
-    from metis.cli.watched import Watched  # noqa: PLC0415 - loaded only where somebody watches
+async def _show(said: Prompt, ready: StartedSession) -> int:
+    from metis.cli.chat.turn_view import OneShotView  # noqa: PLC0415 - loaded only where somebody watches
 
-    ended = await Watched(ready).run(said)
+    ended = await OneShotView(ready).run(said)
     message = None if ended is None else ended.message
-    text = "" if message is None else words_of(message.content)
+    text = "" if message is None else text_of(message.content)
     return _verdict(ended, text)
 
 
 class _Paper:
     """Where the answer goes that no terminal shows: when it is whole, or as it comes."""
 
-    def __init__(self, ready: Opened, question: Question) -> None:
+    def __init__(self, ready: StartedSession, question: Question) -> None:
         self._ready = ready
         self._as_json = question.as_json
         self._is_extracted = question.is_extracted
-        is_given_tools = has_tools(ready.loaded, ready.choice)
+        is_given_tools = tools_enabled(ready.loaded, ready.choice)
         # In a pipe the words before a call are no answer, and only the end tells which they are.
         is_plain = not question.as_json and not question.is_extracted
         self._streams = is_plain and not is_given_tools
@@ -182,7 +186,7 @@ class _Paper:
     def finish(self) -> int:
         """Print what is left, and say how it went."""
         ended, message = self._ended, self.message
-        text = "" if message is None else words_of(message.content)
+        text = "" if message is None else text_of(message.content)
         if self._as_json:
             click.echo(msgspec.json.encode(self._printed(text, message)))
         elif not self._streams:
@@ -227,7 +231,7 @@ def _verdict(ended: TurnEnded | None, text: str) -> int:
     if reason in _WHOLE and text:
         return 0
     click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
-    return NOT_WHOLE
+    return INCOMPLETE
 
 
 def _why_not_whole(reason: StopReason, text: str) -> str:

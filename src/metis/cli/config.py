@@ -8,16 +8,16 @@ import click
 import msgspec
 
 from metis import adapters
-from metis.catalog.load import catalog
-from metis.cli.choice import LOCAL, SIMULATOR
-from metis.cli.columns import columns, fold
+from metis.catalog.tables import catalog
+from metis.cli.default_model import LOCAL, SIMULATOR
+from metis.cli.text import fold, screen_width
 from metis.settings import (
     SETTINGS,
-    Loaded,
+    LoadedSettings,
     Origin,
-    Places,
     Setting,
     SettingsFile,
+    UserPaths,
     check_file,
     find_setting,
     load,
@@ -26,20 +26,20 @@ from metis.settings import (
 
 def print_settings() -> int:
     """Print every setting as a line of the file, what it means, and where its value comes from."""
-    places = Places.of()
+    places = UserPaths.from_environment()
     loaded = load(places=places)
     state = "" if places.settings.exists() else " (not there yet: `metis config set` makes it)"
     click.echo(click.style(f"# {places.settings}{state}", dim=True))
     for name, row in SETTINGS.items():
         click.echo()
-        for line in fold(f"# {row.meaning}", columns()):
+        for line in fold(f"# {row.description}", screen_width()):
             click.echo(click.style(line if line.startswith("#") else f"# {line.strip()}", dim=True))
         for line in _lines(name, row, loaded):
             click.echo(line)
     return 0
 
 
-def _lines(name: str, row: Setting, loaded: Loaded) -> list[str]:
+def _lines(name: str, row: Setting, loaded: LoadedSettings) -> list[str]:
     if name.endswith(".*"):
         start = name.removesuffix("*")
         own = [each for each in loaded.values if each.startswith(start)]
@@ -53,13 +53,13 @@ def _lines(name: str, row: Setting, loaded: Loaded) -> list[str]:
 
 
 def _line(name: str, value: Any, origin: Origin) -> str:
-    place = f": {origin.place}" if origin.place else ""
+    place = f": {origin.location}" if origin.location else ""
     return f"{name} = {spell(value)}" + click.style(f"   # {origin.source}{place}", dim=True)
 
 
 def print_value(name: str) -> int:
     """Print one value as plain text; exits with 1 if it is not set."""
-    find_setting(name, place="metis config get")
+    find_setting(name, location="metis config get")
     value = load().values.get(name)
     if value is None:
         return 1
@@ -69,8 +69,8 @@ def print_value(name: str) -> int:
 
 def set_value(name: str, words: str | None) -> int:
     """Write a value into the file, or take it away; what cannot be used is not written."""
-    row = find_setting(name, place="metis config set")
-    file = SettingsFile.read(Places.of().settings)
+    row = find_setting(name, location="metis config set")
+    file = SettingsFile.read(UserPaths.from_environment().settings)
     if words is None and name not in file.values:
         click.echo(f"{name} is not set in {file.path}", err=True)
         return 1
@@ -79,14 +79,14 @@ def set_value(name: str, words: str | None) -> int:
     changed = file.with_value(name, None if words is None else _spelled(row, words))
     check_file(changed)
     changed.write()
-    click.echo(f"{changed.place(name) if words is not None else changed.path}: done", err=True)
+    click.echo(f"{changed.location(name) if words is not None else changed.path}: done", err=True)
     _tell_if_hidden(name, row)
     return 0
 
 
 def print_paths() -> int:
     """Print where the files of this user are."""
-    places = Places.of()
+    places = UserPaths.from_environment()
     rows = {
         "settings": places.settings,
         "keys": places.keys,

@@ -1,6 +1,6 @@
-"""`metis cost`: what conversations have cost, by day, model or session, with a plot."""
+"""`metis cost`: what conversations have cost, by day, model, provider or session."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -10,17 +10,78 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.catalog.load import price_table
-from metis.cli.calls import calls_in
-from metis.cli.columns import columns
+from metis.canonical.metadata import StopReason, Usage
+from metis.catalog.models import is_model_id
+from metis.catalog.tables import price_table
 from metis.cli.render import count
-from metis.cli.stored import with_store
-from metis.cli.table import bar, dollars, short, table
-from metis.events import Event
-from metis.events.analytics import CostLine, Repriced, cache_effect, cost_by, reprice_calls
-from metis.events.work import LlmCallCompleted
+from metis.cli.sessions import with_store
+from metis.cli.text import bar, format_usd, screen_width, short_count, table
+from metis.events import Actor, Event, Sensitivity
+from metis.events.analytics import CostLine, RepricedTotals, cache_usage, cost_by, reprice_calls
+from metis.events.turn_events import LlmCallCompleted
+from metis.session.conversation import USAGE_KIND, recorded_usage
 from metis.store import Store
+from metis.store.entries import AnyEntry, CompactionEntry, MessageEntry, SidecarEntry
 from metis.wire.call import UNPRICED
+
+_ALL = 1_000_000
+
+
+async def call_events(keep: Store, *, since: datetime | None = None) -> AsyncIterator[Event]:
+    """Every call of a store that cost something or could have, session by session."""
+    for record in await keep.sessions(_ALL):
+        if since is not None and record.updated_at < since:
+            return
+        for event in session_call_events(await keep.history(record.id)):
+            if since is None or event.timestamp >= since:
+                yield event
+
+
+def session_call_events(history: Iterable[AnyEntry]) -> Iterator[Event]:
+    """The calls of one session: answers, summaries, and calls that left no message."""
+    for entry in history:
+        match entry:
+            case MessageEntry() if entry.message.metadata.usage is not None:
+                metadata = entry.message.metadata
+                if metadata.usage is not None:
+                    stop = metadata.stop_reason or StopReason.UNKNOWN
+                    yield _call_event(entry, metadata.model or "", metadata.usage, stop)
+            case SidecarEntry() if entry.kind == USAGE_KIND:
+                yield _call_event(entry, *recorded_usage(entry.data))
+            case CompactionEntry() if entry.details and "usage" in entry.details:
+                yield _call_event(entry, *recorded_usage(entry.details))
+            case _:
+                pass
+
+
+def _call_event(
+    entry: MessageEntry | SidecarEntry | CompactionEntry,
+    model: str,
+    usage: Usage,
+    stop_reason: StopReason = StopReason.UNKNOWN,
+) -> Event:
+    return Event(
+        id=entry.id,
+        timestamp=entry.created_at,
+        session_id=entry.session_id,
+        type="llm.call_completed",
+        actor=Actor.SYSTEM,
+        sensitivity=Sensitivity.PSEUDONYMOUS,
+        payload=LlmCallCompleted(
+            model=model or "unknown",
+            provider=model.partition(":")[0] if is_model_id(model) else "unknown",
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cache_creation_input_tokens=usage.cache_creation_input_tokens,
+            cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
+            cost_usd=usage.cost_usd,
+            pricing_version=usage.pricing_version,
+            latency_ms=usage.latency_ms,
+            stop_reason=stop_reason,
+        ),
+    )
+
 
 Grouping = Literal["day", "model", "provider", "session"]
 _NARROWEST_BAR = 6
@@ -33,7 +94,7 @@ class _Report(Struct, frozen=True, kw_only=True):
     groups: Mapping[str, CostLine]
     total: CostLine
     unpriced_models: tuple[str, ...]
-    repriced: Repriced | None
+    repriced: RepricedTotals | None
 
 
 def print_cost(
@@ -44,7 +105,7 @@ def print_cost(
     prices = None if reprice is None else price_table(None if reprice == "newest" else reprice)
 
     async def work(keep: Store) -> int:
-        calls = [event async for event in calls_in(keep, since=since)]
+        calls = [event async for event in call_events(keep, since=since)]
         report = _Report(
             by=by,
             groups=cost_by(calls, by),
@@ -68,7 +129,7 @@ def _print(report: _Report, calls: Sequence[Event], days: int | None) -> None:
         return
     for line in _lines(report):
         click.echo(line)
-    effect = cache_effect(calls).hit_rate or 0.0
+    effect = cache_usage(calls).hit_rate or 0.0
     click.echo(f"\n{_total(report.total)}, {effect:.0%} of the input from a cache")
     if report.unpriced_models:
         names = ", ".join(report.unpriced_models)
@@ -82,7 +143,7 @@ def _lines(report: _Report) -> list[str]:
     rows = [_row(name, line) for name, line in report.groups.items()]
     head = (report.by, "calls", "in", "out", "cost")
     lines = table(head, rows, right=(1, 2, 3, 4))
-    room = columns() - max(len(click.unstyle(line)) for line in lines) - 2
+    room = screen_width() - max(len(click.unstyle(line)) for line in lines) - 2
     most = max(line.cost_usd for line in report.groups.values())
     if room < _NARROWEST_BAR or not most:
         return lines
@@ -98,9 +159,9 @@ def _row(name: str, line: CostLine) -> tuple[str, ...]:
     return (
         name,
         str(line.call_count),
-        short(_input(line)),
-        short(line.output_tokens),
-        dollars(line.cost_usd),
+        short_count(_input(line)),
+        short_count(line.output_tokens),
+        format_usd(line.cost_usd),
     )
 
 
@@ -109,14 +170,15 @@ def _input(line: CostLine) -> int:
 
 
 def _total(line: CostLine) -> str:
-    tokens = f"{short(_input(line))} tokens in, {short(line.output_tokens)} out"
-    return f"{dollars(line.cost_usd)} for {count(line.call_count, 'call')}, {tokens}"
+    tokens = f"{short_count(_input(line))} tokens in, {short_count(line.output_tokens)} out"
+    return f"{format_usd(line.cost_usd)} for {count(line.call_count, 'call')}, {tokens}"
 
 
-def _comparison(told: Repriced) -> str:
+def _comparison(told: RepricedTotals) -> str:
     old, new = told.old_cost_usd, told.new_cost_usd
     change = f" ({(new - old) / old:+.0%})" if old else ""
-    text = f"At prices of {told.pricing_version}: {dollars(new)} in place of {dollars(old)}{change}"
+    amounts = f"{format_usd(new)} in place of {format_usd(old)}{change}"
+    text = f"At prices of {told.pricing_version}: {amounts}"
     if told.unpriced:
         left_out = ", ".join(f"{model} ({number})" for model, number in told.unpriced.items())
         text += f"\nIn neither sum, because that table has no price: {left_out}"

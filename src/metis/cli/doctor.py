@@ -16,15 +16,15 @@ from msgspec import Struct
 
 from metis import adapters, store
 from metis.canonical.errors import MetisError
-from metis.catalog.load import catalog, pricing_versions
-from metis.cli.columns import columns, fold
-from metis.cli.failure import explain
-from metis.cli.local.folder import NAME, check, is_there
+from metis.catalog.tables import catalog, pricing_versions
+from metis.cli.error_text import error_line
+from metis.cli.local_model import MODEL_NAME, check_weights, is_installed
+from metis.cli.local_servers import SERVER_NAMES, running_servers
 from metis.cli.render import count
-from metis.cli.servers import NAMES, answering
-from metis.routing.rules_file import PLACE, RulesFile
-from metis.settings import Loaded, Places, load
-from metis.store.opening import path_of
+from metis.cli.text import fold, screen_width
+from metis.routing.policy import RULES_PATH, RulesFile
+from metis.settings import LoadedSettings, UserPaths, load
+from metis.store.store import sqlite_path
 from metis.transport.keys import Keys
 from metis.version import SPEC_VERSION, __version__
 
@@ -47,7 +47,7 @@ class Finding(Struct, frozen=True):
 
 def print_findings(url: str | None) -> int:
     """Look at everything, print what was found; exits with 1 if something is broken."""
-    places = Places.of()
+    places = UserPaths.from_environment()
     findings: list[Finding] = []
     for title, found in _sections(places, url):
         click.secho(title, bold=True)
@@ -62,16 +62,16 @@ def print_findings(url: str | None) -> int:
 
 def _print(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state]
-    rows = fold(finding.text, columns() - 4)
+    rows = fold(finding.text, screen_width() - 4)
     click.echo(f"  {click.style(mark, fg=colour)} {rows[0]}")
     for row in rows[1:]:
         click.echo(f"    {row.strip()}")
     if finding.advice:
-        for number, row in enumerate(fold(finding.advice, columns() - 6)):
+        for number, row in enumerate(fold(finding.advice, screen_width() - 6)):
             click.echo(f"    {'→' if number == 0 else ' '} {row.strip()}")
 
 
-def _sections(places: Places, url: str | None) -> Iterator[tuple[str, list[Finding]]]:
+def _sections(places: UserPaths, url: str | None) -> Iterator[tuple[str, list[Finding]]]:
     yield "Versions", list(_versions())
     settings = list(_settings(places))
     yield "Settings", settings
@@ -99,17 +99,17 @@ def _versions() -> Iterator[Finding]:
             yield Finding("good", f"{name} {importlib.metadata.version(name)}: {purpose}")
 
 
-def _settings(places: Places) -> Iterator[Finding]:
+def _settings(places: UserPaths) -> Iterator[Finding]:
     try:
         loaded = load(places=places)
     except MetisError as error:
-        yield Finding("bad", explain(error), "mend that line, or take it away")
+        yield Finding("bad", error_line(error), "mend that line, or take it away")
         return
     if not places.settings.exists():
         yield Finding("absent", f"{places.settings} is not there: the defaults hold")
     for name, origin in loaded.origins.items():
         if origin.source != "default":
-            yield Finding("good", f"{name} is set by {origin.place}")
+            yield Finding("good", f"{name} is set by {origin.location}")
 
 
 def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
@@ -120,9 +120,9 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
         if profile.auth.variable is None:
             continue
         try:
-            found, place = keys.of(profile)
+            found, place = keys.lookup(profile)
         except MetisError as error:
-            yield Finding("bad", explain(error))
+            yield Finding("bad", error_line(error))
             return
         if found:
             several = f" ({len(found)} keys)" if len(found) > 1 else ""
@@ -135,10 +135,10 @@ def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
         yield Finding("absent", f"not set: {names}", advice)
 
 
-async def _servers(loaded: Loaded, local: Path) -> list[Finding]:
-    found = {server.adapter: server for server in await answering(loaded.settings.base_urls)}
+async def _servers(loaded: LoadedSettings, local: Path) -> list[Finding]:
+    found = {server.adapter: server for server in await running_servers(loaded.settings.base_urls)}
     findings: list[Finding] = []
-    for name, title in NAMES.items():
+    for name, title in SERVER_NAMES.items():
         server = found.get(name)
         url = loaded.settings.base_urls.get(name) or adapters.profile_of(name).base_url
         if server is None:
@@ -152,18 +152,20 @@ async def _servers(loaded: Loaded, local: Path) -> list[Finding]:
 
 
 def _small_model(local: Path) -> Finding:
-    if not is_there(local):
-        return Finding("absent", f"{NAME} was not fetched", "`metis local setup` does, 127 MB")
+    if not is_installed(local):
+        return Finding(
+            "absent", f"{MODEL_NAME} was not fetched", "`metis local setup` does, 127 MB"
+        )
     try:
-        check(local)
+        check_weights(local)
     except MetisError as error:
-        return Finding("bad", explain(error))
-    return Finding("good", f"{NAME} in {local}: `metis -m local`")
+        return Finding("bad", error_line(error))
+    return Finding("good", f"{MODEL_NAME} in {local}: `metis -m local`")
 
 
 async def _store(url: str) -> list[Finding]:
-    if url.startswith("sqlite:") and not path_of(url).exists():
-        return [Finding("absent", f"{path_of(url)} is not there yet: the first talk makes it")]
+    if url.startswith("sqlite:") and not sqlite_path(url).exists():
+        return [Finding("absent", f"{sqlite_path(url)} is not there yet: the first talk makes it")]
     try:
         async with store.open(url, recover=False, wait_s=2.0) as keep:
             sessions = await keep.sessions(100_000)
@@ -171,24 +173,26 @@ async def _store(url: str) -> list[Finding]:
             told = f"{keep.name}: {count(len(sessions), 'session')}, tables of version {version}"
             return [Finding("good", told + _size(url))]
     except MetisError as error:
-        return [Finding("bad", explain(error))]
+        return [Finding("bad", error_line(error))]
 
 
 def _size(url: str) -> str:
     if not url.startswith("sqlite:"):
         return ""
-    return f", {path_of(url).stat().st_size / 1e6:.1f} MB"
+    return f", {sqlite_path(url).stat().st_size / 1e6:.1f} MB"
 
 
 def _folder() -> Iterator[Finding]:
     here = Path.cwd()
-    rules = RulesFile(here / PLACE, catalog()).read()
+    rules = RulesFile(here / RULES_PATH, catalog()).read()
     if rules.problem is not None:
-        yield Finding("bad", explain(rules.problem), "mend it; until then the rules are not used")
-    elif (here / PLACE).exists():
-        yield Finding("good", f"{PLACE}: the rules can be used")
+        yield Finding(
+            "bad", error_line(rules.problem), "mend it; until then the rules are not used"
+        )
+    elif (here / RULES_PATH).exists():
+        yield Finding("good", f"{RULES_PATH}: the rules can be used")
     else:
-        yield Finding("absent", f"no {PLACE}: no rule chooses models here")
+        yield Finding("absent", f"no {RULES_PATH}: no rule chooses models here")
     if (here / "AGENTS.md").exists():
         yield Finding("good", "AGENTS.md is told to models first")
     if not os.access(here, os.W_OK):

@@ -15,10 +15,9 @@ from metis.canonical.errors import (
     SettingsError,
     UnknownAdapterError,
 )
-from metis.cli.columns import terminal_width
-from metis.cli.table import table
-from metis.settings import Places
-from metis.settings.file import SettingsFile
+from metis.cli.text import table, terminal_width
+from metis.settings import UserPaths
+from metis.settings.files import SettingsFile
 from metis.transport.keys import Keys
 
 _ONLY_OWNER = 0o600
@@ -26,12 +25,12 @@ _ONLY_OWNER = 0o600
 
 def print_keys() -> int:
     """Print every provider that wants a key, and where its key comes from; exits with 1 if none."""
-    places = Places.of()
+    places = UserPaths.from_environment()
     keys = Keys(file=places.keys)
     rows: list[tuple[str, str, str]] = []
     for profile in map(adapters.profile_of, adapters.names()):
         if profile.auth.variable is not None:
-            found, place = keys.of(profile)
+            found, place = keys.lookup(profile)
             rows.append((profile.name, place if found else "-", profile.auth.variable))
     for line in table(("provider", "key from", "variable"), rows, width=terminal_width()):
         click.echo(line)
@@ -45,7 +44,7 @@ def set_key(provider: str) -> int:
     """Keep a key in the file that only its owner may read; it is typed unseen, or piped in."""
     profile = _profile(provider)
     key = _read(provider)
-    path = Places.of().keys
+    path = UserPaths.from_environment().keys
     _write(_file(path).with_value(f"keys.{provider}", msgspec.json.encode(key).decode()))
     click.echo(f"The key for {provider} is kept in {path}.", err=True)
     variable = profile.auth.variable or ""
@@ -57,7 +56,7 @@ def set_key(provider: str) -> int:
 def remove_key(provider: str) -> int:
     """Take a key out of the file; exits with 1 if there was none."""
     _profile(provider)
-    path = Places.of().keys
+    path = UserPaths.from_environment().keys
     file = _file(path)
     if f"keys.{provider}" not in file.values:
         click.echo(f"metis: there is no key for {provider} in {path}", err=True)

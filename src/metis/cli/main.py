@@ -1,18 +1,100 @@
-"""The `metis` command: the parser, and nothing but the parser."""
+"""The `metis` command: the command group, its help, and the parsers of the everyday commands."""
 
+import difflib
 import gc
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from metis.cli import setup_commands, store_commands, wire_commands
-from metis.cli.front import Front
-from metis.cli.naming import complete_models, complete_sessions
-from metis.cli.options import SESSION, STORE
+from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
 from metis.version import SPEC_VERSION, __version__
+
+DEFAULT_COMMAND = "ask"
+"""The command that takes what is no command."""
+
+INTERRUPTED = 130
+"""The exit code of Ctrl-C."""
+
+_OWN = frozenset({"-h", "--help", "--version"})
+
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "Talk": ("ask", "demo", "local"),
+    "Look": ("sessions", "show", "search", "trace", "cost", "models"),
+    "Keep": ("export", "import", "fork", "store"),
+    "Set up": ("keys", "config", "doctor", "completion"),
+    "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim", "tour"),
+}
+"""How the help lists the commands."""
+
+
+class CommandGroup(click.Group):
+    """A group whose arguments are a question unless they begin with a command."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line; what cannot be read is one sentence, as every other error."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            click.echo(f"metis: {_sentence(error)}", err=True)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()  # it names a file and a line
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command for questions in front of what is no command."""
+        first = args[0] if args else None
+        is_being_typed = ctx.resilient_parsing and not args
+        if first not in self.commands and first not in _OWN and not is_being_typed:
+            self._refuse_slip(args)
+            args = [DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def _refuse_slip(self, args: Sequence[str]) -> None:
+        """One word that is nearly a command was hardly meant as a question."""
+        words = [each for each in args if not each.startswith("-")]
+        if len(words) != 1 or args[0] != words[0]:
+            return
+        near = difflib.get_close_matches(words[0], self.commands, n=1, cutoff=0.75)
+        if near:
+            raise click.UsageError(
+                f"there is no command {words[0]!r}; did you mean {near[0]!r}? "
+                f"To ask it as a question: metis ask {words[0]}"
+            )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click asks for it
+        """List the commands by what they are for; one that is in no section comes last."""
+        listed = {name for names in SECTIONS.values() for name in names}
+        rest = [name for name in sorted(self.commands) if name not in listed]
+        for title, names in (*SECTIONS.items(), ("More", rest)):
+            rows = [
+                (name, self.commands[name].get_short_help_str(limit=200))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _sentence(error: click.UsageError) -> str:
+    """What is wrong with the arguments, and where it stands what they may be."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    told = text[:1].lower() + text[1:]
+    if type(error) is click.UsageError or error.ctx is None:
+        return told  # our own words say what to do
+    return f"{told}; `{error.ctx.command_path} --help` lists what there is"
+
 
 CAPABILITIES = ("tools", "images", "thinking", "documents", "audio", "video")
 GARBAGE = 100_000
@@ -25,7 +107,7 @@ is spent; 70 a fault of metis; 130 interrupted."""
 
 
 @click.group(
-    cls=Front,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
     subcommand_metavar="[QUESTION | COMMAND ...]",
@@ -119,7 +201,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     output is the answer and nothing else; everything beside it goes to standard error.
     """
     from metis.cli.ask import run_ask
-    from metis.cli.start import Wish
+    from metis.cli.startup import StartOptions
 
     if system is not None and (is_continued or session_id is not None):
         raise click.UsageError("--system is for a new conversation; leave out -c and -s")
@@ -127,7 +209,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         raise click.UsageError("--extract and --json are two ways to print; leave one out")
     if verbose:
         show_log()
-    wish = Wish(
+    wish = StartOptions(
         model=model,
         store=store,
         tools=tools,
@@ -136,7 +218,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
         system=system,
         session_id=session_id,
         is_continued=is_continued,
-        is_trusting=is_trusting,
+        approve_all=is_trusting,
     )
     sys.exit(run_ask(words, files, wish, as_json=as_json, is_extracted=extract))
 
@@ -159,11 +241,11 @@ def models(
 
     Words filter by id and alias. Exits with 1 if there is none.
     """
-    from metis.cli.failure import guarded
-    from metis.cli.models import Wanted, print_models
+    from metis.cli.error_text import run_guarded
+    from metis.cli.models import ModelFilter, print_models
 
-    wanted = Wanted(words=words, can=can, is_configured=configured, everything=everything)
-    sys.exit(guarded(print_models, wanted, as_json=as_json))
+    wanted = ModelFilter(words=words, can=can, is_configured=configured, everything=everything)
+    sys.exit(run_guarded(print_models, wanted, as_json=as_json))
 
 
 @cli.command()
@@ -185,9 +267,9 @@ def cost(
 ) -> None:
     """Show what conversations have cost, as a table with a plot."""
     from metis.cli.cost import print_cost
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(print_cost, store, by, days=days, reprice=reprice, as_json=as_json))
+    sys.exit(run_guarded(print_cost, store, by, days=days, reprice=reprice, as_json=as_json))
 
 
 @cli.command()
@@ -196,10 +278,10 @@ def cost(
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
 def trace(session_id: str, store: str | None, *, as_json: bool) -> None:
     """Show what happened in a session, in order: who was asked, why, how long, for how much."""
-    from metis.cli.failure import guarded
-    from metis.cli.timeline import print_trace
+    from metis.cli.error_text import run_guarded
+    from metis.cli.trace import print_trace
 
-    sys.exit(guarded(print_trace, store, session_id, as_json=as_json))
+    sys.exit(run_guarded(print_trace, store, session_id, as_json=as_json))
 
 
 @cli.command()
@@ -209,10 +291,10 @@ def demo(*, is_fast: bool) -> None:
 
     It really runs, on the simulator and in a folder of its own that is gone afterwards.
     """
-    from metis.cli.demo import run_demo
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
+    from metis.cli.simulator import run_demo
 
-    sys.exit(guarded(run_demo, is_fast=is_fast))
+    sys.exit(run_guarded(run_demo, is_fast=is_fast))
 
 
 for _command in (

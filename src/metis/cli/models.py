@@ -12,13 +12,12 @@ from msgspec import Struct
 from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import CatalogError
-from metis.catalog.load import catalog, price_table
 from metis.catalog.models import ModelInfo
 from metis.catalog.prices import Rates
-from metis.cli.columns import terminal_width
-from metis.cli.servers import NAMES, answering
-from metis.cli.table import short, table
-from metis.settings import Places, load
+from metis.catalog.tables import catalog, price_table
+from metis.cli.local_servers import SERVER_NAMES, running_servers
+from metis.cli.text import short_count, table, terminal_width
+from metis.settings import UserPaths, load
 from metis.transport.keys import Keys
 
 CAPABILITIES = {
@@ -33,7 +32,7 @@ CAPABILITIES = {
 _LEGEND = "T tools  I images  R reasoning  D documents  A audio  V video"
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedModel(Struct, frozen=True, kw_only=True):
     """One model for people and scripts."""
 
     id: str
@@ -53,7 +52,7 @@ class Listed(Struct, frozen=True, kw_only=True):
         return self.id.partition(":")[0]
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class ModelFilter(Struct, frozen=True, kw_only=True):
     """Which models are asked for."""
 
     words: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     is_configured: bool = False
     everything: bool = False
 
-    def takes(self, model: Listed) -> bool:
+    def takes(self, model: ListedModel) -> bool:
         """Whether a model is asked for; without a filter those are that have a short name."""
         names = " ".join((model.id, *model.aliases)).lower()
         return (
@@ -78,14 +77,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return bool(self.words or self.can or self.is_configured)
 
 
-def print_models(wanted: Wanted, *, as_json: bool) -> int:
+def print_models(wanted: ModelFilter, *, as_json: bool) -> int:
     """Print the models; exits with 1 if there is none."""
     found = asyncio.run(_listed())
     shown = [model for model in found if wanted.takes(model)]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown)))
         return 0 if shown else 1
-    keys = Keys(file=Places.of().keys)
+    keys = Keys(file=UserPaths.from_environment().keys)
     for provider in sorted({model.provider for model in shown}):
         click.echo(_heading(provider, keys))
         for line in _table([model for model in shown if model.provider == provider]):
@@ -99,11 +98,11 @@ def print_models(wanted: Wanted, *, as_json: bool) -> int:
     return 0 if shown else 1
 
 
-async def _listed() -> list[Listed]:
+async def _listed() -> list[ListedModel]:
     """All models of the tables, and those that servers of this machine run."""
     urls = load().settings.base_urls
-    served = {model for server in await answering(urls) for model in server.models}
-    keys = Keys(file=Places.of().keys)
+    served = {model for server in await running_servers(urls) for model in server.models}
+    keys = Keys(file=UserPaths.from_environment().keys)
     configured = set(_configured(keys))
     known = [_known(info, configured, served) for info in catalog().models()]
     others = served - {model.id for model in known}
@@ -114,11 +113,11 @@ def _configured(keys: Keys) -> Iterator[str]:
     """The providers for which there is a key."""
     for name in adapters.names():
         profile = adapters.profile_of(name)
-        if profile.auth.variable and keys.of(profile)[0]:
+        if profile.auth.variable and keys.lookup(profile)[0]:
             yield name
 
 
-def _known(info: ModelInfo, configured: set[str], served: set[str]) -> Listed:
+def _known(info: ModelInfo, configured: set[str], served: set[str]) -> ListedModel:
     rates = _rates(info.id)
     can = info.capabilities
     flags = {
@@ -129,7 +128,7 @@ def _known(info: ModelInfo, configured: set[str], served: set[str]) -> Listed:
         "audio": info.supports_audio,
         "video": info.supports_video,
     }
-    return Listed(
+    return ListedModel(
         id=info.id,
         aliases=info.aliases,
         is_configured=info.provider in configured or info.id in served,
@@ -142,10 +141,10 @@ def _known(info: ModelInfo, configured: set[str], served: set[str]) -> Listed:
     )
 
 
-def _served(model: str) -> Listed:
+def _served(model: str) -> ListedModel:
     """A model that a server runs and no table knows."""
     assumed = adapters.get(model.partition(":")[0]).capabilities(model)
-    return Listed(
+    return ListedModel(
         id=model,
         aliases=(),
         is_configured=True,
@@ -160,13 +159,13 @@ def _served(model: str) -> Listed:
 
 def _rates(model: str) -> Rates | None:
     try:
-        return price_table().prices(model).on(None).standard.rates
+        return price_table().prices(model).period_on(None).standard.rates
     except CatalogError:
         return None
 
 
-def _is_served(model: Listed) -> bool:
-    return model.is_configured and model.provider in NAMES
+def _is_served(model: ListedModel) -> bool:
+    return model.is_configured and model.provider in SERVER_NAMES
 
 
 def _heading(provider: str, keys: Keys) -> str:
@@ -179,21 +178,21 @@ def _state(provider: str, keys: Keys) -> str:
     profile: Profile = adapters.profile_of(provider)
     if profile.auth.variable is None:
         return f"a server of your own, {profile.base_url}"
-    found, place = keys.of(profile)
+    found, place = keys.lookup(profile)
     return f"key from {place}" if found else f"no key: set {profile.auth.variable}"
 
 
-def _table(models: Sequence[Listed]) -> list[str]:
+def _table(models: Sequence[ListedModel]) -> list[str]:
     head = ("", "model", "alias", "context", "$/M in", "$/M out", "can", "")
     return table(head, [_row(model) for model in models], right=(3, 4, 5), width=terminal_width())
 
 
-def _row(model: Listed) -> tuple[str, ...]:
+def _row(model: ListedModel) -> tuple[str, ...]:
     return (
         "●" if model.is_configured else " ",
         model.id.partition(":")[2],
         ", ".join(alias for alias in model.aliases if alias != model.id.partition(":")[2]),
-        short(model.context_tokens),
+        short_count(model.context_tokens),
         _price(model.input_usd_per_mtok),
         _price(model.output_usd_per_mtok),
         "".join(letter if name in model.can else "·" for name, letter in CAPABILITIES.items()),

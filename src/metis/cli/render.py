@@ -1,5 +1,6 @@
-"""Conversations on a screen: what people see of messages and blocks."""
+"""Messages and blocks as text for people."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -145,3 +146,12 @@ def render_conversation(messages: list[Message]) -> Iterator[str]:
     usages = [message.metadata.usage for message in messages if message.metadata.usage is not None]
     cost = sum((usage.cost_usd for usage in usages), start=usages[0].cost_usd * 0 if usages else 0)
     yield click.style(f"{count(len(messages), 'message')}, ${cost}", dim=True)
+
+
+_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def first_code(text: str) -> str:
+    """The first block of code in a text; all of it if there is none."""
+    found = _FENCE.search(text)
+    return found[2] if found else text

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from metis.cli.options import STORE
+from metis.cli.arguments import STORE
 
 
 @click.command()
@@ -15,9 +15,9 @@ def doctor(store: str | None) -> None:
     No key is printed. Exits with 1 if something is broken.
     """
     from metis.cli.doctor import print_findings
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(print_findings, store))
+    sys.exit(run_guarded(print_findings, store))
 
 
 @click.command()
@@ -31,7 +31,7 @@ def completion(context: click.Context, shell: str) -> None:
     zsh, in .zshrc          source <(metis completion zsh)
     fish, in config.fish    metis completion fish | source
     """  # noqa: D301 - click reads the backslash
-    from metis.cli.completion import print_script
+    from metis.cli.arguments import print_script
 
     sys.exit(print_script(context.find_root().command, shell))
 
@@ -51,9 +51,9 @@ def config(context: click.Context) -> None:
 def show_config() -> None:
     """Print every setting, what it means, and where its value comes from."""
     from metis.cli.config import print_settings
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(print_settings))
+    sys.exit(run_guarded(print_settings))
 
 
 @config.command(name="get")
@@ -61,9 +61,9 @@ def show_config() -> None:
 def get_config(name: str) -> None:
     """Print one value; exits with 1 if it is not set."""
     from metis.cli.config import print_value
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(print_value, name))
+    sys.exit(run_guarded(print_value, name))
 
 
 @config.command(name="set", context_settings={"ignore_unknown_options": True})
@@ -72,9 +72,9 @@ def get_config(name: str) -> None:
 def set_config(name: str, value: str) -> None:
     """Write a value into the file; what cannot be used is refused."""
     from metis.cli.config import set_value
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(set_value, name, value))
+    sys.exit(run_guarded(set_value, name, value))
 
 
 @config.command(name="unset")
@@ -82,18 +82,18 @@ def set_config(name: str, value: str) -> None:
 def unset_config(name: str) -> None:
     """Take a value out of the file."""
     from metis.cli.config import set_value
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(set_value, name, None))
+    sys.exit(run_guarded(set_value, name, None))
 
 
 @config.command(name="path")
 def config_path() -> None:
     """Print where settings, keys, store and trace are."""
     from metis.cli.config import print_paths
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(print_paths))
+    sys.exit(run_guarded(print_paths))
 
 
 @click.group(invoke_without_command=True)
@@ -104,10 +104,10 @@ def keys(context: click.Context) -> None:
     A variable such as ANTHROPIC_API_KEY counts before the file. Exits with 1 if there is no key.
     """
     if context.invoked_subcommand is None:
-        from metis.cli.failure import guarded
+        from metis.cli.error_text import run_guarded
         from metis.cli.keys import print_keys
 
-        sys.exit(guarded(print_keys))
+        sys.exit(run_guarded(print_keys))
 
 
 @keys.command(name="set")
@@ -115,9 +115,9 @@ def keys(context: click.Context) -> None:
 def set_key(provider: str) -> None:
     """Keep a key for a provider; it is asked for, or read from a pipe."""
     from metis.cli import keys as kept
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(kept.set_key, provider))
+    sys.exit(run_guarded(kept.set_key, provider))
 
 
 @keys.command(name="remove")
@@ -125,9 +125,9 @@ def set_key(provider: str) -> None:
 def remove_key(provider: str) -> None:
     """Take a key out of the file."""
     from metis.cli import keys as kept
-    from metis.cli.failure import guarded
+    from metis.cli.error_text import run_guarded
 
-    sys.exit(guarded(kept.remove_key, provider))
+    sys.exit(run_guarded(kept.remove_key, provider))
 
 
 @click.group()
@@ -143,26 +143,26 @@ def setup(*, is_forced: bool) -> None:
     About 127 MB go into the folder of data, nothing into your environment. The model is small: it
     chats, and is often wrong. Apache-2.0.
     """
-    from metis.cli.failure import guarded
-    from metis.cli.local.setup import fetch
+    from metis.cli.error_text import run_guarded
+    from metis.cli.local_model import install
 
-    sys.exit(guarded(fetch, is_forced=is_forced))
+    sys.exit(run_guarded(install, is_forced=is_forced))
 
 
 @local.command(name="serve")
 @click.option("--port", default=0, help="Where to listen; a free port if not given.")
 def serve_local(port: int) -> None:
     """Serve the model to other programs on loopback, as Chat Completions."""
-    from metis.cli.failure import guarded
-    from metis.cli.local.setup import serve
+    from metis.cli.error_text import run_guarded
+    from metis.cli.local_model import serve
 
-    sys.exit(guarded(serve, port))
+    sys.exit(run_guarded(serve, port))
 
 
 @local.command(name="remove")
 def remove_local() -> None:
     """Take the model away again."""
-    from metis.cli.failure import guarded
-    from metis.cli.local.setup import remove
+    from metis.cli.error_text import run_guarded
+    from metis.cli.local_model import remove
 
-    sys.exit(guarded(remove))
+    sys.exit(run_guarded(remove))

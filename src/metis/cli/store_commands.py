@@ -6,7 +6,7 @@ from typing import IO
 
 import click
 
-from metis.cli.options import INPUT, SESSION, STORE
+from metis.cli.arguments import INPUT, SESSION, STORE
 
 
 @click.command()
@@ -18,10 +18,10 @@ def show(source: str, store: str | None) -> None:
     Without a name it is the one that changed last.
     """
     if source != "-" and not Path(source).exists():
-        from metis.cli.stored import print_session
+        from metis.cli.sessions import print_session
 
         sys.exit(print_session(store, source))
-    from metis.cli.show import print_conversation
+    from metis.cli.message_files import print_conversation
 
     with click.open_file(source, "rb") as file:
         sys.exit(print_conversation(file))
@@ -48,7 +48,7 @@ def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> 
 @click.option("--at", metavar="MESSAGE", help="The last message to copy; all if not given.")
 def fork(session_id: str, store: str | None, at: str | None) -> None:
     """Start a new session as a copy of another, and print its id."""
-    from metis.cli.stored import print_fork
+    from metis.cli.sessions import print_fork
 
     sys.exit(print_fork(store, session_id, at))
 
@@ -63,7 +63,7 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
 
     Exits with 1 if there is none.
     """
-    from metis.cli.stored import print_matches
+    from metis.cli.sessions import print_matches
 
     sys.exit(print_matches(store, " ".join(words), session, limit))
 
@@ -85,7 +85,7 @@ def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> 
 
     What a form cannot hold is told on standard error, one part a line.
     """
-    from metis.cli.stored import write_export, write_form
+    from metis.cli.sessions import write_export, write_form
 
     if form == "jsonl":
         sys.exit(write_export(store, session_id, target))
@@ -98,7 +98,7 @@ def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> 
 @click.option("--new-ids", is_flag=True, help="Import beside a session of the same id.")
 def import_session(source: IO[bytes], store: str | None, *, new_ids: bool) -> None:
     """Read what `metis export` wrote, and print the id of the session."""
-    from metis.cli.stored import read_import
+    from metis.cli.sessions import read_import
 
     sys.exit(read_import(store, source, new_ids=new_ids))
 
@@ -115,7 +115,7 @@ def check(store: str | None) -> None:
 
     Exits with 1 if anything is wrong.
     """
-    from metis.cli.upkeep import print_check
+    from metis.cli.sessions import print_check
 
     sys.exit(print_check(store))
 
@@ -125,7 +125,7 @@ def check(store: str | None) -> None:
 @STORE
 def backup(target: Path, store: str | None) -> None:
     """Copy everything to a new file, while others go on."""
-    from metis.cli.upkeep import write_backup
+    from metis.cli.sessions import write_backup
 
     sys.exit(write_backup(store, target))
 
@@ -147,7 +147,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option
     apply: bool,
 ) -> None:
     """Let go of what is old or large."""
-    from metis.cli.upkeep import days_ago, print_sweep
+    from metis.cli.sessions import days_ago, print_sweep
     from metis.store import Policy
 
     policy = Policy(
@@ -163,6 +163,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option
 @STORE
 def migrate(store: str | None) -> None:
     """Bring the tables up to date; opening a store does the same."""
-    from metis.cli.upkeep import print_migration
+    from metis.cli.sessions import print_migration
 
     sys.exit(print_migration(store))

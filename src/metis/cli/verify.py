@@ -7,14 +7,14 @@ from typing import IO
 import click
 from msgspec.structs import replace
 
-from metis.adapters.laws import Findings, Law, check
-from metis.adapters.recording import Recording, adapter_of, read_recording
 from metis.canonical import Message, MetisError
-from metis.cli.columns import fold, printable, terminal_width
-from metis.cli.documents import name_of
+from metis.cli.conversion import Target, find_adapter, find_target, loss_line, without_loss_log
+from metis.cli.message_files import file_label
 from metis.cli.render import count
-from metis.cli.requests import Target, find_adapter, find_target, loss_line, unlogged
+from metis.cli.text import escape_controls, fold, terminal_width
 from metis.projection import Loss
+from metis.verify.laws import Findings, Law, check_laws
+from metis.verify.recordings import Recording, adapter_of, read_recording
 from metis.wire.call import CanonicalRequest
 
 _BOM = b"\xef\xbb\xbf"
@@ -27,7 +27,7 @@ def print_verdicts(
     if from_name is not None:
         find_adapter(from_name, "--from")
     target = None if to_name is None else find_target(to_name, "--to")
-    with unlogged():
+    with without_loss_log():
         results = [_File(source, from_name, target).run() for source in sources]
     return 0 if all(results) else 1
 
@@ -37,7 +37,7 @@ class _File:
 
     def __init__(self, source: IO[bytes], from_name: str | None, target: Target | None) -> None:
         self._source = source
-        self._name = name_of(source)
+        self._name = file_label(source)
         self._from_name = from_name
         self._width = terminal_width()
         self._target = target
@@ -73,17 +73,17 @@ class _File:
         if adapter is None:
             self._skipped[recording.protocol or recording.provider or "unnamed"] += 1
             return
-        findings = check(recording, adapter, self._answers)
-        if findings.answer is not None and recording.id:
-            self._answers[recording.id] = findings.answer
-        self._errors += bool(findings.remarks)
+        findings = check_laws(recording, adapter, self._answers)
+        if findings.response is not None and recording.id:
+            self._answers[recording.id] = findings.response
+        self._errors += bool(findings.notes)
         self._show(f"{self._name}:{number}", list(self._lines(recording, findings)))
 
     def _show(self, place: str, lines: Sequence[str]) -> None:
         """Print the findings of an exchange: for people below its place, for programs beside it."""
         if self._width is None:
             for line in lines:
-                click.echo(f"{place}: {printable(line)}")
+                click.echo(f"{place}: {escape_controls(line)}")
         elif lines:
             click.secho(place, bold=True)
             for line in lines:
@@ -94,10 +94,10 @@ class _File:
             self._seen[verdict.law] += 1
             self._held[verdict.law] += not verdict.faults
             yield from (f"broken: {verdict.law}: {fault}" for fault in verdict.faults)
-        self._changed += bool(findings.changes)
+        self._changed += bool(findings.losses)
         if findings.request is None:
             return
-        yield from _loss_lines(findings.changes, findings.request, "repaired")
+        yield from _loss_lines(findings.losses, findings.request, "repaired")
         if self._target is not None:
             yield from self._lost(findings.request, self._target, recording)
 

@@ -5,7 +5,7 @@ from typing import IO
 
 import click
 
-from metis.cli.options import INPUT
+from metis.cli.arguments import INPUT
 
 
 @click.command()
@@ -19,7 +19,7 @@ def tour() -> None:
 @click.command()
 def schema() -> None:
     """Print the JSON Schema of the canonical form."""
-    from metis.cli.schema import print_schema
+    from metis.cli.message_files import print_schema
 
     print_schema()
 
@@ -39,7 +39,7 @@ def validate(source: IO[bytes], profile: str, *, single: bool) -> None:
 
     Exits with 1 if there are problems.
     """
-    from metis.cli.validate import print_problems
+    from metis.cli.message_files import print_problems
 
     sys.exit(print_problems(source, profile=profile, single=single))
 
@@ -58,7 +58,7 @@ def convert(  # noqa: PLR0913 - one parameter an option
 
     Exits with 1 if --strict is given and something is lost, with 2 if the request cannot be read.
     """
-    from metis.cli.convert import print_conversion
+    from metis.cli.conversion import print_conversion
 
     sys.exit(
         print_conversion(
@@ -78,7 +78,7 @@ def diff(source: IO[bytes], left: str, right: str, from_name: str | None, *, jso
 
     A and B are providers, or providers with a model, such as openai:gpt-5.
     """
-    from metis.cli.diff import print_difference
+    from metis.cli.conversion import print_difference
 
     sys.exit(print_difference(source, left, right, from_name=from_name, json=json))
 
@@ -103,6 +103,6 @@ def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str |
 @click.option("--lenient", is_flag=True, help="Answer requests that the real API would refuse.")
 def sim(port: int, *, lenient: bool) -> None:
     """Serve a simulated provider on loopback, for programs without a key or a network."""
-    from metis.cli.sim import serve
+    from metis.cli.simulator import serve
 
     serve(port=port, is_strict=not lenient)

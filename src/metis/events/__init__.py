@@ -1,11 +1,18 @@
 """What happened: typed events on a bus, kept in a trace, told in numbers."""
 
-from metis.events.budget import Budget, BudgetVerdict, Spent, judge, spent_by
+from metis.events.budget import Budget, BudgetVerdict, Spending, check_budget, spending_of
 from metis.events.bus import Bus, Filter, Subscription, slow
-from metis.events.causes import CauseFault, cause_faults, causes, unfinished
-from metis.events.event import SYSTEM_SESSION, Event, read_event
-from metis.events.kinds import CATALOGUE, Actor, Kind, Payload, Sensitivity
+from metis.events.event import (
+    SYSTEM_SESSION,
+    CauseFault,
+    Event,
+    cause_chain,
+    cause_faults,
+    read_event,
+    unfinished_events,
+)
 from metis.events.redact import Redaction, aggregate, pseudonym, redact
+from metis.events.registry import CATALOGUE, Actor, EventType, Payload, Sensitivity
 from metis.events.trace import (
     EventQuery,
     MemoryTrace,
@@ -25,26 +32,26 @@ __all__ = [
     "CauseFault",
     "Event",
     "EventQuery",
+    "EventType",
     "Filter",
-    "Kind",
     "MemoryTrace",
     "Payload",
     "Redaction",
     "Sensitivity",
-    "Spent",
+    "Spending",
     "Subscription",
     "Sweep",
     "TraceStore",
     "aggregate",
+    "cause_chain",
     "cause_faults",
-    "causes",
-    "judge",
+    "check_budget",
     "pseudonym",
     "read_event",
     "redact",
     "report_gaps",
     "slow",
-    "spent_by",
+    "spending_of",
     "sweep_trace",
-    "unfinished",
+    "unfinished_events",
 ]

@@ -11,10 +11,10 @@ from msgspec import Struct
 from metis.canonical.errors import MetisError
 from metis.canonical.metadata import ChainPolicy, StopReason, Usage
 from metis.catalog.cost import cost
-from metis.catalog.exact import EXACT
+from metis.catalog.currency import EXACT_CONTEXT
 from metis.catalog.prices import PriceTable
 from metis.events.event import Event
-from metis.events.work import LlmCallCompleted, LlmCallFailed, RouteDecided, SessionCompacted
+from metis.events.turn_events import LlmCallCompleted, LlmCallFailed, RouteDecided, SessionCompacted
 
 Grouping = Literal["model", "provider", "session", "day", "hour", "user", "team", "none"]
 
@@ -30,7 +30,7 @@ class CostLine(Struct, frozen=True, kw_only=True):
     cost_usd: Decimal = Decimal(0)
 
 
-class CacheEffect(Struct, frozen=True, kw_only=True):
+class CacheUsage(Struct, frozen=True, kw_only=True):
     """How much of the input came from a cache."""
 
     uncached_tokens: int
@@ -64,7 +64,7 @@ class Reliability(Struct, frozen=True, kw_only=True):
     p95_latency_ms: int | None
 
 
-class Repriced(Struct, frozen=True, kw_only=True):
+class RepricedTotals(Struct, frozen=True, kw_only=True):
     """What calls cost and what they would cost under another table."""
 
     pricing_version: str
@@ -79,7 +79,7 @@ class _Call(NamedTuple):
     told: LlmCallCompleted | LlmCallFailed
 
 
-def within(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
+def in_period(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
     """The events from a time up to another one."""
     return (event for event in events if start <= event.timestamp < end)
 
@@ -88,7 +88,7 @@ def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLin
     """Calls, tokens and cost by group; a call without a user or team is under `null`."""
     group_of = _GROUPS[grouping]
     lines: dict[str, CostLine] = {}
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         for call in _calls(events):
             group = group_of(call)
             lines[group] = _add(lines.get(group, CostLine()), call.told)
@@ -107,10 +107,10 @@ def _add(line: CostLine, call: LlmCallCompleted | LlmCallFailed) -> CostLine:
     )
 
 
-def cache_effect(events: Iterable[Event]) -> CacheEffect:
+def cache_usage(events: Iterable[Event]) -> CacheUsage:
     """How much of all input came from a cache."""
     calls = [call.told for call in _calls(events)]
-    return CacheEffect(
+    return CacheUsage(
         uncached_tokens=sum(call.input_tokens for call in calls),
         cached_tokens=sum(call.cached_input_tokens for call in calls),
         written_tokens=sum(call.cache_creation_input_tokens for call in calls),
@@ -183,11 +183,11 @@ def percentile(numbers: Sequence[int], percent: int) -> int | None:
     return sorted(numbers)[max(0, ceil(len(numbers) * percent / 100) - 1)]
 
 
-def reprice_calls(events: Iterable[Event], table: PriceTable) -> Repriced:
+def reprice_calls(events: Iterable[Event], table: PriceTable) -> RepricedTotals:
     """What the calls of the past would cost under a table; the events stay as they are."""
     old = new = Decimal(0)
     unpriced: dict[str, int] = {}
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         for call in _calls(events):
             try:
                 amount = cost(_usage(call.told), call.told.model, table=table)
@@ -195,7 +195,7 @@ def reprice_calls(events: Iterable[Event], table: PriceTable) -> Repriced:
                 _count(unpriced, call.told.model)
                 continue
             old, new = old + call.told.cost_usd, new + amount
-    return Repriced(
+    return RepricedTotals(
         pricing_version=table.pricing_version,
         old_cost_usd=old,
         new_cost_usd=Decimal(new),

@@ -7,10 +7,10 @@ from decimal import Decimal, localcontext
 from msgspec import Struct
 
 from metis.canonical.errors import InvalidValueError
-from metis.catalog.exact import EXACT
+from metis.catalog.currency import EXACT_CONTEXT
 from metis.events.event import Event
-from metis.events.house import BudgetExceeded, BudgetScope, BudgetWarned
-from metis.events.work import LlmCallCompleted, LlmCallFailed, SessionCompacted
+from metis.events.system_events import BudgetExceeded, BudgetScope, BudgetWarned
+from metis.events.turn_events import LlmCallCompleted, LlmCallFailed, SessionCompacted
 
 SCOPES: tuple[BudgetScope, ...] = ("session", "day", "month")
 
@@ -39,7 +39,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         return {"session": self.session_usd, "day": self.day_usd, "month": self.month_usd}[scope]
 
 
-class Spent(Struct, frozen=True, kw_only=True):
+class Spending(Struct, frozen=True, kw_only=True):
     """What was spent up to now."""
 
     session_usd: Decimal = Decimal(0)
@@ -63,8 +63,8 @@ class BudgetVerdict(Struct, frozen=True, kw_only=True):
         return not self.exceeded
 
 
-def judge(
-    budget: Budget, spent: Spent, *, warned: Mapping[BudgetScope, Decimal] | None = None
+def check_budget(
+    budget: Budget, spent: Spending, *, warned: Mapping[BudgetScope, Decimal] | None = None
 ) -> BudgetVerdict:
     """Hold what was spent against a budget, before a call.
 
@@ -89,11 +89,11 @@ def judge(
     return BudgetVerdict(exceeded=tuple(exceeded), warnings=tuple(warnings))
 
 
-def spent_by(events: Iterable[Event], *, session_id: str, now: datetime) -> Spent:
+def spending_of(events: Iterable[Event], *, session_id: str, now: datetime) -> Spending:
     """What the calls among the events cost: in a session, on this UTC day, in this month."""
     today = now.astimezone(UTC).date()
     session = day = month = Decimal(0)
-    with localcontext(EXACT):
+    with localcontext(EXACT_CONTEXT):
         for event in events:
             if not isinstance(event.payload, LlmCallCompleted | LlmCallFailed | SessionCompacted):
                 continue
@@ -101,4 +101,4 @@ def spent_by(events: Iterable[Event], *, session_id: str, now: datetime) -> Spen
             session += amount if event.session_id == session_id else 0
             day += amount if at == today else 0
             month += amount if (at.year, at.month) == (today.year, today.month) else 0
-    return Spent(session_usd=session, day_usd=day, month_usd=month)
+    return Spending(session_usd=session, day_usd=day, month_usd=month)

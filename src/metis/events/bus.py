@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
-from metis.events.event import SYSTEM_SESSION, Event, checked
-from metis.events.kinds import CATALOGUE, Actor, Payload, Sensitivity
+from metis.events.event import SYSTEM_SESSION, Event, validate_payload
+from metis.events.registry import CATALOGUE, Actor, Payload, Sensitivity
 
 log = logging.getLogger("metis.events")
 
@@ -48,7 +48,7 @@ class Filter(Struct, frozen=True, kw_only=True):
         if unknown:
             raise InvalidEventError(f"no event type is called {unknown[0]!r}", path="$.types")
 
-    def wants(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         """Whether an event passes."""
         return (
             (self.session_ids is None or event.session_id in self.session_ids)
@@ -71,7 +71,7 @@ class Subscription:
 
     def __init__(self, bus: "Bus", name: str, wanted: Filter, deliver: BatchHandler) -> None:
         self.name = name
-        self.wanted = wanted
+        self.event_filter = wanted
         self.queue: deque[Event] = deque()
         self._bus = bus
         self._deliver = deliver
@@ -92,7 +92,7 @@ class Subscription:
 
     async def close(self, *, within_s: float = CLOSING_S) -> None:
         """Deliver what waits, then stop; what is not delivered in time is logged."""
-        self._bus.forget(self)
+        self._bus.unsubscribe(self)
         try:
             await asyncio.wait_for(self.drain(), within_s)
         except TimeoutError:
@@ -157,7 +157,7 @@ class Bus:
     ) -> Event | None:
         """Tell what happened; None if the event was invalid and the bus is not strict."""
         try:
-            row, read_back = checked(payload, sensitivity)
+            row, read_back = validate_payload(payload, sensitivity)
         except InvalidEventError as error:
             if self._strict:
                 raise
@@ -179,7 +179,7 @@ class Bus:
         return event
 
     def subscribe(
-        self, handler: Handler, *, name: str, wanted: Filter = EVERYTHING
+        self, handler: Handler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Subscription:
         """Call an async function with each event, one after the other."""
 
@@ -190,18 +190,18 @@ class Bus:
                 except Exception as error:  # noqa: BLE001 - the next event is delivered all the same
                     _warn(name, error)
 
-        return self.subscribe_batches(one_by_one, name=name, wanted=wanted)
+        return self.subscribe_batches(one_by_one, name=name, event_filter=event_filter)
 
     def subscribe_batches(
-        self, handler: BatchHandler, *, name: str, wanted: Filter = EVERYTHING
+        self, handler: BatchHandler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Subscription:
         """Call an async function with all events that wait, such as to write them at once."""
-        subscription = Subscription(self, name, wanted, handler)
+        subscription = Subscription(self, name, event_filter, handler)
         self._subscriptions.append(subscription)
         return subscription
 
     def subscribe_fast(
-        self, handler: FastHandler, *, name: str, wanted: Filter = EVERYTHING
+        self, handler: FastHandler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Callable[[], None]:
         """Call a plain function inside `emit`; the result is called to end it.
 
@@ -209,11 +209,11 @@ class Bus:
         """
         if inspect.iscoroutinefunction(handler) or getattr(handler, "is_slow", False):
             raise EventError(f"subscriber {name!r} is slow and cannot listen on the fast path")
-        entry = (name, wanted, handler)
+        entry = (name, event_filter, handler)
         self._fast.append(entry)
         return lambda: self._fast.remove(entry)
 
-    def forget(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: Subscription) -> None:
         """Hand no more events to a subscription."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
@@ -236,7 +236,7 @@ class Bus:
             raise EventError("a subscriber on the fast path cannot emit")
 
     def _hand_out(self, event: Event) -> None:
-        listeners = [each for each in self._subscriptions if each.wanted.wants(event)]
+        listeners = [each for each in self._subscriptions if each.event_filter.matches(event)]
         for listener in listeners:
             if len(listener.queue) >= self._capacity:
                 error = BusOverflowError(listener.name, self._capacity)
@@ -245,7 +245,7 @@ class Bus:
         for listener in listeners:
             listener.put(event)
         for name, wanted, handler in tuple(self._fast):
-            if wanted.wants(event):
+            if wanted.matches(event):
                 self._call_fast(name, handler, event)
 
     def _call_fast(self, name: str, handler: FastHandler, event: Event) -> None:

@@ -1,10 +1,34 @@
-"""Export: events as lines of JSON and as CSV; the same events always give the same bytes."""
+"""Exports of events: JSON lines, CSV, and OpenTelemetry spans as OTLP/JSON.
+
+The same events always give the same bytes: ids of traces and spans are hashes of ours. Spans are
+named after the GenAI semantic conventions: a turn is one trace with the turn itself
+(`invoke_agent`), each model call (`chat`) and each tool run (`execute_tool`).
+"""
 
 import csv
+import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
-from metis.events.event import Event, read_event, write
+import msgspec
+
+from metis.events.event import Event, encode_json, read_event
+from metis.events.turn_events import (
+    LlmCallCompleted,
+    LlmCallFailed,
+    LlmCallStarted,
+    RouteDecided,
+    ToolCalled,
+    ToolCompleted,
+    ToolFailed,
+    TurnCancelled,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+)
+from metis.version import __version__
 
 COLUMNS = (
     "id",
@@ -20,9 +44,9 @@ COLUMNS = (
 """The columns of the CSV."""
 
 
-def jsonl(events: Iterable[Event]) -> Iterator[bytes]:
+def write_jsonl(events: Iterable[Event]) -> Iterator[bytes]:
     """One line of JSON an event, in the order of their ids."""
-    return (write(event) + b"\n" for event in _ordered(events))
+    return (encode_json(event) + b"\n" for event in _ordered(events))
 
 
 def read_jsonl(lines: Iterable[bytes]) -> Iterator[Event]:
@@ -31,7 +55,7 @@ def read_jsonl(lines: Iterable[bytes]) -> Iterator[Event]:
     return (event for event in events if event is not None)
 
 
-def csv_lines(events: Iterable[Event]) -> Iterator[bytes]:
+def write_csv(events: Iterable[Event]) -> Iterator[bytes]:
     """A header and one line an event, in the order of their ids; the payload is one column."""
     yield _line(COLUMNS)
     for event in _ordered(events):
@@ -45,7 +69,7 @@ def csv_lines(events: Iterable[Event]) -> Iterator[bytes]:
                 event.type,
                 event.actor,
                 event.sensitivity,
-                write(event.payload).decode(),
+                encode_json(event.payload).decode(),
             )
         )
 
@@ -63,3 +87,241 @@ def _line(cells: Iterable[str]) -> bytes:
 def _harmless(cell: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
     return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INTERNAL, _CLIENT = 1, 3
+_OK, _ERROR = 1, 2
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "bedrock-converse": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""Where the conventions call a provider otherwise than we do."""
+
+Attributes = dict[str, str | int | float | bool | list[str] | None]
+
+
+class _Told(NamedTuple):
+    """What an event adds to its span."""
+
+    attributes: Attributes
+    error: str | None = None
+
+
+def otlp_json(events: Iterable[Event], *, service_name: str = "metis") -> bytes:
+    """The body of an OTLP/HTTP request for traces, in JSON."""
+    return msgspec.json.encode(
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes({"service.name": service_name})},
+                    "scopeSpans": [
+                        {
+                            "scope": {"name": "metis", "version": __version__},
+                            "spans": list(spans(events)),
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+
+def spans(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+    """One span for each turn, call and tool run; what never ended is an error that says so."""
+    kept = sorted(events, key=lambda event: event.id)
+    by_id = {event.id: event for event in kept}
+    ends = {event.parent_event_id: event for event in kept if type(event.payload) in _ENDS}
+    routes = {e.parent_event_id: e for e in kept if isinstance(e.payload, RouteDecided)}
+    last_of = {event.turn_id: event for event in kept}
+    for event in kept:
+        if type(event.payload) in _BEGINS:
+            end = ends.get(event.id)
+            last = end or last_of[event.turn_id]
+            span = _span(event, end, last)
+            parent = _span_parent(event, by_id)
+            if parent is not None:
+                span["parentSpanId"] = _span_id(parent)
+            if event.id in routes:
+                span["events"] = [_route_event(routes[event.id])]
+            yield span
+
+
+def _span(event: Event, end: Event | None, last: Event) -> dict[str, Any]:
+    name, kind, told = _BEGINS[type(event.payload)](event.payload)
+    ended = _Told({}, "unfinished") if end is None else _ENDS[type(end.payload)](end.payload)
+    attributes: Attributes = {"gen_ai.conversation.id": event.session_id}
+    attributes |= told.attributes | ended.attributes
+    status: dict[str, Any] = {"code": _OK}
+    if ended.error is not None:
+        attributes["error.type"] = ended.error
+        status = {"code": _ERROR}
+    return {
+        "traceId": _trace_id(event),
+        "spanId": _span_id(event),
+        "name": name,
+        "kind": kind,
+        "startTimeUnixNano": _nanoseconds(event.timestamp),
+        "endTimeUnixNano": _nanoseconds(max(last.timestamp, event.timestamp)),
+        "attributes": _attributes(attributes),
+        "status": status,
+    }
+
+
+def _span_parent(event: Event, by_id: Mapping[str, Event]) -> Event | None:
+    """The nearest cause that is a span: of calls and tools the turn, since they end one another."""
+    at = by_id.get(event.parent_event_id or "")
+    while at is not None and not isinstance(at.payload, TurnStarted):
+        at = by_id.get(at.parent_event_id or "")
+    return at
+
+
+def _route_event(event: Event) -> dict[str, Any]:
+    payload = event.payload
+    told: Attributes = {}
+    if isinstance(payload, RouteDecided):
+        told["metis.route.chosen_model"] = payload.chosen_model
+        if payload.chosen_model is not None:
+            told["metis.route.slot"] = payload.chain[payload.winner_index].policy.value
+    return {
+        "timeUnixNano": _nanoseconds(event.timestamp),
+        "name": event.type,
+        "attributes": _attributes(told),
+    }
+
+
+def _turn_begins(_: TurnStarted) -> tuple[str, int, _Told]:
+    named: Attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "metis"}
+    return "invoke_agent metis", _INTERNAL, _Told(named)
+
+
+def _call_begins(call: LlmCallStarted) -> tuple[str, int, _Told]:
+    model = call.model.partition(":")[2] or call.model
+    told: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(call.provider, call.provider),
+        "gen_ai.request.model": model,
+    }
+    return f"chat {model}", _CLIENT, _Told(told)
+
+
+def _tool_begins(call: ToolCalled) -> tuple[str, int, _Told]:
+    told: Attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": call.tool_name,
+        "gen_ai.tool.call.id": call.tool_use_id,
+        "gen_ai.tool.type": "function",
+        "metis.tool.side_effects": call.side_effects.value,
+    }
+    return f"execute_tool {call.tool_name}", _INTERNAL, _Told(told)
+
+
+def _turn_completed(turn: TurnCompleted) -> _Told:
+    return _Told(
+        {
+            "gen_ai.usage.input_tokens": turn.total_input_tokens,
+            "gen_ai.usage.output_tokens": turn.total_output_tokens,
+            "metis.cost_usd": str(turn.total_cost_usd),
+        }
+    )
+
+
+def _call_completed(call: LlmCallCompleted) -> _Told:
+    """The conventions count all input under `input_tokens`, also what came from a cache."""
+    first_ms = call.time_to_first_chunk_ms
+    return _Told(
+        {
+            "gen_ai.response.model": call.model.partition(":")[2] or call.model,
+            "gen_ai.response.id": call.response_id,
+            "gen_ai.response.finish_reasons": [call.stop_reason.value],
+            "gen_ai.response.time_to_first_chunk": None if first_ms is None else first_ms / 1000,
+            "gen_ai.usage.input_tokens": call.input_tokens
+            + call.cached_input_tokens
+            + call.cache_creation_input_tokens,
+            "gen_ai.usage.cache_read.input_tokens": call.cached_input_tokens,
+            "gen_ai.usage.cache_creation.input_tokens": call.cache_creation_input_tokens,
+            "gen_ai.usage.output_tokens": call.output_tokens,
+            "gen_ai.usage.reasoning.output_tokens": call.reasoning_output_tokens,
+            "metis.cost_usd": str(call.cost_usd),
+            "metis.pricing_version": call.pricing_version,
+        }
+    )
+
+
+def _call_failed(call: LlmCallFailed) -> _Told:
+    return _Told({"metis.retry_count": call.retry_count}, call.error_class)
+
+
+def _tool_completed(tool: ToolCompleted) -> _Told:
+    return _Told(
+        {"metis.tool.output_size_bytes": tool.output_size_bytes},
+        None if tool.success else "tool_error",
+    )
+
+
+def _tool_failed(tool: ToolFailed) -> _Told:
+    return _Told({}, tool.error_class)
+
+
+def _turn_cancelled(turn: TurnCancelled) -> _Told:
+    return _Told({"metis.cancel_reason": turn.reason}, "cancelled")
+
+
+def _turn_failed(turn: TurnFailed) -> _Told:
+    return _Told({}, turn.error_type)
+
+
+_BEGINS: Mapping[type, Callable[[Any], tuple[str, int, _Told]]] = {
+    TurnStarted: _turn_begins,
+    LlmCallStarted: _call_begins,
+    ToolCalled: _tool_begins,
+}
+_ENDS: Mapping[type, Callable[[Any], _Told]] = {
+    TurnCompleted: _turn_completed,
+    TurnCancelled: _turn_cancelled,
+    TurnFailed: _turn_failed,
+    LlmCallCompleted: _call_completed,
+    LlmCallFailed: _call_failed,
+    ToolCompleted: _tool_completed,
+    ToolFailed: _tool_failed,
+}
+
+
+def _attributes(values: Attributes) -> list[dict[str, Any]]:
+    return [
+        {"key": key, "value": _value(value)}
+        for key, value in sorted(values.items())
+        if value is not None
+    ]
+
+
+def _value(value: str | float | bool | list[str]) -> dict[str, Any]:  # noqa: FBT001 - JSON
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list():
+            return {"arrayValue": {"values": [_value(item) for item in value]}}
+        case _:
+            return {"stringValue": value}
+
+
+def _trace_id(event: Event) -> str:
+    whole = f"{event.session_id}/{event.turn_id or event.id}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def _span_id(event: Event) -> str:
+    return hashlib.sha256(event.id.encode()).hexdigest()[:16]
+
+
+def _nanoseconds(moment: datetime) -> str:
+    return str((moment - _EPOCH) // timedelta(microseconds=1) * 1000)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.events.event import SYSTEM_SESSION, Event
-from metis.events.kinds import Field, Sensitivity
+from metis.events.registry import Field, Sensitivity
 
 REDACTED = "[REDACTED]"
 """What stands in the place of private words."""
@@ -67,7 +67,7 @@ def _redact(event: Event, salt: str, *, blots: bool) -> Event:
         event,
         session_id=session if session == SYSTEM_SESSION else pseudonym(session, "session", salt),
         turn_id=None if turn is None else pseudonym(turn, "turn", salt),
-        payload=_redact_fields(event.payload, event.kind.fields, salt, blots=blots),
+        payload=_redact_fields(event.payload, event.event_type.fields, salt, blots=blots),
     )
 
 
@@ -111,7 +111,7 @@ def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
 
 
 def _numbers(event: Event) -> Iterator[tuple[str, Decimal]]:
-    for name, field in event.kind.fields.items():
+    for name, field in event.event_type.fields.items():
         value = getattr(event.payload, name)
         if field.sensitivity is Sensitivity.AGGREGATABLE and not isinstance(value, bool):
             if isinstance(value, int | Decimal):

@@ -1,18 +1,25 @@
-"""Trace: events that are kept; the protocol of every store of them, and one in memory."""
+"""Trace: stored events.
 
+the protocol of every trace store, one in memory and one in a SQLite file.
+"""
+
+import asyncio
+import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from metis.canonical.errors import EventError
 from metis.events.bus import Bus
-from metis.events.causes import unfinished
-from metis.events.event import Event
-from metis.events.house import BusGapDetected, TraceSwept
-from metis.events.kinds import CATALOGUE
+from metis.events.event import Event, encode_json, read_payload, unfinished_events
+from metis.events.registry import CATALOGUE, Actor, Sensitivity
+from metis.events.system_events import BusGapDetected, TraceSwept
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
@@ -28,7 +35,7 @@ class EventQuery(Struct, frozen=True, kw_only=True):
     """Only times before this one."""
     limit: int | None = None
 
-    def wants(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         """Whether an event is asked for, but for the limit."""
         return (
             (self.session_id is None or event.session_id == self.session_id)
@@ -89,13 +96,13 @@ class MemoryTrace:
 
     async def select(self, query: EventQuery, /) -> list[Event]:
         """The events that are asked for."""
-        found = [event for _, event in sorted(self._events.items()) if query.wants(event)]
+        found = [event for _, event in sorted(self._events.items()) if query.matches(event)]
         return found if query.limit is None else found[: query.limit]
 
     async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
         """Delete what is older, but for the types of the audit."""
         old = [event for event in self._events.values() if event.timestamp < before]
-        swept = [event for event in old if not event.kind.is_audit]
+        swept = [event for event in old if not event.event_type.is_audit]
         if not dry_run:
             for event in swept:
                 del self._events[event.id]
@@ -113,7 +120,7 @@ async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
         wanted |= {row.type, *row.ends} if row.ends else set()
     events = await store.select(EventQuery(types=wanted))
     told = {e.payload.unfinished_event_id for e in events if isinstance(e.payload, BusGapDetected)}
-    gaps = tuple(event for event in unfinished(events) if event.id not in told)
+    gaps = tuple(event for event in unfinished_events(events) if event.id not in told)
     for event in gaps:
         bus.emit(
             BusGapDetected(unfinished_event_id=event.id, unfinished_type=event.type),
@@ -138,3 +145,160 @@ async def sweep_trace(
             )
         )
     return swept
+
+
+USER_VERSION = 1
+"""The version of the tables, written into the file."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    id TEXT PRIMARY KEY,
+    timestamp_us INTEGER NOT NULL,
+    session_id TEXT NOT NULL,
+    turn_id TEXT,
+    parent_event_id TEXT,
+    type TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    sensitivity TEXT NOT NULL,
+    payload_json TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS events_by_session ON events (session_id, id);
+CREATE INDEX IF NOT EXISTS events_by_type ON events (type, timestamp_us);
+CREATE INDEX IF NOT EXISTS events_by_turn ON events (turn_id);
+CREATE INDEX IF NOT EXISTS events_by_parent ON events (parent_event_id);
+CREATE INDEX IF NOT EXISTS events_by_time ON events (timestamp_us);
+"""
+_INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class SqliteTrace:
+    """Events in a file that readers and one writer can use at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            self._open(path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        run = self._connection.execute
+        try:
+            (version,) = run("PRAGMA user_version").fetchone()
+            if version not in (0, USER_VERSION):
+                raise EventError(f"{path} is of version {version}; this metis knows {USER_VERSION}")
+            run("PRAGMA journal_mode = WAL")
+            run("PRAGMA synchronous = NORMAL")
+            self._connection.executescript(_SCHEMA)
+            run(f"PRAGMA user_version = {USER_VERSION}")
+        except sqlite3.DatabaseError as error:
+            raise EventError(f"{path} cannot be used as a trace: {error}") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    async def append(self, events: Sequence[Event], /) -> None:
+        """Keep events; one whose id is there already is kept once."""
+        rows = [_row(event) for event in events]
+        await asyncio.to_thread(self._insert, rows)
+
+    async def select(self, query: EventQuery, /) -> list[Event]:
+        """The events that are asked for."""
+        conditions, values = _where(query)
+        limit = -1 if query.limit is None else query.limit
+        sql = f"SELECT * FROM events WHERE {conditions} ORDER BY id LIMIT ?"  # noqa: S608 - ours
+        rows = await asyncio.to_thread(self._fetch, sql, [*values, limit])
+        return list(_events(rows))
+
+    async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
+        """Delete what is older, but for the types of the audit."""
+        return await asyncio.to_thread(self._sweep, _microseconds(before), dry_run=dry_run)
+
+    def _insert(self, rows: list[tuple[Any, ...]]) -> None:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(_INSERT, rows)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def _fetch(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def _sweep(self, cutoff: int, *, dry_run: bool) -> Sweep:
+        spared = sorted(audit_types())
+        marks = ", ".join("?" * len(spared))
+        old = f"timestamp_us < ? AND type NOT IN ({marks})"
+        by_type = self._fetch(
+            f"SELECT type, COUNT(*) FROM events WHERE {old} GROUP BY type ORDER BY type",  # noqa: S608 - marks only
+            [cutoff, *spared],
+        )
+        ((all_old,),) = self._fetch("SELECT COUNT(*) FROM events WHERE timestamp_us < ?", [cutoff])
+        deleted = dict[str, int](by_type)
+        if not dry_run:
+            self._fetch(f"DELETE FROM events WHERE {old}", [cutoff, *spared])  # noqa: S608 - marks only
+        return Sweep(
+            deleted=deleted, spared_count=all_old - sum(deleted.values()), is_dry_run=dry_run
+        )
+
+
+def _row(event: Event) -> tuple[Any, ...]:
+    return (
+        event.id,
+        _microseconds(event.timestamp),
+        event.session_id,
+        event.turn_id,
+        event.parent_event_id,
+        event.type,
+        event.actor.value,
+        event.sensitivity.value,
+        encode_json(event.payload).decode(),
+    )
+
+
+def _events(rows: list[tuple[Any, ...]]) -> Iterator[Event]:
+    for row in rows:
+        payload = read_payload(row[5], row[8].encode())
+        if payload is not None:
+            yield Event(
+                id=row[0],
+                timestamp=_EPOCH + row[1] * _MICROSECOND,
+                session_id=row[2],
+                turn_id=row[3],
+                parent_event_id=row[4],
+                type=row[5],
+                actor=Actor(row[6]),
+                sensitivity=Sensitivity(row[7]),
+                payload=payload,
+            )
+
+
+def _where(query: EventQuery) -> tuple[str, list[Any]]:
+    """The conditions of a query as SQL with marks, and what stands for the marks."""
+    conditions, values = ["1"], list[Any]()
+    for sql, value in (
+        ("session_id = ?", query.session_id),
+        ("turn_id = ?", query.turn_id),
+        ("id > ?", query.after),
+        ("timestamp_us >= ?", query.since and _microseconds(query.since)),
+        ("timestamp_us < ?", query.until and _microseconds(query.until)),
+    ):
+        if value is not None:
+            conditions.append(sql)
+            values.append(value)
+    if query.types is not None:
+        conditions.append(f"type IN ({', '.join('?' * len(query.types))})")
+        values += sorted(query.types)
+    return " AND ".join(conditions), values
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND

@@ -9,18 +9,16 @@ from collections.abc import Iterable
 
 from metis.canonical.errors import UnknownFormatError
 from metis.canonical.message import Message
-from metis.interchange.attocode.messages import AttocodeMessages
-from metis.interchange.attocode.response import AttocodeResponse
+from metis.interchange.attocode.messages import AttocodeMessages, AttocodeResponse
 from metis.interchange.document import as_bytes
-from metis.interchange.format import Dumped, Format, Loaded
-from metis.interchange.gpt2099.context import Gpt2099Context
+from metis.interchange.format import Format, LoadedDocument, WrittenDocument
 from metis.interchange.gpt2099.frames import Gpt2099Frames
-from metis.interchange.gpt2099.thread import Gpt2099Thread
+from metis.interchange.gpt2099.windows import Gpt2099Context, Gpt2099Thread
 from metis.interchange.klaude.history import KlaudeHistory
 from metis.store.entries import AnyEntry
 from metis.wire.call import RequestContext
 
-__all__ = ["Dumped", "Format", "Loaded", "detect", "dump", "formats", "load"]
+__all__ = ["Format", "LoadedDocument", "WrittenDocument", "detect", "dump", "formats", "load"]
 
 _FORMATS: dict[str, Format] = {
     each.name: each
@@ -49,12 +47,12 @@ def detect(data: bytes | str) -> str:
     return found
 
 
-def load(name: str, data: bytes | str, context: RequestContext | None = None) -> Loaded:
+def load(name: str, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
     """Read a document of a format; `context` gives the session and the time of the import."""
     return _format(name).load(data, context)
 
 
-def dump(name: str, entries: Iterable[AnyEntry | Message]) -> Dumped:
+def dump(name: str, entries: Iterable[AnyEntry | Message]) -> WrittenDocument:
     """Write entries, or plain messages, as a document of a format."""
     return _format(name).dump(entries)
 

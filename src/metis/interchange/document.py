@@ -5,11 +5,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
 from metis.canonical.errors import DecodeError, ForeignDocumentError
-from metis.canonical.place import join, line_of
-from metis.canonical.reader import split_reason
-from metis.wire.shape import Wire, list_at, object_at
+from metis.canonical.json_value import join_path, line_of
+from metis.canonical.reader import LIMITS, Limits, check_json, split_msgspec_error, to_bytes
+from metis.wire.json_access import Wire, list_at, object_at
 
 T = TypeVar("T")
 _read = msgspec.json.Decoder().decode
@@ -52,11 +51,11 @@ def array_records(data: bytes, items: Any, path: str, format_name: str) -> Itera
     """The objects of an array that stands at a path of a document."""
     try:
         found = list_at(items, path)
-        objects = [object_at(item, join(path, index)) for index, item in enumerate(found)]
+        objects = [object_at(item, join_path(path, index)) for index, item in enumerate(found)]
     except DecodeError as error:
         raise foreign_error(error, format_name, error.path, line_of(data, error.path)) from None
     for index, value in enumerate(objects):
-        place = join(path, index)
+        place = join_path(path, index)
         yield Record(value, place, document=data)
 
 
@@ -107,12 +106,12 @@ def as_bytes(data: bytes | str) -> bytes:
     return to_bytes(data).removeprefix(b"\xef\xbb\xbf")
 
 
-def shaped(kind: type[T], value: Any, path: str) -> T:
+def convert_to(kind: type[T], value: Any, path: str) -> T:
     """A part of a record as the type that its format gives it; other keys are left alone."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        reason, inner = split_reason(error)
+        reason, inner = split_msgspec_error(error)
         raise DecodeError(reason, path=path + inner.removeprefix("$")) from None
 
 

@@ -13,12 +13,19 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from metis.canonical.errors import DecodeError
+from metis.canonical.json_value import join_path
 from metis.canonical.message import Message
-from metis.canonical.place import join
-from metis.interchange.aside import Difference, Steps, apply_aside, differences, is_same, make_aside
-from metis.interchange.comparison import Comparison
-from metis.interchange.desk import Desk, foreign_of
+from metis.interchange.conversion import ConversionContext, foreign_fields
 from metis.interchange.document import Record, as_bytes, foreign_error
+from metis.interchange.residue import (
+    Comparison,
+    Difference,
+    Steps,
+    apply_residue,
+    differences,
+    is_same,
+    make_residue,
+)
 from metis.projection.loss import Change, Loss
 from metis.store.entries import (
     AnyEntry,
@@ -29,10 +36,10 @@ from metis.store.entries import (
     encode_entry,
 )
 from metis.wire.call import RequestContext
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 
-class Loaded(NamedTuple):
+class LoadedDocument(NamedTuple):
     """What a document holds, in order, and what of it has no place in the canonical form."""
 
     entries: tuple[KnownEntry, ...]
@@ -44,7 +51,7 @@ class Loaded(NamedTuple):
         return [entry.message for entry in self.entries if isinstance(entry, MessageEntry)]
 
 
-class Dumped(NamedTuple):
+class WrittenDocument(NamedTuple):
     """A document, and what it could not hold."""
 
     data: bytes
@@ -57,7 +64,7 @@ class Format(ABC):
     name: ClassVar[str]
     system: ClassVar[str]
     """The system that writes it; several formats may share one."""
-    silent: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    default_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Values of keys that say the same as leaving the key out."""
 
     @abstractmethod
@@ -73,46 +80,46 @@ class Format(ABC):
         """A document from its records."""
 
     @abstractmethod
-    def decode(self, record: Wire, desk: Desk) -> list[KnownEntry]:
+    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
         """The entries that a record stands for; never none."""
 
     @abstractmethod
-    def encode(self, entries: Sequence[KnownEntry], desk: Desk) -> Wire | None:
+    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
         """The record of entries that belong together; None if the format has none for them."""
 
-    def says_the_same(self, difference: Difference) -> bool:
+    def is_equivalent(self, difference: Difference) -> bool:
         """Whether two spellings at one place mean the same; such a difference is no loss."""
         key = difference.steps[-1] if difference.steps else ""
-        silent = (UNSET, *self.silent.get(str(key), ()))
+        silent = (UNSET, *self.default_values.get(str(key), ()))
         return _is_among(difference.plain, silent) and _is_among(difference.actual, silent)
 
-    def load(self, data: bytes | str, context: RequestContext | None = None) -> Loaded:
+    def load(self, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
         """Read a document.
 
         Raises:
             ForeignDocumentError: it is not of this format; line and path name the place.
         """
-        desk = Desk(self.name, self.system, context or RequestContext())
+        desk = ConversionContext(self.name, self.system, context or RequestContext())
         entries: list[KnownEntry] = []
         for record in self.split(as_bytes(data)):
             entries += self._load_record(record, desk)
-        return Loaded(tuple(entries), desk.losses)
+        return LoadedDocument(tuple(entries), desk.losses)
 
-    def dump(self, entries: Iterable[AnyEntry | Message]) -> Dumped:
+    def dump(self, entries: Iterable[AnyEntry | Message]) -> WrittenDocument:
         """Write a document; what it cannot hold is on the list of losses."""
         everything = list(entries)
         given = [entry_of(item) for item in everything if not isinstance(item, UnknownEntry)]
         context = RequestContext() if not given else RequestContext(session_id=given[0].session_id)
-        writer = Desk(self.name, self.system, context)
+        writer = ConversionContext(self.name, self.system, context)
         for item in everything:
             if isinstance(item, UnknownEntry):
                 reason = "an entry of a kind that this version does not know"
-                writer.lose(item, item.type, "$", reason, Change.DROPPED)
-        reader = Desk(self.name, self.system, context)
+                writer.add_loss(item, item.type, "$", reason, Change.DROPPED)
+        reader = ConversionContext(self.name, self.system, context)
         comparison = Comparison(self.name, self.system)
         given = self.prepare(given, writer)
         records: list[Wire] = []
-        for group in groups(given, self.system):
+        for group in group_by_record(given, self.system):
             record = self._dump_group(group, writer)
             back = None if record is None else self._read_back(record, reader)
             if record is None or back is None:
@@ -121,16 +128,16 @@ class Format(ABC):
                 continue
             writer.losses += comparison.losses(group, back)
             records.append(record)
-        return Dumped(self.join(records, given), writer.losses)
+        return WrittenDocument(self.join(records, given), writer.losses)
 
-    def prepare(self, entries: list[KnownEntry], desk: Desk) -> list[KnownEntry]:  # noqa: ARG002 - for those that need it
+    def prepare(self, entries: list[KnownEntry], desk: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - for those that need it
         """The entries in the order in which they are written; a look over all before the first."""
         return entries
 
-    def _load_record(self, record: Record, desk: Desk) -> list[KnownEntry]:
+    def _load_record(self, record: Record, desk: ConversionContext) -> list[KnownEntry]:
         before = len(desk.losses)
         try:
-            entries = [settled(entry) for entry in self.decode(record.value, desk)]
+            entries = [as_stored(entry) for entry in self.decode(record.value, desk)]
         except DecodeError as error:
             path = record.path + error.path.removeprefix("$")
             raise foreign_error(error, self.name, path, record.line_of(path)) from None
@@ -143,11 +150,11 @@ class Format(ABC):
         known = [loss.path for loss in desk.losses[before:]]
         for difference in found:
             path = _path(record.path, difference.steps)
-            if not self.says_the_same(difference) and not _is_below(path, known):
+            if not self.is_equivalent(difference) and not _is_below(path, known):
                 desk.losses.append(self._kept_aside(difference, path, record.value, entries[0]))
-        aside = make_aside(plain, record.value, found)
+        aside = make_residue(plain, record.value, found)
         if aside:
-            entries[0] = with_aside(entries[0], self.system, aside)
+            entries[0] = with_residue(entries[0], self.system, aside)
         return entries
 
     def _kept_aside(
@@ -169,22 +176,22 @@ class Format(ABC):
             path=path,
         )
 
-    def _read_back(self, record: Wire, desk: Desk) -> list[KnownEntry] | None:
+    def _read_back(self, record: Wire, desk: ConversionContext) -> list[KnownEntry] | None:
         """What a reader would see; None if it could not read it."""
         try:
             return self.decode(record, desk)
         except DecodeError:
             return None
 
-    def _dump_group(self, group: Sequence[KnownEntry], desk: Desk) -> Wire | None:
+    def _dump_group(self, group: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
         plain = self.encode(group, desk)
         first = group[0]
         if plain is None:
             return None
-        aside = aside_of(first, self.system)
+        aside = residue_of(first, self.system)
         if not aside:
             return plain
-        record = apply_aside(plain, aside)
+        record = apply_residue(plain, aside)
         if record is None:
             reason = f"changed since it was read; what only {self.system} knew is left out"
             desk.losses.append(self._loss(first, reason, Change.ALTERED))
@@ -211,7 +218,7 @@ def entry_of(item: KnownEntry | Message) -> KnownEntry:
     )
 
 
-def groups(entries: Sequence[KnownEntry], system: str) -> Iterator[list[KnownEntry]]:
+def group_by_record(entries: Sequence[KnownEntry], system: str) -> Iterator[list[KnownEntry]]:
     """The entries that came from one record each, together; all others alone."""
     group: list[KnownEntry] = []
     for entry in entries:
@@ -231,17 +238,17 @@ def _part(entry: KnownEntry, system: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def settled(entry: KnownEntry) -> KnownEntry:
+def as_stored(entry: KnownEntry) -> KnownEntry:
     """The entry as a store would give it back."""
     return cast("KnownEntry", decode_entry(encode_entry(entry)))
 
 
-def aside_of(entry: KnownEntry, system: str) -> dict[str, Any]:
+def residue_of(entry: KnownEntry, system: str) -> dict[str, Any]:
     """What a system's files said of an entry beyond what the entry says."""
     return maybe_object(_foreign(entry, system).get("aside"))
 
 
-def with_aside(entry: KnownEntry, system: str, aside: Mapping[str, Any]) -> KnownEntry:
+def with_residue(entry: KnownEntry, system: str, aside: Mapping[str, Any]) -> KnownEntry:
     """The same entry with an aside."""
     foreign = {**_foreign(entry, system), "aside": aside}
     if not isinstance(entry, MessageEntry):
@@ -254,7 +261,7 @@ def with_aside(entry: KnownEntry, system: str, aside: Mapping[str, Any]) -> Know
 
 def _foreign(entry: KnownEntry, system: str) -> Mapping[str, Any]:
     if isinstance(entry, MessageEntry):
-        return foreign_of(entry.message, system)
+        return foreign_fields(entry.message, system)
     return maybe_object(None if entry.external is None else entry.external.get(system))
 
 
@@ -264,7 +271,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 
 def _path(path: str, steps: Steps) -> str:
     for step in steps:
-        path = join(path, step)
+        path = join_path(path, step)
     return path
 
 

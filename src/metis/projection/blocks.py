@@ -1,6 +1,10 @@
-"""Blocks on their way to a target: sealed parts to their issuer only, media where it is taken."""
+"""Content blocks on their way to a target.
 
-from collections.abc import Mapping
+sealed parts to their issuer only, media where it is taken.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import cast
 
 from msgspec.structs import replace
@@ -21,33 +25,80 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus
-from metis.canonical.unknown import UnknownBlock
-from metis.projection.content import Placed, with_blocks
-from metis.projection.critical import fail_if_critical
-from metis.projection.exchanges import told_call
-from metis.projection.ledger import Ledger
+from metis.canonical.value import UnknownBlock
+from metis.projection.content import IndexedBlock, fail_if_critical, with_blocks
+from metis.projection.images import scale_image, size_if_larger
+from metis.projection.loss import LossRecorder
 from metis.projection.media import (
-    NO_BASE64,
+    INVALID_BASE64,
     Media,
+    as_text_document,
     is_base64,
     media_refusal,
-    settled_media,
-    worded,
+    normalise_media,
 )
-from metis.projection.scaling import oversize, scaled
-from metis.projection.target import Target, other_maker
+from metis.projection.target import Target, foreign_maker, is_native
+from metis.projection.tool_calls import call_as_text
+
+SIGNATURE_ON_NEXT = "signature_on_next"
+"""The format of a thought without words: the signature of the block that follows it."""
+
+
+def sign_calls(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]:
+    """The messages, with the target's own placeholder where an answer has no signature (T56, T57).
+
+    One signature speaks for all calls of an answer, so that only the first call gets one.
+    """
+    target = ledger.target
+    return [
+        message
+        if (first := unsigned_call(message, target)) is None
+        else sign_call(message, first, ledger)
+        for message in messages
+    ]
+
+
+def unsigned_call(message: Message, target: Target) -> int | None:
+    """Where the first call of an answer stands that wants a signature and has none."""
+    if not target.call_signature or message.role is not Role.ASSISTANT:
+        return None
+    first: int | None = None
+    for index, block in enumerate(message.content):
+        if type(block) is ThinkingBlock and block.signature:
+            return None
+        if first is None and type(block) is ToolUseBlock:
+            first = index
+    return None if is_native(message, target) else first
+
+
+def sign_call(message: Message, first: int, ledger: LossRecorder) -> Message:
+    """The message with the target's placeholder before its first call."""
+    target = ledger.target
+    reason = "a call of another model; the target's placeholder stands for its signature"
+    ledger.record_synthesised(message, "thinking", f"$.content[{first}]", reason)
+    seal = _placeholder(target.call_signature, target.adapter)
+    content = (*message.content[:first], seal, *message.content[first:])
+    return replace(message, content=content)
+
+
+@lru_cache(maxsize=100)
+def _placeholder(signature: str, issuer: str) -> ThinkingBlock:
+    return ThinkingBlock("", signature, format=SIGNATURE_ON_NEXT, issuer=issuer)
+
 
 _THOUGHTS = (ThinkingBlock, RedactedThinkingBlock)
 _SILENT = (*_THOUGHTS, OpaqueBlock, UnknownBlock)
 
 
-def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Message, list[Media]]:
+def project_blocks(
+    message: Message, role: Role, ledger: LossRecorder
+) -> tuple[Message, list[Media]]:
     """The message with the blocks that the target can carry in a role; and media for later.
 
     Media that a result cannot hold but a user message can is given back, to stand behind the
     results (T27).
     """
-    kept: list[Placed] = []
+    kept: list[IndexedBlock] = []
     later: list[Media] = []
     changed = False
     for index, block in enumerate(message.content):
@@ -70,7 +121,7 @@ def project_blocks(message: Message, role: Role, ledger: Ledger) -> tuple[Messag
     return (with_blocks(message, kept) if changed else message), later
 
 
-def _drop_blanks(kept: list[Placed], message: Message, ledger: Ledger) -> bool:
+def _drop_blanks(kept: list[IndexedBlock], message: Message, ledger: LossRecorder) -> bool:
     """Drop blank text; in a signed turn even an empty block has its place (T39, T88)."""
     if any(isinstance(block, _THOUGHTS) for _, block in kept):
         return False
@@ -80,12 +131,12 @@ def _drop_blanks(kept: list[Placed], message: Message, ledger: Ledger) -> bool:
         if type(block) is TextBlock and not block.text.strip():
             path = f"$.content[{index}]"
             fail_if_critical(block, message, path, "it is blank")
-            ledger.dropped(message, "text", path, "the text is blank")
+            ledger.record_dropped(message, "text", path, "the text is blank")
             kept.remove(placed)
     return len(kept) < count
 
 
-def _drop_loose_thoughts(kept: list[Placed], message: Message, ledger: Ledger) -> bool:
+def _drop_loose_thoughts(kept: list[IndexedBlock], message: Message, ledger: LossRecorder) -> bool:
     """Drop the thoughts at the end of an answer, which led to nothing (T62).
 
     An answer that the target keeps is named by its id and not sent again.
@@ -95,11 +146,11 @@ def _drop_loose_thoughts(kept: list[Placed], message: Message, ledger: Ledger) -
         index, block = kept.pop()
         path, reason = f"$.content[{index}]", "a thought is not taken without what it led to"
         fail_if_critical(block, message, path, reason)
-        ledger.dropped(message, block.type, path, reason)
+        ledger.record_dropped(message, block.type, path, reason)
     return len(kept) < count
 
 
-def holds_foreign_seals(message: Message, target: Target) -> bool:
+def has_foreign_thinking(message: Message, target: Target) -> bool:
     """Whether a message brings sealed thoughts of another provider, which a client kept for us."""
     return any(
         isinstance(block, ThinkingBlock | RedactedThinkingBlock)
@@ -110,7 +161,7 @@ def holds_foreign_seals(message: Message, target: Target) -> bool:
 
 
 def _project(
-    block: ContentBlock, role: Role, message: Message, path: str, ledger: Ledger
+    block: ContentBlock, role: Role, message: Message, path: str, ledger: LossRecorder
 ) -> ContentBlock | None:
     target = ledger.target
     if isinstance(block, TextBlock):
@@ -123,66 +174,68 @@ def _project(
     if isinstance(block, DocumentBlock) and _is_better_told(block, reason, target):
         why = reason or "a document of plain text is not taken; sent as text"
         fail_if_critical(block, message, path, why)
-        ledger.altered(message, "document", path, why)
+        ledger.record_altered(message, "document", path, why)
         return _as_text(block)
     if reason is None:
         return _without_context(block, message, path, ledger)
     fail_if_critical(block, message, path, reason)
     told = _told(block, target)
     if told is not None:
-        ledger.altered(message, block.type, path, f"{reason}; sent as text")
+        ledger.record_altered(message, block.type, path, f"{reason}; sent as text")
         return told
     if isinstance(block, _SILENT):
-        ledger.dropped(message, block.type, path, reason)
+        ledger.record_dropped(message, block.type, path, reason)
         return None
-    ledger.altered(message, block.type, path, f"{reason}; a note stands in its place")
+    ledger.record_altered(message, block.type, path, f"{reason}; a note stands in its place")
     return _note(block)
 
 
 def _told(block: ContentBlock, target: Target) -> TextBlock | None:
     """What is said as text of a block that the target does not take; None if nothing is."""
     if isinstance(block, ToolUseBlock):
-        return told_call(block)
+        return call_as_text(block)
     if isinstance(block, ThinkingBlock) and target.tells_thoughts and block.text.strip():
         return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
     return None
 
 
 def _settled(
-    block: Media | ArtifactBlock, message: Message, path: str, ledger: Ledger
+    block: Media | ArtifactBlock, message: Message, path: str, ledger: LossRecorder
 ) -> Media | ArtifactBlock:
     """Media as what it is, whatever it was declared to be, in base64 that everybody reads."""
-    settled = settled_media(block)
+    settled = normalise_media(block)
     if settled.media_type != block.media_type:
         reason = f"its bytes are {settled.media_type}, not {block.media_type}"
-        ledger.altered(message, block.type, path, reason)
+        ledger.record_altered(message, block.type, path, reason)
     elif settled is not block:
-        ledger.altered(message, block.type, path, "its base64 is written in the plain way")
+        ledger.record_altered(message, block.type, path, "its base64 is written in the plain way")
     if isinstance(settled, ImageBlock) and ledger.target.large_image_side is not None:
         return _sized(settled, message, path, ledger)
     if isinstance(settled, DocumentBlock) and not _is_taken(settled, ledger.target):
-        return worded(settled)
+        return as_text_document(settled)
     return settled
 
 
-def _sized(image: ImageBlock, message: Message, path: str, ledger: Ledger) -> ImageBlock:
+def _sized(image: ImageBlock, message: Message, path: str, ledger: LossRecorder) -> ImageBlock:
     """An image with sides that the target takes, if it can be scaled (T90)."""
     target = ledger.target
-    size = oversize(image, target.max_image_side)
+    size = size_if_larger(image, target.max_image_side)
     if size is None:
-        is_large = oversize(image, target.large_image_side) is not None
+        is_large = size_if_larger(image, target.large_image_side) is not None
         ledger.has_large_images = ledger.has_large_images or is_large
         return image
-    smaller = scaled(image, target.max_image_side or 0)
+    smaller = scale_image(image, target.max_image_side or 0)
     if smaller is None:
         return image
     reason = f"an image of {size[0]} x {size[1]} pixels is scaled to {target.max_image_side}"
-    ledger.altered(message, image.type, path, reason)
+    ledger.record_altered(message, image.type, path, reason)
     # What is large no more counts as large no more, save where the limit itself is beyond that.
     return _sized(smaller, message, path, ledger)
 
 
-def _project_citations(block: TextBlock, message: Message, path: str, ledger: Ledger) -> TextBlock:
+def _project_citations(
+    block: TextBlock, message: Message, path: str, ledger: LossRecorder
+) -> TextBlock:
     """Text with the citations that the target knows (T198)."""
     known = ledger.target.citation_kinds
     if not ledger.target.takes_foreign_citations and not _is_own(message, ledger.target):
@@ -192,12 +245,12 @@ def _project_citations(block: TextBlock, message: Message, path: str, ledger: Le
         return block
     lost = len(block.citations) - len(kept)
     fail_if_critical(block, message, path, "its citations are not taken")
-    ledger.altered(message, "text", f"{path}.citations", f"{lost} citations are not taken")
+    ledger.record_altered(message, "text", f"{path}.citations", f"{lost} citations are not taken")
     return replace(block, citations=kept)
 
 
 def project_result(
-    result: ToolResultBlock, message: Message, path: str, ledger: Ledger
+    result: ToolResultBlock, message: Message, path: str, ledger: LossRecorder
 ) -> tuple[ToolResultBlock, list[Media]]:
     """A result with what may stand in it, and the media that moves behind the results."""
     target = ledger.target
@@ -206,23 +259,25 @@ def project_result(
     for index, inner in enumerate(result.content):
         place = f"{path}.content[{index}]"
         if isinstance(inner, DocumentBlock) and "document" not in target.result_blocks:
-            inner = worded(inner)  # noqa: PLW2901 - the same document
+            inner = as_text_document(inner)  # noqa: PLW2901 - the same document
         sent: ContentBlock | None
         if isinstance(inner, TextBlock) and _is_refused_blank(inner, target):
             fail_if_critical(inner, message, place, "the text is blank")
-            ledger.dropped(message, "text", place, "the text is blank")
+            ledger.record_dropped(message, "text", place, "the text is blank")
             sent = None
         elif _may_stand_in_result(inner, target):
             sent = _project(inner, Role.USER, message, place, ledger)
-        elif isinstance(inner, Media) and _is_taken(settled_media(inner), target):
-            ledger.altered(
+        elif isinstance(inner, Media) and _is_taken(normalise_media(inner), target):
+            ledger.record_altered(
                 message, inner.type, place, "not taken in a tool result; moved behind the results"
             )
-            later.append(settled_media(inner))
+            later.append(normalise_media(inner))
             sent = TextBlock(f"[{inner.type}: shown in the message after the results]")
         else:
             fail_if_critical(inner, message, place, "not taken in a tool result")
-            ledger.altered(message, inner.type, place, "not taken in a tool result; a note instead")
+            ledger.record_altered(
+                message, inner.type, place, "not taken in a tool result; a note instead"
+            )
             sent = _note(inner)
         if sent is not None:
             content.append(sent)
@@ -275,7 +330,7 @@ def _refusal(  # noqa: PLR0911 - one line a kind
         case ThinkingBlock() | RedactedThinkingBlock():
             return thinking_refusal(block, message, target)
         case OpaqueBlock():
-            maker = other_maker(message, target)
+            maker = foreign_maker(message, target)
             if block.issuer in target.issuers and maker is None:
                 return None
             return f"only {maker or block.issuer} understands it"
@@ -296,7 +351,7 @@ def _artifact_refusal(block: ArtifactBlock, target: Target) -> str | None:
     is_own, is_inline = source.issuer in target.issuers, source.kind == "base64"
     if taken == "none" or not (is_own or (taken == "any" and is_inline)):
         return "an artifact of a model is not sent back"
-    return NO_BASE64 if is_inline and not is_base64(source.data) else None
+    return INVALID_BASE64 if is_inline and not is_base64(source.data) else None
 
 
 def _is_own(message: Message, target: Target) -> bool:
@@ -319,7 +374,7 @@ def thinking_refusal(
     issuer = block.issuer or message.metadata.provider
     if issuer is not None and issuer not in target.issuers:
         return f"it was sealed by {issuer}"
-    maker = other_maker(message, target)
+    maker = foreign_maker(message, target)
     if maker is not None:
         return f"it was sealed by a model of {maker}"
     if not target.needs_signatures:
@@ -342,7 +397,7 @@ def _as_text(block: DocumentBlock) -> TextBlock:
 
 
 def _without_context(
-    block: ContentBlock, message: Message, path: str, ledger: Ledger
+    block: ContentBlock, message: Message, path: str, ledger: LossRecorder
 ) -> ContentBlock:
     if not isinstance(block, DocumentBlock) or block.context is None:
         return block
@@ -350,7 +405,7 @@ def _without_context(
         return block
     reason = "the context of a document is not taken"
     fail_if_critical(block, message, path, reason)
-    ledger.dropped(message, "document", f"{path}.context", reason)
+    ledger.record_dropped(message, "document", f"{path}.context", reason)
     return replace(block, context=None)
 
 

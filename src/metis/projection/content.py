@@ -1,18 +1,22 @@
-"""New content for a message, with the hints moved to where their blocks stand now."""
+"""Content of one message.
+
+replaced without losing its cache hints, and protected if it is critical.
+"""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock
+from metis.canonical.errors import CriticalLossError
 from metis.canonical.message import Message
 from metis.canonical.metadata import CacheHint
 
-Placed = tuple[int, ContentBlock]
+IndexedBlock = tuple[int, ContentBlock]
 """A block, and the index that it or what it stands for had."""
 
 
-def with_blocks(message: Message, blocks: Sequence[Placed]) -> Message:
+def with_blocks(message: Message, blocks: Sequence[IndexedBlock]) -> Message:
     """The message with other blocks; a prefix that ended at a block that is gone ends before it."""
     content = tuple(block for _, block in blocks)
     if not message.metadata.hints:
@@ -28,3 +32,11 @@ def with_blocks(message: Message, blocks: Sequence[Placed]) -> Message:
 def _moved(hint: CacheHint, origins: Sequence[int]) -> CacheHint | None:
     after = sum(origin <= hint.after for origin in origins) - 1
     return None if after < 0 else replace(hint, after=after)
+
+
+def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
+    """Raise if a block that is to be changed or left out is marked critical."""
+    if getattr(block, "critical", False):
+        raise CriticalLossError(
+            message_id=message.id, path=path, block_type=block.type, reason=reason
+        )

@@ -105,7 +105,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a marked prefix may live for an hour."""
 
 
-def other_maker(message: Message, target: Target) -> str | None:
+def foreign_maker(message: Message, target: Target) -> str | None:
     """The maker of the model that gave an answer, if the target is a model of another (T203)."""
     model = message.metadata.model
     if not target.makers or model is None:

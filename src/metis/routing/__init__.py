@@ -1,17 +1,14 @@
 """Choosing the model of a turn: seven slots, rules in a file, and what each model can take."""
 
 from metis.routing.availability import Availability, AvailabilityLimits, Outage
-from metis.routing.chain import ChainEntry, Decision, Verdict
-from metis.routing.facts import Asked, Tier, TurnFacts, read_override
+from metis.routing.facts import AddressedPrompt, Tier, TurnFacts, parse_override
 from metis.routing.pattern import Neighbour, PatternSettings, match_pattern
-from metis.routing.policy import Policy, Rule, Scope, read_policy
-from metis.routing.router import Router
-from metis.routing.rules_file import PLACE, Rules, RulesFile
-from metis.routing.validation import Failure, Reason
+from metis.routing.policy import RULES_PATH, Policy, Rule, Rules, RulesFile, Scope, read_policy
+from metis.routing.router import ChainEntry, Decision, Failure, Reason, Router, Verdict
 
 __all__ = [
-    "PLACE",
-    "Asked",
+    "RULES_PATH",
+    "AddressedPrompt",
     "Availability",
     "AvailabilityLimits",
     "ChainEntry",
@@ -31,6 +28,6 @@ __all__ = [
     "TurnFacts",
     "Verdict",
     "match_pattern",
-    "read_override",
+    "parse_override",
     "read_policy",
 ]

@@ -26,7 +26,7 @@ class AvailabilityLimits(Struct, frozen=True, kw_only=True):
     window: timedelta = timedelta(minutes=2)
     network_errors: int = 2
     network_window: timedelta = timedelta(seconds=30)
-    rest: timedelta = timedelta(minutes=5)
+    cooldown: timedelta = timedelta(minutes=5)
     """After this time without an attempt, a model or provider is tried again."""
 
 
@@ -39,7 +39,7 @@ class Outage(Struct, frozen=True, kw_only=True):
     """The model, or those whose failures took the provider down."""
     reason: str
     began_at: datetime
-    is_ours: bool = False
+    is_local_fault: bool = False
     """Whether the fault may be mended on this side: a key, a network."""
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Availability:
                 return health.outage
         return None
 
-    def failed(self, model: str, error: ProviderError) -> tuple[Outage, ...]:
+    def record_failure(self, model: str, error: ProviderError) -> tuple[Outage, ...]:
         """Report a call that failed for good; the outages that begin with it."""
         if isinstance(error, _OWN_FAULT):  # says nothing about the provider
             return ()
@@ -98,11 +98,11 @@ class Availability:
             models = self._down(model, now) or (model,)
             is_ours = isinstance(error, AuthenticationError | NetworkError)
             made = _outage(model, "provider", models, reason, now)
-            provider.outage = replace(made, is_ours=is_ours)
+            provider.outage = replace(made, is_local_fault=is_ours)
             began.append(provider.outage)
         return tuple(began)
 
-    def succeeded(self, model: str) -> tuple[Outage, ...]:
+    def record_success(self, model: str) -> tuple[Outage, ...]:
         """Report a good call; the outages that end with it."""
         now = self._clock()
         ended = tuple(
@@ -111,7 +111,7 @@ class Availability:
         del self._models[model], self._providers[_provider(model)]
         return ended
 
-    def lapsed(self) -> tuple[Outage, ...]:
+    def clear_expired(self) -> tuple[Outage, ...]:
         """End the outages that have rested long enough, and tell them."""
         now, ended = self._clock(), list[Outage]()
         for health in (*self._providers.values(), *self._models.values()):
@@ -120,10 +120,10 @@ class Availability:
                 health.outage, health.failed_at, health.network_at = None, [], []
         return tuple(ended)
 
-    def lifted(self, model: str) -> tuple[Outage, ...]:
+    def clear_local_fault(self, model: str) -> tuple[Outage, ...]:
         """Let a model be asked again now if the fault may have been mended on this side."""
         health = self._providers.get(_provider(model))
-        if health is None or health.outage is None or not health.outage.is_ours:
+        if health is None or health.outage is None or not health.outage.is_local_fault:
             return ()
         ended = health.outage
         health.outage, health.failed_at, health.network_at = None, [], []
@@ -143,7 +143,7 @@ class Availability:
 
     def _rested(self, health: _Health, now: datetime) -> bool:
         last = health.last_attempt_at
-        return last is not None and now - last >= self._limits.rest
+        return last is not None and now - last >= self._limits.cooldown
 
     def _provider_reason(
         self, model: str, provider: _Health, error: ProviderError, now: datetime

@@ -38,7 +38,7 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
     """What a planner asked for; set in worker sessions only."""
     workspace_path: str = ""
     estimated_input_tokens: int = 0
-    needed_tokens: int | None = None
+    minimum_tokens: int | None = None
     """What a window must hold at least, if older parts can be summed up; None is all of it."""
     reserved_output_tokens: int = 0
     """How much of the window must stay free for the answer."""
@@ -67,14 +67,14 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
                 raise InvalidValueError(f"{amount} is not an amount of money", path=f"$.{name}")
 
 
-class Asked(Struct, frozen=True):
+class AddressedPrompt(Struct, frozen=True):
     """A message apart from the model that it asks for."""
 
     text: str
     override: str | None = None
 
 
-def read_override(text: str) -> Asked:
+def parse_override(text: str) -> AddressedPrompt:
     r"""Take an `@alias` off the start of a message; `\\@` stands for a plain `@`.
 
     >>> read_override("@haiku fix the typo")
@@ -83,11 +83,11 @@ def read_override(text: str) -> Asked:
     Asked(text='@haiku is a name', override=None)
     """
     if text.startswith("\\@"):
-        return Asked(text[1:])
+        return AddressedPrompt(text[1:])
     found = _OVERRIDE.match(text)
     if found is None:
-        return Asked(text)
+        return AddressedPrompt(text)
     body = text[found.end() :]
     if not body:
         raise InvalidValueError(f"after @{found[1]} there is no message", path="$.message")
-    return Asked(body, found[1])
+    return AddressedPrompt(body, found[1])

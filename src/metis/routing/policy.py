@@ -1,4 +1,4 @@
-"""Policy: the rules of routing as they stand in a file, read whole or not at all.
+"""The rules file of routing, read as a whole or not at all.
 
 ::
 
@@ -14,25 +14,31 @@
     [exclude]                       # models that get no turn whose tools can do this
     execute = ["ollama:llama-3.3-70b"]
 
-    [workspaces."/home/me/shop"]    # stands before the global settings, for exactly this path
+    [workspaces."/home/me/shop"]    # precedes the global settings, for exactly this path
     default = "opus"
 
-What a workspace sets (default, tiers, pattern) stands in the place of the global setting; its rules
-are asked before the global ones. Every model is named by id, alias or a suffix that fits one only.
+What a workspace sets (default, tiers, pattern) replaces the global setting; its rules are tried
+before the global ones. Every model is named by id, alias or a suffix that fits one only.
 """
 
 import hashlib
 import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from metis.canonical.errors import AmbiguousModelError, RoutingPolicyError, UnknownModelError
-from metis.canonical.place import join
-from metis.canonical.problem import Problem
+from metis.canonical.errors import (
+    AmbiguousModelError,
+    Problem,
+    RoutingPolicyError,
+    UnknownModelError,
+)
+from metis.canonical.json_value import join_path
 from metis.canonical.tools import SideEffects
 from metis.catalog.models import Catalog
 from metis.routing.facts import Tier
@@ -127,7 +133,7 @@ class _Reader:
             self._note("$.schema_version", f"this must be {SCHEMA_VERSION}")
         common = self._scope(data, "$", "global_default")
         workspaces = {
-            path: self._workspace(content, join("$.workspaces", path))
+            path: self._workspace(content, join_path("$.workspaces", path))
             for path, content in self._table(data, "workspaces", "$").items()
         }
         exclude = self._exclude(self._table(data, "exclude", "$"))
@@ -144,10 +150,10 @@ class _Reader:
     def _scope(self, data: Mapping[str, Any], path: str, default_key: str) -> Scope:
         default = data.get(default_key)
         return Scope(
-            default=None if default is None else self._model(default, join(path, default_key)),
-            tiers=self._tiers(data["tiers"], join(path, "tiers")) if "tiers" in data else None,
+            default=None if default is None else self._model(default, join_path(path, default_key)),
+            tiers=self._tiers(data["tiers"], join_path(path, "tiers")) if "tiers" in data else None,
             pattern=self._pattern(data, path) if "pattern" in data else None,
-            rules=self._rules(data.get("rules", []), join(path, "rules")),
+            rules=self._rules(data.get("rules", []), join_path(path, "rules")),
         )
 
     def _model(self, name: object, path: str) -> str:
@@ -168,10 +174,10 @@ class _Reader:
             self._note(path, f"a table of exactly {', '.join(Tier)}")
             return {}
         models = cast("dict[str, Any]", content)
-        return {tier: self._model(models[tier], join(path, tier)) for tier in Tier}
+        return {tier: self._model(models[tier], join_path(path, tier)) for tier in Tier}
 
     def _pattern(self, data: Mapping[str, Any], path: str) -> PatternSettings:
-        place = join(path, "pattern")
+        place = join_path(path, "pattern")
         try:
             settings = msgspec.convert(data["pattern"], PatternSettings, strict=False)
         except msgspec.ValidationError as error:
@@ -179,13 +185,13 @@ class _Reader:
             return PatternSettings()
         for name in ("cost_weight", "min_confidence", "embedding_alpha"):
             if not 0 <= getattr(settings, name) <= 1:
-                self._note(join(place, name), "a number from 0 to 1")
+                self._note(join_path(place, name), "a number from 0 to 1")
         if settings.min_sample_size < 1:
-            self._note(join(place, "min_sample_size"), "a whole number above zero")
+            self._note(join_path(place, "min_sample_size"), "a whole number above zero")
         if settings.fingerprint_version not in _VERSIONS:
-            self._note(join(place, "fingerprint_version"), "this is 1 or 2")
+            self._note(join_path(place, "fingerprint_version"), "this is 1 or 2")
         if settings.fingerprint_version == _VERSIONS[-1] and not settings.embedding_provider:
-            self._note(join(place, "embedding_provider"), "version 2 needs one")
+            self._note(join_path(place, "embedding_provider"), "version 2 needs one")
         return settings
 
     def _rules(self, content: object, path: str) -> tuple[Rule, ...]:
@@ -193,11 +199,11 @@ class _Reader:
             self._note(path, "rules are a list of tables")
             return ()
         items = enumerate(cast("list[object]", content))
-        rules = tuple(self._rule(item, index, join(path, index)) for index, item in items)
+        rules = tuple(self._rule(item, index, join_path(path, index)) for index, item in items)
         seen: set[str] = set()
         for index, rule in enumerate(rules):
             if rule.name in seen:
-                self._note(join(path, index), f"a second rule is called {rule.name!r}")
+                self._note(join_path(path, index), f"a second rule is called {rule.name!r}")
             seen.add(rule.name)
         return rules
 
@@ -206,38 +212,108 @@ class _Reader:
         self._refuse_unknown(fields, _RULE_KEYS, path)
         name = fields.get("name", f"rule_{index}")
         if not isinstance(name, str) or not name:
-            self._note(join(path, "name"), "a name is a text")
+            self._note(join_path(path, "name"), "a name is a text")
             name = f"rule_{index}"
         return Rule(
             name=name,
-            when=read_conditions(fields.get("when"), join(path, "when"), self.problems),
-            use=self._model(fields.get("use"), join(path, "use")),
+            when=read_conditions(fields.get("when"), join_path(path, "when"), self.problems),
+            use=self._model(fields.get("use"), join_path(path, "use")),
         )
 
     def _exclude(self, table: Mapping[str, Any]) -> Mapping[SideEffects, frozenset[str]]:
         excluded: dict[SideEffects, frozenset[str]] = {}
         self._refuse_unknown(table, frozenset(SideEffects), "$.exclude")
         for effect in SideEffects:
-            names, path = table.get(effect, []), join("$.exclude", effect)
+            names, path = table.get(effect, []), join_path("$.exclude", effect)
             if not isinstance(names, list):
                 self._note(path, "a list of models")
                 continue
             models = enumerate(cast("list[object]", names))
-            excluded[effect] = frozenset(self._model(name, join(path, n)) for n, name in models)
+            excluded[effect] = frozenset(
+                self._model(name, join_path(path, n)) for n, name in models
+            )
         return excluded
 
     def _table(self, data: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
         content = data.get(name, {})
         if isinstance(content, dict):
             return cast("dict[str, Any]", content)
-        self._note(join(path, name), "this is a table")
+        self._note(join_path(path, name), "this is a table")
         return {}
 
     def _refuse_unknown(
         self, table: Mapping[str, object], known: frozenset[str], path: str
     ) -> None:
         for name in sorted(table.keys() - known):
-            self._note(join(path, name), f"no key is called {name!r}: {', '.join(sorted(known))}")
+            self._note(
+                join_path(path, name), f"no key is called {name!r}: {', '.join(sorted(known))}"
+            )
 
     def _note(self, path: str, text: str) -> None:
         self.problems.append(Problem(path, RULE, text))
+
+
+RULES_PATH = Path(".metis") / "routing.toml"
+"""Where a workspace keeps its rules."""
+MAX_BYTES = 1_000_000
+"""The largest rules file."""
+
+
+class Rules(Struct, frozen=True):
+    """The rules in force, and what is wrong with the file if it says something else."""
+
+    policy: Policy
+    problem: RoutingPolicyError | None = None
+
+
+class RulesFile:
+    """Reads a rules file again when its time or size has changed.
+
+    Without a file the `fallback` holds; so it does when the file is removed. Its default model and
+    its tiers also hold where the file names none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        catalog: Catalog,
+        *,
+        fallback: Policy = Policy(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.path = path
+        self._catalog = catalog
+        self._fallback = fallback
+        self._stamp: tuple[int, int] | None = None
+        self._rules = Rules(fallback)
+
+    def read(self) -> Rules:
+        """The rules that hold now."""
+        try:
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._rules = self._load(status.st_size)
+                self._stamp = stamp
+        except (FileNotFoundError, NotADirectoryError):
+            self._stamp, self._rules = None, Rules(self._fallback)
+        except OSError as error:
+            self._stamp = None
+            self._rules = self._broken(f"the file cannot be read: {error.strerror}")
+        return self._rules
+
+    def _load(self, size: int) -> Rules:
+        if size > MAX_BYTES:
+            return self._broken(f"larger than {MAX_BYTES} bytes")
+        try:
+            policy = read_policy(self.path.read_bytes(), self._catalog, name=str(self.path))
+            common, ours = policy.common, self._fallback.common
+            common = replace(
+                common, default=common.default or ours.default, tiers=common.tiers or ours.tiers
+            )
+            return Rules(replace(policy, common=common))
+        except RoutingPolicyError as error:
+            return Rules(self._rules.policy, error)
+
+    def _broken(self, text: str) -> Rules:
+        error = RoutingPolicyError(str(self.path), [Problem("$", RULE, text)])
+        return Rules(self._rules.policy, error)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
-from metis.canonical.place import join
-from metis.canonical.problem import Problem
+from metis.canonical.errors import Problem
+from metis.canonical.json_value import join_path
 from metis.routing.facts import TurnFacts
 from metis.routing.regex import Regex
 
@@ -32,7 +32,7 @@ class Condition(NamedTuple):
 
     def holds(self, turn: TurnFacts) -> bool:
         """Whether the turn is as the condition says."""
-        return PREDICATES[self.name].ask(self.argument, turn)
+        return PREDICATES[self.name].holds(self.argument, turn)
 
 
 class _Unreadable(ValueError):  # noqa: N818 - a signal inside this module
@@ -43,7 +43,7 @@ class Predicate(Struct, frozen=True):
     """How an argument is read, and what is asked with it."""
 
     read: Callable[[Any], Any]
-    ask: Callable[[Any, TurnFacts], bool]
+    holds: Callable[[Any, TurnFacts], bool]
 
 
 def read_conditions(when: object, path: str, problems: list[Problem]) -> tuple[Condition, ...]:
@@ -59,7 +59,7 @@ def _read(when: object, path: str, problems: list[Problem], depth: int) -> Itera
         problems.append(Problem(path, RULE, f"nested deeper than {MAX_DEPTH} levels"))
         return
     for name, value in cast("dict[str, object]", when).items():
-        place = join(path, name)
+        place = join_path(path, name)
         if name in _GROUPS:
             argument = _read_group(name, value, place, problems, depth)
             yield Condition(name, argument)
@@ -83,7 +83,7 @@ def _read_group(
         problems.append(Problem(path, RULE, "a list of conditions, with at least one"))
         return ()
     parts = enumerate(cast("list[object]", value))
-    return tuple(tuple(_read(part, join(path, n), problems, depth + 1)) for n, part in parts)
+    return tuple(tuple(_read(part, join_path(path, n), problems, depth + 1)) for n, part in parts)
 
 
 def all_hold(conditions: tuple[Condition, ...], turn: TurnFacts) -> bool:

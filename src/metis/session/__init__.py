@@ -2,9 +2,7 @@
 
 from metis.events import Budget
 from metis.session.conversation import ModelUse, SessionCost
-from metis.session.history import Place, Span
-from metis.session.library import Metis, open_metis
-from metis.session.notices import (
+from metis.session.events import (
     CallFailed,
     Lost,
     Routed,
@@ -15,12 +13,12 @@ from metis.session.notices import (
     TurnStarted,
     Warned,
 )
-from metis.session.options import Options
+from metis.session.history import PastTurn, Position
+from metis.session.library import Metis, open_metis
+from metis.session.options import Options, Toolbox, TurnRef
+from metis.session.route import Preview, Why, WindowUse
 from metis.session.session import Session
-from metis.session.setup import Toolbox, TurnRef
-from metis.session.swap import Preview
 from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
-from metis.session.window import Why, WindowUse
 
 __all__ = [
     "Budget",
@@ -29,13 +27,13 @@ __all__ = [
     "Metis",
     "ModelUse",
     "Options",
-    "Place",
+    "PastTurn",
+    "Position",
     "Preview",
     "Reply",
     "Routed",
     "Session",
     "SessionCost",
-    "Span",
     "Stored",
     "SyncMetis",
     "SyncSession",

@@ -1,21 +1,22 @@
-"""Conversation: the journal of one session in memory, always as far as the store has it."""
+"""The journal of one session in memory, with its view, its options and its costs."""
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ToolUseBlock
+from metis.canonical.blocks import ContentBlock, ImageBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import new_tool_use_id, new_ulid
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, Usage
-from metis.events import Budget
-from metis.session.finishing import finished
-from metis.session.seen import Seen
+from metis.events import Budget, Spending
+from metis.projection.media import Media
 from metis.store import Store
 from metis.store.entries import (
     AnyEntry,
@@ -28,26 +29,94 @@ from metis.store.entries import (
 )
 from metis.store.threads import Threads
 from metis.wire.call import UNPRICED
+from metis.wire.original_form import with_tool_ids
 from metis.wire.reasoning import Reasoning
-from metis.wire.spelling import with_tool_ids
 
-POINTER = "provider_ptr"
+
+class HistoryFacts:
+    """What of a conversation matters for who can answer it."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.has_images = False
+        self.has_tool_calls = False
+        self.has_files = False
+        """Whether something is to be shown that lies in the workspace."""
+        self.has_system_prompt = False
+        self.file_extensions: set[str] = set()
+        """The kinds of the files that calls have named, such as `.py`."""
+        for message in messages:
+            self.add(message)
+
+    def add(self, message: Message) -> None:
+        """Look at one more message."""
+        if message.role is Role.SYSTEM:
+            self.has_system_prompt = True
+        for block in message.content:
+            if isinstance(block, ToolUseBlock):
+                self.has_tool_calls = True
+                self._add_path(block.input.get("path"))
+            else:
+                self.has_images = self.has_images or contains_image(block)
+                self.has_files = self.has_files or contains_file(block)
+
+    def _add_path(self, path: object) -> None:
+        suffix = PurePosixPath(path).suffix.lower() if isinstance(path, str) else ""
+        if suffix:
+            self.file_extensions.add(suffix)
+
+
+def contains_file(block: ContentBlock) -> bool:
+    """Whether a block is a file of the workspace, or a result that holds one."""
+    if isinstance(block, ToolResultBlock):
+        return any(map(contains_file, block.content))
+    return isinstance(block, Media) and block.source.kind == "file_ref"
+
+
+def contains_image(block: ContentBlock) -> bool:
+    """Whether a block is an image, or a result that holds one."""
+    if isinstance(block, ToolResultBlock):
+        return any(isinstance(part, ImageBlock) for part in block.content)
+    return isinstance(block, ImageBlock)
+
+
+T = TypeVar("T")
+
+
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end; a cancellation that comes meanwhile goes on afterwards.
+
+    What is half written when a turn is cancelled is then either there or was never begun.
+    """
+    task = asyncio.ensure_future(work)
+    interrupted: BaseException | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except BaseException as error:  # noqa: BLE001 - it goes on below
+            interrupted = error
+    if interrupted is not None:
+        task.exception()  # it was looked at; the interruption is what the caller hears of
+        raise interrupted
+    return task.result()
+
+
+POINTER_OPTION = "provider_ptr"
 """The option of a turn that points to a model."""
 
-PINNED = "session.model"
+UNPIN_KIND = "session.model"
 """The kind of the entry that says that no model is set for the session any more."""
 
-BUDGET = "session.budget"
+BUDGET_KIND = "session.budget"
 """The kind of the entry that sets the limits of the session."""
 
-REASONING = "session.reasoning"
+REASONING_KIND = "session.reasoning"
 """The kind of the entry that sets how much models think in the session."""
 
-UNSEEN = "session.usage"
+USAGE_KIND = "session.usage"
 """The kind of the entry for a call that cost something and left no message."""
 
 
-DELEGATED = "session.worker"
+WORKER_KIND = "session.worker"
 """The kind of the entry for a worker that is done, and what it has cost."""
 
 
@@ -89,11 +158,11 @@ class Conversation:
         session_id: str,
         entries: Iterable[AnyEntry] = (),
         *,
-        pinned: str | None = None,
+        pinned_model: str | None = None,
     ) -> None:
         self.id = session_id
         self.store = store
-        self.pinned = pinned
+        self.pinned_model = pinned_model
         """The model that the user set for the session."""
         self._limit_usd: Decimal | UnsetType | None = UNSET
         self.reasoning: Reasoning | None = None
@@ -108,11 +177,11 @@ class Conversation:
         """After how many entries a model was set by hand."""
         self._pointed_at: dict[str, int] = {}
         """The same for each message that points to a model."""
-        self._seen = Seen()
+        self._seen = HistoryFacts()
         self._calls: set[str] = set()
         self._costs: dict[str, Decimal] = {}
         self._used: dict[str, ModelUse] = {}
-        self.delegated_usd = Decimal(0)
+        self.workers_usd = Decimal(0)
         """What workers have cost, which are sessions of their own."""
         self._unpriced: set[str] = set()
         for entry in entries:
@@ -123,11 +192,11 @@ class Conversation:
         """What a model is shown now."""
         if self._view is None:
             self._view = self._threads.view().messages
-            self._seen = Seen(self._view)
+            self._seen = HistoryFacts(self._view)
         return self._view
 
     @property
-    def seen(self) -> Seen:
+    def facts(self) -> HistoryFacts:
         """What kinds of things are in what a model is shown."""
         if self._view is None:
             self._view = self.messages
@@ -156,28 +225,28 @@ class Conversation:
         """Every message that leads to one of them."""
         return self._threads.path(message_id)
 
-    async def keep(self, *messages: Message) -> list[Message]:
+    async def append(self, *messages: Message) -> list[Message]:
         """Store messages, all or none; they are durable when this returns, or raises a cancel."""
-        return await finished(self._keep(messages))
+        return await run_to_completion(self._keep(messages))
 
-    async def note(self, entry: AnyEntry) -> AnyEntry:
+    async def record(self, entry: AnyEntry) -> AnyEntry:
         """Store an entry that is no message."""
-        return await finished(self._note(entry))
+        return await run_to_completion(self._note(entry))
 
-    async def note_usage(self, model: str, usage: Usage) -> None:
+    async def record_usage(self, model: str, usage: Usage) -> None:
         """Store what a call cost that left no message."""
         data = {"model": model, "usage": msgspec.to_builtins(usage)}
-        await self.note(
+        await self.record(
             SidecarEntry(
                 id=new_ulid(),
                 session_id=self.id,
                 created_at=datetime.now(UTC),
-                kind=UNSEEN,
+                kind=USAGE_KIND,
                 data=data,
             )
         )
 
-    def with_fresh_calls(self, message: Message) -> Message:
+    def with_unique_call_ids(self, message: Message) -> Message:
         """The same message; a call whose id an earlier one has gets another.
 
         Hosts that repeat themselves give the same ids when a turn is taken back and asked again.
@@ -201,7 +270,7 @@ class Conversation:
         return SessionCost(total, dict(self._costs), unpriced, dict(self._used))
 
     @property
-    def inherited(self) -> dict[str, Any]:
+    def thread_options(self) -> dict[str, Any]:
         """What the thread says of its turns, merged along the way to the newest message."""
         if self._inherited is None:
             self._inherited = self._threads.options()
@@ -210,7 +279,7 @@ class Conversation:
     @property
     def pointer(self) -> str | None:
         """The model that the thread points to, unless another was set since it did."""
-        name = self.inherited.get(POINTER)
+        name = self.thread_options.get(POINTER_OPTION)
         if not name or max(map(self._number_of, self.path), default=0) <= self._set_at:
             return None
         return str(name)
@@ -218,10 +287,10 @@ class Conversation:
     def _number_of(self, message: Message) -> int:
         return self._pointed_at.get(message.id, 0)
 
-    def budget(self, house: Budget) -> Budget:
+    def budget(self, default: Budget) -> Budget:
         """The limits of the house, with the session's own if it has one."""
         own = self._limit_usd
-        return house if own is UNSET else replace(house, session_usd=own)
+        return default if own is UNSET else replace(default, session_usd=own)
 
     async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
         entries = await self.store.append_all(messages, renew_ids=True)
@@ -241,7 +310,7 @@ class Conversation:
             case MessageEntry():
                 self._take_message(entry.message)
             case SwapEntry():
-                self.pinned, self._set_at = entry.to_model, self._taken
+                self.pinned_model, self._set_at = entry.to_model, self._taken
             case SidecarEntry():
                 self._take_note(entry)
             case CheckpointEntry():
@@ -251,22 +320,22 @@ class Conversation:
             case CompactionEntry():
                 self._view = None
                 if entry.details and "usage" in entry.details:
-                    self._spend(*usage_in(entry.details))
+                    self._spend(*recorded_usage(entry.details))
             case _:
                 self._view = self._inherited = None
 
     def _take_note(self, entry: SidecarEntry) -> None:
         kind, data = entry.kind, entry.data
-        if kind == PINNED:
-            self.pinned, self._set_at = None, self._taken
-        elif kind == UNSEEN:
-            self._spend(*usage_in(data))
-        elif kind == DELEGATED:
-            self.delegated_usd += Decimal(data["cost_usd"])
-        elif kind == BUDGET:
+        if kind == UNPIN_KIND:
+            self.pinned_model, self._set_at = None, self._taken
+        elif kind == USAGE_KIND:
+            self._spend(*recorded_usage(data))
+        elif kind == WORKER_KIND:
+            self.workers_usd += Decimal(data["cost_usd"])
+        elif kind == BUDGET_KIND:
             limit = data["session_usd"]
             self._limit_usd = None if limit is None else Decimal(limit)
-        elif kind == REASONING:
+        elif kind == REASONING_KIND:
             self.reasoning = msgspec.convert(data["reasoning"], Reasoning | None)
 
     def _take_message(self, message: Message) -> None:
@@ -274,7 +343,7 @@ class Conversation:
         self._calls.update(b.id for b in message.content if isinstance(b, ToolUseBlock))
         if metadata.options:
             self._inherited = None
-            if POINTER in metadata.options:
+            if POINTER_OPTION in metadata.options:
                 self._pointed_at[message.id] = self._taken
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
             self._view = self._inherited = None
@@ -291,19 +360,76 @@ class Conversation:
         self._used[model] = self._used.get(model, ModelUse()).with_call(usage)
 
 
-def usage_in(data: Any) -> tuple[str, Usage]:
+def recorded_usage(data: Any) -> tuple[str, Usage]:
     """The model and the usage that an entry tells of."""
     return data["model"], msgspec.convert(data["usage"], Usage)
 
 
-def spent_in(entry: AnyEntry) -> Decimal:
+def entry_cost(entry: AnyEntry) -> Decimal:
     """What an entry has cost."""
     match entry:
         case MessageEntry() if entry.message.metadata.usage is not None:
             return entry.message.metadata.usage.cost_usd
-        case SidecarEntry() if entry.kind == UNSEEN:
-            return usage_in(entry.data)[1].cost_usd
+        case SidecarEntry() if entry.kind == USAGE_KIND:
+            return recorded_usage(entry.data)[1].cost_usd
         case CompactionEntry() if entry.details and "usage" in entry.details:
-            return usage_in(entry.details)[1].cost_usd
+            return recorded_usage(entry.details)[1].cost_usd
         case _:
             return Decimal(0)
+
+
+_FEW_SESSIONS = 16
+_LATE = timedelta(seconds=5)
+"""Another writer's clock may be behind by that much."""
+
+
+class SpendTracker:
+    """Adds up what the sessions of a store have cost; only what is new is read."""
+
+    def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        self._by_day: dict[date, Decimal] = {}
+        self._read_until: dict[str, int] = {}
+        self._looked_at: datetime | None = None
+        self._lock = asyncio.Lock()
+
+    async def totals(self, session_usd: Decimal = Decimal(0)) -> Spending:
+        """What was spent up to now, by days of UTC; the session knows its own."""
+        now = self._now().astimezone(UTC)
+        async with self._lock:  # two at once would count the same twice
+            await self._catch_up(now)
+        month = [
+            amount
+            for day, amount in self._by_day.items()
+            if (day.year, day.month) == (now.year, now.month)
+        ]
+        return Spending(
+            session_usd=session_usd,
+            day_usd=self._by_day.get(now.date(), Decimal(0)),
+            month_usd=sum(month, Decimal(0)),
+        )
+
+    async def _catch_up(self, now: datetime) -> None:
+        first = datetime(now.year, now.month, 1, tzinfo=UTC)
+        since = first if self._looked_at is None else self._looked_at - _LATE
+        for session_id in await self._changed(since):
+            await self._read(session_id)
+        self._looked_at = now
+
+    async def _changed(self, since: datetime) -> list[str]:
+        """The sessions that changed since a time: mostly few of many, so few are asked for."""
+        limit = _FEW_SESSIONS
+        while True:
+            records = await self._store.sessions(limit)
+            changed = [record.id for record in records if record.updated_at >= since]
+            if len(changed) < len(records) or len(records) < limit:
+                return changed
+            limit *= 8
+
+    async def _read(self, session_id: str) -> None:
+        after = self._read_until.get(session_id, 0)
+        for entry in await self._store.history(session_id, after=after):
+            self._read_until[session_id] = entry.seq
+            day = entry.created_at.date()
+            self._by_day[day] = self._by_day.get(day, Decimal(0)) + entry_cost(entry)

@@ -9,43 +9,43 @@ from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
-from metis.events.work import SessionRewound
-from metis.session.answer import open_calls
+from metis.events.turn_events import SessionRewound
 from metis.session.conversation import Conversation
-from metis.session.setup import Setup
-from metis.session.trace import Trace
+from metis.session.events import Trace
+from metis.session.options import Setup
+from metis.session.response import unanswered_calls
 from metis.store.entries import BookmarkEntry, CheckpointEntry, RetractionEntry, RewindEntry
 
-Place = str | int
+Position = str | int
 """A place in a conversation: the id of a message, a bookmark, or the number of a checkpoint."""
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class PastTurn(Struct, frozen=True, kw_only=True):
     """One turn as it is seen now: what the user said, and what came of it."""
 
     number: int
     """Counted from 1."""
-    question: Message
-    rest: tuple[Message, ...] = ()
+    prompt: Message
+    following: tuple[Message, ...] = ()
     """Answers and results in their order."""
 
     @property
-    def answer(self) -> Message | None:
+    def response(self) -> Message | None:
         """The last answer, if there is one."""
-        return next((m for m in reversed(self.rest) if m.role is Role.ASSISTANT), None)
+        return next((m for m in reversed(self.following) if m.role is Role.ASSISTANT), None)
 
 
-def spans(messages: Sequence[Message]) -> list[Span]:
+def past_turns(messages: Sequence[Message]) -> list[PastTurn]:
     """The turns of a conversation; what was said before the first belongs to none."""
     starts = [n for n, message in enumerate(messages) if message.role is Role.USER]
     ends = [*starts[1:], len(messages)][: len(starts)]
     return [
-        Span(number=number, question=messages[start], rest=tuple(messages[start + 1 : end]))
+        PastTurn(number=number, prompt=messages[start], following=tuple(messages[start + 1 : end]))
         for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1)
     ]
 
 
-class History:
+class HistoryEditor:
     """Steps back, bookmarks and checkpoints of one session."""
 
     def __init__(self, setup: Setup, conversation: Conversation, trace: Trace) -> None:
@@ -53,33 +53,33 @@ class History:
         self._conversation = conversation
         self._trace = trace
 
-    def find(self, place: Place | None) -> str | None:
+    def find(self, position: Position | None) -> str | None:
         """The message at a place, or the last result of its calls; None is before the first.
 
         A conversation is never cut between a call and its results.
         """
-        own = self._resolve(place)
+        own = self._resolve(position)
         path = self._conversation.path
         at = next((n for n, message in enumerate(path) if message.id == own), None)
         if at is not None:
             while at + 1 < len(path) and path[at + 1].role is Role.TOOL:
                 at += 1
             return path[at].id
-        if own is not None and open_calls(self._conversation.path_to(own)):
+        if own is not None and unanswered_calls(self._conversation.path_to(own)):
             raise InvalidValueError(f"{own} has calls without results", path="$.place")
         return own
 
-    async def rewind(self, place: Place | None) -> None:
+    async def rewind(self, position: Position | None) -> None:
         """Go back to a place: what came after it is no longer seen."""
-        await self._go(self.find(place))
+        await self._go(self.find(position))
 
     async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
         """Take the last turns back; gives what the user had said in the first of them."""
         path = self._conversation.path
-        turns = spans(path)
+        turns = past_turns(path)
         if not 0 < count <= len(turns):
             raise NoTurnError(f"{count} turns cannot be taken back: there are {len(turns)}")
-        question = turns[-count].question
+        question = turns[-count].prompt
         earlier = takewhile(lambda each: each.id != question.id, path)
         before = [each.id for each in earlier if _is_stored(each)]
         await self._go(before[-1] if before else None)
@@ -87,7 +87,7 @@ class History:
 
     async def retract(self, message_id: str, reason: str | None = None) -> None:
         """Take a message back, and what follows it with it."""
-        await self._conversation.note(
+        await self._conversation.record(
             RetractionEntry(
                 id=new_ulid(),
                 session_id=self._conversation.id,
@@ -97,9 +97,9 @@ class History:
             )
         )
 
-    async def bookmark(self, name: str, place: Place | None) -> str:
+    async def bookmark(self, name: str, position: Position | None) -> str:
         """Give a name to a place, or move it there; gives the id of the message."""
-        found = self._conversation.tip if place is None else self.find(place)
+        found = self._conversation.tip if position is None else self.find(position)
         if found is None:
             raise InvalidValueError("nothing was said yet", path="$.place")
         await self._name(name, found)
@@ -114,7 +114,7 @@ class History:
     async def checkpoint(self) -> int:
         """Number the place where the conversation is now; the number stays there."""
         number = max(self._conversation.checkpoints, default=0) + 1
-        await self._conversation.note(
+        await self._conversation.record(
             CheckpointEntry(
                 id=new_ulid(),
                 session_id=self._conversation.id,
@@ -125,7 +125,7 @@ class History:
         )
         return number
 
-    def _resolve(self, place: Place | None) -> str | None:
+    def _resolve(self, place: Position | None) -> str | None:
         if isinstance(place, int):
             checkpoints = self._conversation.checkpoints
             if place not in checkpoints:
@@ -136,7 +136,7 @@ class History:
     async def _go(self, target: str | None) -> None:
         conversation = self._conversation
         before = len(conversation.path)
-        await conversation.note(
+        await conversation.record(
             RewindEntry(
                 id=new_ulid(),
                 session_id=conversation.id,
@@ -148,7 +148,7 @@ class History:
         self._trace.emit(SessionRewound(to_message_id=target, message_count=max(gone, 0)))
 
     async def _name(self, name: str, message_id: str | None) -> None:
-        await self._conversation.note(
+        await self._conversation.record(
             BookmarkEntry(
                 id=new_ulid(),
                 session_id=self._conversation.id,

@@ -1,44 +1,96 @@
-"""The library: a store, a client and the sessions between them."""
+"""Metis, the entry point: a store, a transport and the sessions between them."""
 
 import asyncio
+import importlib
+import logging
+import socket
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from metis import adapters
 from metis.canonical.errors import StoreClosedError, UnknownModelError
-from metis.catalog.load import load_tables
-from metis.events.work import SessionCreated, SessionResumed
-from metis.routing import PLACE, Availability, Policy, Router, RulesFile, Scope, Tier
-from metis.session.configured import Configured
-from metis.session.context import Context, instructions, read_context
-from metis.session.conversation import Conversation
-from metis.session.delegate import Delegate
-from metis.session.finishing import finished
-from metis.session.hiring import Hiring
-from metis.session.memory import Memory, memory_tools
-from metis.session.models import Models
-from metis.session.options import Options
-from metis.session.outages import Outages
-from metis.session.servers import Servers
+from metis.catalog.tables import preload_tables
+from metis.events.turn_events import SessionCreated, SessionResumed
+from metis.routing import RULES_PATH, Availability, Policy, Router, RulesFile, Scope, Tier
+from metis.session.conversation import Conversation, SpendTracker, run_to_completion
+from metis.session.delegate import Delegate, WorkerFactory
+from metis.session.events import OutageTracker, Trace
+from metis.session.models import AvailableProviders, Models
+from metis.session.options import Options, Setup
+from metis.session.prompt import (
+    Memory,
+    SystemPrompt,
+    memory_tools,
+    read_system_prompt,
+    system_messages,
+)
 from metis.session.session import Session
-from metis.session.setup import Setup
-from metis.session.skill_tool import LoadSkill
-from metis.session.spending import Spending
-from metis.session.stand_in import StandIn
-from metis.session.toolkit import Toolkit, make_toolkit
-from metis.session.trace import Trace
+from metis.session.tools import LoadSkill, McpServers, SessionTools, make_session_tools
 from metis.store import SessionRecord, Store
 from metis.store import open as open_store
 from metis.tools import Factory, Registry, Workspace
 from metis.transport import Keys, Transport
 from metis.wire.call import AdapterOptions
+
+if TYPE_CHECKING:
+    from metis.sim import Simulator
+
+log = logging.getLogger("metis.session")
+
+_HOST = "127.0.0.1"
+
+
+class LazySimulator:
+    """A port that listens at once; whoever calls before the simulator is loaded waits a moment.
+
+    It takes as long to load as all the rest of a first prompt, and nobody calls before that.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server((_HOST, 0))
+        self._socket.setblocking(False)  # noqa: FBT003 - the name of the method says it
+        self._loading: asyncio.Task[None] | None = None
+        self._simulator: Simulator | None = None
+        self.base_url = f"http://{_HOST}:{self._socket.getsockname()[1]}"
+        """Where it listens."""
+        asyncio.get_running_loop().add_reader(self._socket, self._begin)
+
+    async def prepare(self) -> None:
+        """Load it now, in a thread, so that the first call does not wait."""
+        await asyncio.shield(self._begin())
+
+    async def stop(self) -> None:
+        """Close every connection and the port."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        if self._loading is not None:
+            await self._loading
+        if self._simulator is not None:
+            await self._simulator.stop()
+        self._socket.close()
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._loading is None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._loading = asyncio.create_task(self._load())
+        return self._loading
+
+    async def _load(self) -> None:
+        try:
+            sim = await asyncio.to_thread(importlib.import_module, "metis.sim")
+            simulator: Simulator = sim.Simulator(listening=self._socket)
+            await simulator.start()
+        except Exception:
+            log.exception("the simulator cannot be started")
+            self._socket.close()  # who calls is told at once that nobody is there
+        else:
+            self._simulator = simulator
 
 
 def _now() -> datetime:
@@ -55,10 +107,10 @@ class Metis:
         self._transport: Transport | None = None
         self._setup: Setup | None = None
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._stand_in: StandIn | None = None
+        self._stand_in: LazySimulator | None = None
         self._workspace: Workspace | None = None
         self._memory: Memory | None = None
-        self._servers = Servers(options.servers)
+        self._servers = McpServers(options.servers)
 
     async def __aenter__(self) -> Self:
         options = self.options
@@ -67,8 +119,8 @@ class Metis:
             base_urls={**self._simulated(), **options.base_urls},
             accounts=options.accounts,
             keys=keys,
-            is_free=options.is_free,
-            hides_ids=options.hides_ids,
+            free=options.free,
+            redact_ids=options.redact_ids,
         )
         if options.workspace is not None:
             self._workspace = Workspace(options.workspace)
@@ -83,12 +135,12 @@ class Metis:
             models=models,
             router=Router(
                 models.catalog,
-                configured=Configured(models),
+                configured=AvailableProviders(models),
                 rules=self._rules(models),
                 outage=availability.outage,
             ),
-            outages=Outages(availability, _now),
-            spending=Spending(store, now=_now),
+            outages=OutageTracker(availability, _now),
+            spending=SpendTracker(store, now=_now),
             budget=options.budget,
             bus=options.bus,
             options=_with_budget(options),
@@ -113,7 +165,7 @@ class Metis:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await finished(self.close())
+        await run_to_completion(self.close())
 
     async def close(self) -> None:
         """Cancel what runs, and close the connections and the store."""
@@ -134,9 +186,9 @@ class Metis:
     async def prepare(self) -> None:
         """Do ahead what the first turn would wait for, while somebody writes a question."""
         setup = self._opened()
-        await asyncio.to_thread(load_tables)
+        await asyncio.to_thread(preload_tables)
         await setup.transport.prepare()
-        await setup.spending.spent()
+        await setup.spending.totals()
         if self._stand_in is not None:
             await self._stand_in.prepare()
 
@@ -157,14 +209,14 @@ class Metis:
         record = await setup.store.create_session(
             workspace_path=setup.workspace_path, active_model=active
         )
-        conversation = Conversation(setup.store, record.id, pinned=active)
+        conversation = Conversation(setup.store, record.id, pinned_model=active)
         Trace(setup.bus, record.id).emit(
             SessionCreated(workspace_path=setup.workspace_path, initial_active_model=active)
         )
         context = self._context(system or "")
         texts = context.texts()
         if texts:
-            await conversation.keep(*instructions(record.id, texts, _now()))
+            await conversation.append(*system_messages(record.id, texts, _now()))
         return self._hold(conversation, context)
 
     async def resume(self, session_id: str) -> Session:
@@ -178,37 +230,41 @@ class Metis:
         if record.active_model is not None:
             with suppress(UnknownModelError):  # another can go on with it, and who asks is told
                 setup.models.resolve(record.active_model)
-        conversation = Conversation(setup.store, record.id, entries, pinned=record.active_model)
+        conversation = Conversation(
+            setup.store, record.id, entries, pinned_model=record.active_model
+        )
         return self._hold(conversation, self._context(""))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """The sessions that changed last, newest first."""
         return await self._opened().store.sessions(limit)
 
-    def _hold(self, conversation: Conversation, context: Context) -> Session:
+    def _hold(self, conversation: Conversation, context: SystemPrompt) -> Session:
         setup = self._opened()
         # Adapters remember what they sent; a session has its own, so that none forgets another.
-        own = replace(setup, models=setup.models.apart(), skills=context.skills)
+        own = replace(setup, models=setup.models.with_separate_adapters(), skills=context.skills)
         own = replace(own, toolbox=self._toolkit(own, conversation, context))
         session = Session(own, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session
 
-    def _context(self, base: str) -> Context:
+    def _context(self, base: str) -> SystemPrompt:
         """What a model is told first; without tools no skill could be loaded."""
         options = self.options
         workspace = None if options.workspace is None else Path(options.workspace)
-        context = read_context(base, workspace=workspace, home=options.home, today=_now().date())
+        context = read_system_prompt(
+            base, workspace=workspace, home=options.home, today=_now().date()
+        )
         return context if options.tools is not None else replace(context, skills=())
 
     def _toolkit(
-        self, setup: Setup, conversation: Conversation, context: Context
-    ) -> Toolkit | None:
+        self, setup: Setup, conversation: Conversation, context: SystemPrompt
+    ) -> SessionTools | None:
         options, house = self.options, list[Factory]()
         if options.tools is None and not self._servers:
             return None
         if options.tools is None:
-            return make_toolkit(
+            return make_session_tools(
                 Registry(), (), options.confirmation, self._workspace, self._servers
             )
         if self._memory is not None:
@@ -216,7 +272,7 @@ class Metis:
         if context.skills:
             house.append(partial(LoadSkill, context.skills, setup.bus))
         if setup.router.tiers(setup.workspace_path):
-            hiring = Hiring(
+            hiring = WorkerFactory(
                 setup,
                 conversation,
                 context,
@@ -225,15 +281,15 @@ class Metis:
                 workspace=self._workspace,
                 reopen=self.resume,
             )
-            house.append(partial(Delegate, hiring.hire, setup.bus))
-        return make_toolkit(
+            house.append(partial(Delegate, hiring.create, setup.bus))
+        return make_session_tools(
             options.tools, house, options.confirmation, self._workspace, self._servers
         )
 
     def _simulated(self) -> dict[str, str]:
         if not self.options.simulate:
             return {}
-        self._stand_in = StandIn()
+        self._stand_in = LazySimulator()
         return dict.fromkeys(adapters.names(), self._stand_in.base_url)
 
     def _opened(self) -> Setup:
@@ -250,7 +306,7 @@ class Metis:
         fallback = Policy(common=common)
         if self.options.workspace is None:
             return fallback
-        place = Path(self.options.workspace) / PLACE
+        place = Path(self.options.workspace) / RULES_PATH
         return RulesFile(place, models.catalog, fallback=fallback)
 
 

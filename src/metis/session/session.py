@@ -16,36 +16,35 @@ from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedE
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.events import Actor, Budget
-from metis.events.house import FeedbackExplicit, FeedbackImplicit
-from metis.events.work import SessionEnded, SessionForked
-from metis.routing import read_override
-from metis.session.answer import is_broken
-from metis.session.compaction import Compaction
-from metis.session.conversation import BUDGET, REASONING, Conversation, SessionCost
-from metis.session.finishing import finished
-from metis.session.history import History, Place, Span, spans
-from metis.session.inherited import check_delta, options_of
-from metis.session.notices import TurnEnded, TurnEvent
-from metis.session.pinning import Pinning
-from metis.session.purse import Purse
-from metis.session.setup import Setup
-from metis.session.swap import Preview
-from metis.session.told import Told
-from metis.session.trace import Trace
+from metis.events.system_events import FeedbackExplicit, FeedbackImplicit
+from metis.events.turn_events import SessionEnded, SessionForked
+from metis.routing import parse_override
+from metis.session.context_window import Compaction
+from metis.session.conversation import (
+    BUDGET_KIND,
+    REASONING_KIND,
+    Conversation,
+    SessionCost,
+    run_to_completion,
+)
+from metis.session.events import Trace, TurnEnded, TurnEvent
+from metis.session.history import HistoryEditor, PastTurn, Position, past_turns
+from metis.session.options import BudgetGuard, Setup, check_thread_options, request_options
+from metis.session.response import OutputSchema, ended_with_error, json_value_of, output_format
+from metis.session.route import ModelPin, Preview, Why, WindowUse, last_routing, window_use
+from metis.session.state import SessionState
 from metis.session.turn import Turn
-from metis.session.value import Wanted, value_of, wanted
-from metis.session.window import Why, WindowUse, use_of, why
 from metis.store.entries import SidecarEntry
-from metis.wire.output import OutputFormat
+from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
 
-Said = str | Sequence[ContentBlock | str]
+Prompt = str | Sequence[ContentBlock | str]
 """What a user says: words, or blocks; a list of words is a list of blocks of text."""
 
 Disposition = Literal["completed", "abandoned", "error"]
-ENDED = "session.ended"
+ENDED_KIND = "session.ended"
 """The kind of the entry that ends a session."""
 
 
@@ -62,10 +61,10 @@ class Session:
         self._setup = setup
         self._conversation = conversation
         self._reopen = reopen
-        self._told = Told()
+        self._told = SessionState()
         self._trace = Trace(setup.bus, conversation.id)
-        self._pinning = Pinning(setup, conversation, self._told, self._trace)
-        self._history = History(setup, conversation, self._trace)
+        self._pinning = ModelPin(setup, conversation, self._told, self._trace)
+        self._history = HistoryEditor(setup, conversation, self._trace)
         self._lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._is_ended = False
@@ -88,9 +87,9 @@ class Session:
         return list(self._conversation.messages)
 
     @property
-    def turns(self) -> list[Span]:
+    def turns(self) -> list[PastTurn]:
         """The turns that lead to here, summed up or not; those that were taken back are gone."""
-        return spans(self._conversation.path)
+        return past_turns(self._conversation.path)
 
     @property
     def is_running(self) -> bool:
@@ -106,20 +105,20 @@ class Session:
 
         None if no model can take the next turn.
         """
-        return use_of(self._setup, self._conversation, self._told, model)
+        return window_use(self._setup, self._conversation, self._told, model)
 
     def why(self) -> Why | None:
         """Why the last turn was answered by its model, with every slot that was asked."""
-        return why(self._told, self._conversation)
+        return last_routing(self._told, self._conversation)
 
     # Turns
 
     def send(
         self,
-        said: Said,
+        prompt: Prompt,
         *,
         model: str | None = None,
-        output: Wanted | None = None,
+        output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered.
@@ -129,7 +128,7 @@ class Session:
         `servers`, `search` and `tool_mode`. Nothing is done before somebody listens, and whoever
         stops listening cancels the turn.
         """
-        return self._listen(self._turn(said, model, wanted(output), options))
+        return self._listen(self._turn(prompt, model, output_format(output), options))
 
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Let a model answer what was said last, without saying anything more.
@@ -148,26 +147,26 @@ class Session:
 
     async def ask(
         self,
-        said: Said,
+        prompt: Prompt,
         *,
-        output: Wanted | None = None,
+        output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
         answer: Message | None = None
-        async for event in self.send(said, output=output, options=options):
+        async for event in self.send(prompt, output=output, options=options):
             if isinstance(event, TurnEnded):
                 answer = event.message
         return answer
 
-    async def ask_json(self, said: Said, output: Wanted) -> Any:
+    async def ask_json(self, prompt: Prompt, schema: OutputSchema) -> Any:
         """Say something and wait for the value that the answer gives.
 
         Raises:
             InvalidAnswerError: the answer gives none, or one that does not keep to the schema.
         """
-        form = wanted(output) or OutputFormat()
-        return value_of(await self.ask(said, output=form), form)
+        form = output_format(schema) or OutputFormat()
+        return json_value_of(await self.ask(prompt, output=form), form)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named.
@@ -177,7 +176,7 @@ class Session:
         """
         self._refuse_ended()
         override = None if model is None else self._setup.models.resolve(model)
-        options = self.turns[-1].question.metadata.options if self.turns else None
+        options = self.turns[-1].prompt.metadata.options if self.turns else None
         content = await self.undo()
         signal = FeedbackImplicit(signal="retry", confidence=1.0, subject_id=self.id)
         self._trace.emit(signal, actor=Actor.USER)
@@ -193,17 +192,17 @@ class Session:
 
     def _turn(
         self,
-        said: Said,
+        said: Prompt,
         model: str | None = None,
         output: OutputFormat | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Turn:
         self._refuse_ended()
         if options is not None:
-            check_delta(options)
+            check_thread_options(options)
         content: Sequence[ContentBlock]
         if isinstance(said, str):
-            asked = read_override(said)
+            asked = parse_override(said)
             model, content = model or asked.override, (TextBlock(asked.text),)
         else:
             content = [TextBlock(each) if isinstance(each, str) else each for each in said]
@@ -250,7 +249,7 @@ class Session:
                 try:
                     await turn.run()
                 finally:
-                    await finished(self._pinning.settle())
+                    await run_to_completion(self._pinning.apply_queued())
         finally:
             turn.events.put_nowait(None)
 
@@ -276,7 +275,7 @@ class Session:
             raise NoTurnError("nothing was asked yet")
         if rating not in (-1, 0, 1):
             raise InvalidValueError(f"{rating} is not between -1 and 1", path="$.rating")
-        subject = turns[-1].question.id
+        subject = turns[-1].prompt.id
         told = FeedbackExplicit(scope="turn", rating=rating, subject_id=subject)
         self._trace.emit(told, actor=Actor.USER)
 
@@ -304,48 +303,48 @@ class Session:
     async def set_budget(self, limit_usd: Decimal | None) -> None:
         """Set what this session may cost, from now on and when it is resumed; None is no limit."""
         limit = Budget(session_usd=limit_usd).session_usd
-        await self._note(BUDGET, {"session_usd": None if limit is None else str(limit)})
-        self._told.warned.pop("session", None)
+        await self._note(BUDGET_KIND, {"session_usd": None if limit is None else str(limit)})
+        self._told.budget_warnings.pop("session", None)
 
     @property
     def reasoning(self) -> Reasoning | None:
         """How much models think in this session; None is as the options of the library say."""
-        return options_of(self._setup, self._conversation, self.model or "").reasoning
+        return request_options(self._setup, self._conversation, self.model or "").reasoning
 
     @property
     def options(self) -> dict[str, Any]:
         """What the thread says of its turns, merged along the way to the newest message."""
-        return dict(self._conversation.inherited)
+        return dict(self._conversation.thread_options)
 
     async def set_reasoning(self, reasoning: Reasoning | None) -> None:
         """Set how much models think, from the next turn on and when the session is resumed."""
         told = None if reasoning is None else msgspec.to_builtins(reasoning)
-        await self._note(REASONING, {"reasoning": told})
+        await self._note(REASONING_KIND, {"reasoning": told})
 
     # The history
 
     async def compact(self, model: str | None = None) -> int:
         """Sum up what is old with a model; gives the number of messages that were summed up."""
         async with self._lock:
-            used = use_of(self._setup, self._conversation, self._told, model)
+            used = window_use(self._setup, self._conversation, self._told, model)
             if used is None:
                 return 0
-            purse = Purse(self._setup, self._conversation, self._told, self._trace)
+            purse = BudgetGuard(self._setup, self._conversation, self._told, self._trace)
             await purse.check()
-            served = self._setup.models.served(used.model)
+            served = self._setup.models.get(used.model)
             compaction = Compaction(
                 self._setup, self._conversation, self._told, self._trace, purse.check
             )
             return await compaction.run(served, "user")
 
-    async def rewind(self, place: Place | None) -> None:
+    async def rewind(self, position: Position | None) -> None:
         """Go back to a message, a bookmark or a checkpoint; None is before the first message.
 
         What came after it is no longer seen and still in the store: its messages can be gone back
         to in their turn. A place between a call and its results is moved behind the results.
         """
         async with self._lock:
-            await self._history.rewind(place)
+            await self._history.rewind(position)
 
     async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
         """Take the last turns back; gives what the user had said in the first of them.
@@ -366,10 +365,10 @@ class Session:
         """The message of each bookmark."""
         return self._conversation.bookmarks
 
-    async def bookmark(self, name: str, place: Place | None = None) -> str:
+    async def bookmark(self, name: str, position: Position | None = None) -> str:
         """Give a name to a place, here if none is named; it moves on with what follows."""
         async with self._lock:
-            return await self._history.bookmark(name, place)
+            return await self._history.bookmark(name, position)
 
     async def unmark(self, name: str) -> None:
         """Take a bookmark away."""
@@ -386,7 +385,7 @@ class Session:
         async with self._lock:
             return await self._history.checkpoint()
 
-    async def fork(self, *, at: Place | None = None) -> "Session":
+    async def fork(self, *, at: Position | None = None) -> "Session":
         """A new session that goes on from here, or from a place; this one stays as it is."""
         async with self._lock:
             own = None if at is None else self._history.find(at)
@@ -411,10 +410,10 @@ class Session:
             )
         )
         data = {"disposition": disposition, "total_cost_usd": str(cost.total_usd)}
-        await self._note(ENDED, data)
+        await self._note(ENDED_KIND, data)
 
     async def _note(self, kind: str, data: Mapping[str, Any]) -> None:
-        await self._conversation.note(
+        await self._conversation.record(
             SidecarEntry(
                 id=new_ulid(),
                 session_id=self.id,
@@ -427,4 +426,4 @@ class Session:
 
 def _waits(last: Message) -> bool:
     """Whether an answer is due after a message, or the rest of one."""
-    return last.role in (Role.USER, Role.TOOL) or is_broken(last)
+    return last.role in (Role.USER, Role.TOOL) or ended_with_error(last)

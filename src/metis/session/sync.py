@@ -12,21 +12,20 @@ from msgspec import Struct
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
 from metis.session.conversation import SessionCost
-from metis.session.facts import words_of
-from metis.session.history import Place, Span
+from metis.session.events import TurnEvent
+from metis.session.history import PastTurn, Position
 from metis.session.library import Metis
-from metis.session.notices import TurnEvent
 from metis.session.options import Options
-from metis.session.session import Disposition, Said, Session
-from metis.session.swap import Preview
-from metis.session.value import Wanted
-from metis.session.window import Why, WindowUse
+from metis.session.response import OutputSchema
+from metis.session.route import Preview, Why, WindowUse
+from metis.session.session import Disposition, Prompt, Session
+from metis.session.state import text_of
 from metis.store import SessionRecord
 
 T = TypeVar("T")
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -56,7 +55,7 @@ class Loop:
 class SyncSession:
     """A session whose methods wait."""
 
-    def __init__(self, session: Session, loop: Loop) -> None:
+    def __init__(self, session: Session, loop: LoopThread) -> None:
         self._session = session
         self._loop = loop
 
@@ -77,13 +76,13 @@ class SyncSession:
 
     def send(
         self,
-        said: Said,
+        prompt: Prompt,
         *,
-        output: Wanted | None = None,
+        output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Iterator[TurnEvent]:
         """Say something, and get everything that happens until the model has answered."""
-        yield from self._each(self._session.send(said, output=output, options=options))
+        yield from self._each(self._session.send(prompt, output=output, options=options))
 
     def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
         """Take the last turn back and ask the same again, of another model if one is named."""
@@ -102,17 +101,17 @@ class SyncSession:
 
     def ask(
         self,
-        said: Said,
+        prompt: Prompt,
         *,
-        output: Wanted | None = None,
+        output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Message | None:
         """Say something and wait for the last answer; None if the model said nothing."""
-        return self._loop.run(self._session.ask(said, output=output, options=options))
+        return self._loop.run(self._session.ask(prompt, output=output, options=options))
 
-    def ask_json(self, said: Said, output: Wanted) -> Any:
+    def ask_json(self, prompt: Prompt, schema: OutputSchema) -> Any:
         """Say something and wait for the value that the answer gives."""
-        return self._loop.run(self._session.ask_json(said, output))
+        return self._loop.run(self._session.ask_json(prompt, schema))
 
     def preview_swap(self, model: str) -> Preview:
         """Whether another model can go on, and exactly what it would not see as it is."""
@@ -126,20 +125,20 @@ class SyncSession:
         """Take the last turns back; gives what the user had said in the first of them."""
         return self._loop.run(self._session.undo(count))
 
-    def rewind(self, place: Place | None) -> None:
+    def rewind(self, position: Position | None) -> None:
         """Go back to a message, a bookmark or a checkpoint; None is before the first message."""
-        self._loop.run(self._session.rewind(place))
+        self._loop.run(self._session.rewind(position))
 
     def compact(self, model: str | None = None) -> int:
         """Sum up what is old with a model; gives the number of messages that were summed up."""
         return self._loop.run(self._session.compact(model))
 
-    def fork(self, *, at: Place | None = None) -> "SyncSession":
+    def fork(self, *, at: Position | None = None) -> "SyncSession":
         """A new session that goes on from here, or from a message."""
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
 
     @property
-    def turns(self) -> list[Span]:
+    def turns(self) -> list[PastTurn]:
         """The turns that lead to here."""
         return self._session.turns
 
@@ -169,10 +168,10 @@ class SyncMetis:
 
     def __init__(self, metis: Metis) -> None:
         self._metis = metis
-        self._loop: Loop | None = None
+        self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
-        self._loop = Loop()
+        self._loop = LoopThread()
         try:
             self._loop.run(self._metis.__aenter__())
         except BaseException:
@@ -206,7 +205,7 @@ class SyncMetis:
         """The sessions that changed last, newest first."""
         return self._opened().run(self._metis.sessions(limit))
 
-    def _opened(self) -> Loop:
+    def _opened(self) -> LoopThread:
         if self._loop is None:
             raise RuntimeError("use `with metis.open_sync() as m`")
         return self._loop
@@ -230,7 +229,7 @@ def open_sync(url: str | None = None, options: Options = Options()) -> SyncMetis
 
 
 def ask(
-    said: Said,
+    prompt: Prompt,
     *,
     model: str | None = None,
     system: str | None = None,
@@ -240,7 +239,7 @@ def ask(
     """Ask one question and wait for the answer; it is stored like any other.
 
     Args:
-        said: words, or blocks.
+        prompt: text, or content blocks.
         model: who answers, by id or alias.
         system: what the model is told first.
         url: the store.
@@ -248,9 +247,9 @@ def ask(
     """
     with open_sync(url, options) as metis:
         session = metis.session(model=model, system=system)
-        message = session.ask(said)
+        message = session.ask(prompt)
         return Reply(
-            text="" if message is None else words_of(message.content),
+            text="" if message is None else text_of(message.content),
             message=message,
             cost_usd=session.cost().total_usd,
             session_id=session.id,

@@ -26,24 +26,23 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, StopReason
 from metis.events import Actor, Event
-from metis.events import work as events
+from metis.events import turn_events as events
 from metis.routing import TurnFacts
-from metis.session.answer import calls_of, may_run
-from metis.session.calling import Calling
-from metis.session.conversation import POINTER, Conversation
-from metis.session.finishing import finished
-from metis.session.inherited import read_inherited
-from metis.session.models import Served
-from metis.session.notices import TurnEnded, TurnEvent, TurnStarted
-from metis.session.pointers import pointed
-from metis.session.room import Room
-from metis.session.route import Chosen, Route
-from metis.session.seen import has_image
-from metis.session.setup import Setup
-from metis.session.telling import Telling
-from metis.session.told import Told
-from metis.session.tooling import Tooling
-from metis.session.trace import Trace, hashed
+from metis.session.context_window import ContextFitter
+from metis.session.conversation import (
+    POINTER_OPTION,
+    Conversation,
+    contains_image,
+    run_to_completion,
+)
+from metis.session.events import Trace, TurnEnded, TurnEvent, TurnReporter, TurnStarted, short_hash
+from metis.session.model_call import ModelCaller
+from metis.session.models import ResolvedModel
+from metis.session.options import Setup, read_thread_options, resolve_pointer
+from metis.session.response import can_run_calls, tool_calls_of
+from metis.session.route import ModelChoice, TurnRouter
+from metis.session.state import SessionState
+from metis.session.tools import ToolRunner
 from metis.store.threads import merge_options
 
 _FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
@@ -59,7 +58,7 @@ class Turn:
         content: Sequence[ContentBlock] | None,
         *,
         override: str | None,
-        told: Told,
+        told: SessionState,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = new_ulid()
@@ -74,13 +73,15 @@ class Turn:
         """What holds from this turn on."""
         self._told = told
         self._trace = Trace(setup.bus, conversation.id, self.id)
-        self._telling = Telling(turn_id=self.id, tell=self.events.put_nowait, trace=self._trace)
-        self._route = Route(setup, conversation, told, self._telling)
-        self._calling = Calling(setup, conversation, told, self._telling)
-        self._tooling = Tooling(setup.toolbox, self._calling, conversation.id, self._telling)
+        self._telling = TurnReporter(
+            turn_id=self.id, send=self.events.put_nowait, trace=self._trace
+        )
+        self._route = TurnRouter(setup, conversation, told, self._telling)
+        self._calling = ModelCaller(setup, conversation, told, self._telling)
+        self._tooling = ToolRunner(setup.toolbox, self._calling, conversation.id, self._telling)
         self._started: Event | None = None
         self._started_s = time.monotonic()
-        self._room = Room(setup, conversation, told, self._telling, self._calling)
+        self._room = ContextFitter(setup, conversation, told, self._telling, self._calling)
         self._answer: Message | None = None
         self._spent_before = Decimal(0)
 
@@ -95,24 +96,24 @@ class Turn:
                 if answer is None:
                     break
                 self._answer = answer
-                if answer.metadata.stop_reason is StopReason.PAUSE and not calls_of(answer):
+                if answer.metadata.stop_reason is StopReason.PAUSE and not tool_calls_of(answer):
                     continue  # the provider's own tools are at work: ask again (T158)
                 if not await self._run_tools(answer):
                     break
             self._end()
             self._trace.emit(self._completed(), parent=self._started)
         except asyncio.CancelledError:
-            await finished(self._calling.close())
+            await run_to_completion(self._calling.close())
             self._end(StopReason.CANCELLED)
             cancelled = events.TurnCancelled(
                 reason="user_cancel",
-                partial_llm_calls=self._calling.count,
-                partial_tool_calls=self._tooling.count,
+                partial_llm_calls=self._calling.call_count,
+                partial_tool_calls=self._tooling.result_count,
             )
             self._trace.emit(cancelled, parent=self._started)
             raise
         except Exception as error:  # noqa: BLE001 - whoever listens gets it
-            await finished(self._calling.close())
+            await run_to_completion(self._calling.close())
             self.events.put_nowait(error)
             name = type(error).__name__
             self._trace.emit(
@@ -126,11 +127,11 @@ class Turn:
         await self._inherit()
         stored = await self._question()
         facts = self._route.facts(stored, self._override)
-        self._started = self._calling.parent = self._trace.emit(
+        self._started = self._calling.parent_event = self._trace.emit(
             events.TurnStarted(
-                user_message_hash=hashed(stored.content_digest().encode()),
+                user_message_hash=short_hash(stored.content_digest().encode()),
                 estimated_input_tokens=facts.estimated_input_tokens,
-                has_images=any(map(has_image, stored.content)),
+                has_images=any(map(contains_image, stored.content)),
                 has_tool_calls_in_history=facts.has_tool_calls_in_history,
             ),
             actor=Actor.USER,
@@ -141,11 +142,11 @@ class Turn:
     async def _inherit(self) -> None:
         """See to it that what the thread asks for is there, before anything is stored."""
         setup, thread = self._setup, self._conversation
-        said = read_inherited(merge_options(thread.inherited, self._options or {}))
-        own = (self._options or {}).get(POINTER)
+        said = read_thread_options(merge_options(thread.thread_options, self._options or {}))
+        own = (self._options or {}).get(POINTER_OPTION)
         name = own or (thread.pointer if self._override is None else None)
         if name:
-            pointed(name, setup.pointers, setup.models)
+            resolve_pointer(name, setup.pointers, setup.models)
         if setup.toolbox is not None:
             await setup.toolbox.offer(said.servers or ())
         elif said.servers:
@@ -164,22 +165,22 @@ class Turn:
             created_at=self._setup.now(),
             metadata=MessageMetadata(options=self._options or None),
         )
-        (stored,) = await self._conversation.keep(message)
+        (stored,) = await self._conversation.append(message)
         return stored
 
-    async def _ask(self, chosen: Chosen) -> tuple[Message | None, Chosen]:
+    async def _ask(self, chosen: ModelChoice) -> tuple[Message | None, ModelChoice]:
         """One answer: from a shorter or repaired history, or by another model, if need be."""
         tried = {chosen[0].id}
         is_repaired, overflows = False, 0
         await self._calling.check_budget()
-        await self._room.make(chosen[0])
+        await self._room.fit(chosen[0])
         while True:
             self._check_count()
             try:
-                return await self._calling.ask(*chosen), chosen
+                return await self._calling.call(*chosen), chosen
             except ContextOverflowError as error:
                 overflows += 1
-                await self._room.make_after(error, chosen[0], overflows)
+                await self._room.fit_after_overflow(error, chosen[0], overflows)
             except InvalidRequestError as error:
                 if is_repaired or not self._repair(chosen[0], error):
                     raise
@@ -189,33 +190,35 @@ class Turn:
 
     async def _run_tools(self, answer: Message) -> bool:
         """Run the calls of an answer, if there are any that may; whether to ask again."""
-        if not calls_of(answer) or not may_run(answer):
+        if not tool_calls_of(answer) or not can_run_calls(answer):
             return False
         await self._tooling.run(answer)
         return True
 
     # When something is in the way
 
-    def _repair(self, served: Served, error: ProviderError) -> bool:
-        repair = self._told.repairs.add(served, error)
+    def _repair(self, served: ResolvedModel, error: ProviderError) -> bool:
+        repair = self._told.repairs.add_for_error(served, error)
         if repair is not None:
-            text = f"{served.adapter.name} did not take the history: {repair.text}"
+            text = f"{served.adapter.name} did not take the history: {repair.description}"
             self._telling.warn("repaired", text)
             repaired = events.TurnHistoryRepaired(model=served.id, repairs=(repair.name,))
-            self._trace.emit(repaired, parent=self._calling.parent)
+            self._trace.emit(repaired, parent=self._calling.parent_event)
         return repair is not None
 
     def _check_count(self) -> None:
-        if self._calling.count >= self._setup.max_calls:
-            raise TurnLimitError(f"the model was asked {self._calling.count} times in one turn")
+        if self._calling.call_count >= self._setup.max_calls:
+            raise TurnLimitError(
+                f"the model was asked {self._calling.call_count} times in one turn"
+            )
 
     def _completed(self) -> events.TurnCompleted:
         answer = self._answer
         reason = None if answer is None else answer.metadata.stop_reason
         return events.TurnCompleted(
             stop_reason=reason or StopReason.END_TURN,
-            llm_call_count=self._calling.count,
-            tool_call_count=self._tooling.count,
+            llm_call_count=self._calling.call_count,
+            tool_call_count=self._tooling.result_count,
             total_input_tokens=self._calling.input_tokens,
             total_output_tokens=self._calling.output_tokens,
             total_cost_usd=self._conversation.cost().total_usd - self._spent_before,

@@ -1,18 +1,25 @@
 """What a user has set: by option, in the environment, in a file; and where that is."""
 
-from metis.settings.file import SettingsFile
-from metis.settings.places import Places
-from metis.settings.setting import SETTINGS, Setting, find_setting
-from metis.settings.settings import Loaded, Origin, Settings, check_file, load
+from metis.settings.files import SettingsFile, UserPaths
+from metis.settings.settings import (
+    SETTINGS,
+    LoadedSettings,
+    Origin,
+    Setting,
+    Settings,
+    check_file,
+    find_setting,
+    load,
+)
 
 __all__ = [
     "SETTINGS",
-    "Loaded",
+    "LoadedSettings",
     "Origin",
-    "Places",
     "Setting",
     "Settings",
     "SettingsFile",
+    "UserPaths",
     "check_file",
     "find_setting",
     "load",

@@ -1,11 +1,10 @@
 """The simulator: a provider on loopback that answers every protocol by fixed rules."""
 
-from metis.sim.answer import Answer
-from metis.sim.behave import Behave
-from metis.sim.brain import Brain
-from metis.sim.call import Settings
-from metis.sim.script import Script
+from metis.sim.faults import Fault
+from metis.sim.model_output import ModelOutput
+from metis.sim.request import Settings
+from metis.sim.responder import Responder
 from metis.sim.server import Simulator
-from metis.sim.service import Service
+from metis.sim.service import Script, Service
 
-__all__ = ["Answer", "Behave", "Brain", "Script", "Service", "Settings", "Simulator"]
+__all__ = ["Fault", "ModelOutput", "Responder", "Script", "Service", "Settings", "Simulator"]

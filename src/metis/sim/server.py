@@ -8,11 +8,10 @@ from typing import Self
 
 from aiohttp import web
 
-from metis.sim.brain import Brain
-from metis.sim.call import Settings
-from metis.sim.reply import Asked, Reply
-from metis.sim.script import Script
-from metis.sim.service import Service
+from metis.sim.endpoints import HttpReply, HttpRequest
+from metis.sim.request import Settings
+from metis.sim.responder import Responder
+from metis.sim.service import Script, Service
 
 _HOST = "127.0.0.1"
 _MOST_BYTES = 100_000_000
@@ -29,12 +28,12 @@ class Simulator:
         self,
         *,
         script: Script | None = None,
-        brain: Brain | None = None,
+        responder: Responder | None = None,
         settings: Settings = Settings(),  # noqa: B008 - an immutable value
         port: int = 0,
         listening: socket.socket | None = None,
     ) -> None:
-        self.service = Service(script=script, brain=brain, settings=settings)
+        self.service = Service(script=script, responder=responder, settings=settings)
         self._port = port
         self._listening = listening
         self._runner: web.AppRunner | None = None
@@ -80,7 +79,7 @@ class Simulator:
             self._runner = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        asked = Asked(
+        asked = HttpRequest(
             method=request.method,
             path=request.path,
             headers={name.lower(): value for name, value in request.headers.items()},
@@ -92,13 +91,13 @@ class Simulator:
         return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
 
 
-async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
+async def _stream(request: web.Request, reply: HttpReply) -> web.StreamResponse:
     """Send the pieces one after the other; a reply that is cut leaves the client hanging."""
     response = web.StreamResponse(status=reply.status, headers=dict(reply.headers))
     response.enable_chunked_encoding()
     with suppress(ConnectionError):  # a client that goes away has heard enough
         await response.prepare(request)
-        for piece in reply.pieces:
+        for piece in reply.chunks:
             await response.write(piece)
             await asyncio.sleep(reply.pause_s)
         if reply.is_cut and request.transport is not None:

@@ -1,23 +1,62 @@
-"""Service: a request in, a reply out, in the words of whatever protocol was spoken."""
+"""The simulator without a network: one HTTP request in, one HTTP reply out."""
 
 from collections import Counter, deque
 
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidRequestError, MetisError, ProviderError
-from metis.sim import mischief
-from metis.sim.answer import Answer
-from metis.sim.behave import Behave, asked_behave, read_behave
-from metis.sim.brain import Brain, Ground
-from metis.sim.call import Call, Settings, read_call
-from metis.sim.door import Knock, knock
-from metis.sim.reply import Asked, Reply, in_chunks
-from metis.sim.script import Script
-from metis.sim.seed import Seed
-from metis.sim.turn import Turn
-from metis.sim.writing import write_answer, write_count, write_failure, write_listing
+from metis.sim import faults
+from metis.sim.encode_reply import (
+    encode_error,
+    encode_message,
+    encode_model_list,
+    encode_token_count,
+)
+from metis.sim.endpoints import EndpointMatch, HttpReply, HttpRequest, match_path, rechunk
+from metis.sim.faults import Fault, fault_in_prompt, parse_fault
+from metis.sim.model_output import ModelOutput
+from metis.sim.reply_text import LastTurn
+from metis.sim.request import RequestSeed, Settings, SimulatedCall, decode_call
+from metis.sim.responder import ReplyContext, Responder
 
-BEHAVE_HEADER = "x-sim-behave"
+Step = ModelOutput | Fault
+"""What happens on one request."""
+
+
+class Script:
+    """Steps that are taken one a request, in order; when they are used up, the rules answer.
+
+    A text is an answer in words, or a misbehaviour if it begins with `sim:`.
+
+    >>> script = Script("hello", "sim: 429 2")
+    >>> script.next().content[0].text, script.next().status, script.next()
+    ('hello', 429, None)
+    """
+
+    def __init__(self, *steps: Step | str) -> None:
+        self._steps = deque(_step(step) for step in steps)
+
+    def add(self, *steps: Step | str) -> None:
+        """Write more steps behind those that are left."""
+        self._steps.extend(_step(step) for step in steps)
+
+    def next(self) -> Step | None:
+        """The step of the request that came now; None if the script is at its end."""
+        return self._steps.popleft() if self._steps else None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def _step(step: Step | str) -> Step:
+    if not isinstance(step, str):
+        return step
+    if step.startswith("sim:"):
+        return parse_fault(step.removeprefix("sim:"))
+    return ModelOutput.from_text(step)
+
+
+FAULT_HEADER = "x-sim-behave"
 """The header that asks for a misbehaviour."""
 
 _KEPT = 1000
@@ -30,86 +69,95 @@ class Service:
         self,
         *,
         script: Script | None = None,
-        brain: Brain | None = None,
+        responder: Responder | None = None,
         settings: Settings = Settings(),  # noqa: B008 - an immutable value
     ) -> None:
         self.script = Script() if script is None else script
-        self.brain = brain or Brain()
+        self.responder = responder or Responder()
         self.settings = settings
-        self.seen: deque[tuple[Asked, Reply]] = deque(maxlen=_KEPT)
+        self.exchanges: deque[tuple[HttpRequest, HttpReply]] = deque(maxlen=_KEPT)
         """The last requests, each with its reply."""
         self._met: Counter[bytes] = Counter()
 
-    def respond(self, asked: Asked) -> Reply:
+    def respond(self, http_request: HttpRequest) -> HttpReply:
         """The reply to a request."""
-        reply = self._reply(asked)
-        self.seen.append((asked, reply))
+        reply = self._reply(http_request)
+        self.exchanges.append((http_request, reply))
         return reply
 
-    def _reply(self, asked: Asked) -> Reply:
-        found = knock(asked.path) if asked.method == "POST" else None
+    def _reply(self, asked: HttpRequest) -> HttpReply:
+        found = match_path(asked.path) if asked.method == "POST" else None
         if found is None:
-            return write_listing(asked)
-        seed = Seed(asked.path.encode(), asked.body)
+            return encode_model_list(asked)
+        seed = RequestSeed(asked.path.encode(), asked.body)
         try:
             return self._serve(asked, found, seed)
         except ProviderError as error:
-            return write_failure(error, found.door, seed)
+            return encode_error(error, found.endpoint, seed)
         except MetisError as error:
-            return write_failure(InvalidRequestError(str(error)), found.door, seed)
+            return encode_error(InvalidRequestError(str(error)), found.endpoint, seed)
 
-    def _serve(self, asked: Asked, found: Knock, seed: Seed) -> Reply:
-        call = read_call(asked, found, seed, self.settings, self.brain.seal)
+    def _serve(self, asked: HttpRequest, found: EndpointMatch, seed: RequestSeed) -> HttpReply:
+        call = decode_call(asked, found, seed, self.settings, self.responder.signer)
         if found.action == "count":
-            return write_count(call)
+            return encode_token_count(call)
         step = self.script.next() or self._asked(asked, call)
-        behave = step if isinstance(step, Behave) else None
-        answer = step if isinstance(step, Answer) else self._answer(call, behave)
-        answer = answer.within(call.request.options)
-        message = answer.message(call.context, seed.ulid("message"), call.input_tokens())
-        fails = behave is not None and behave.manner == "error"
-        return self._carried(write_answer(call, message, fails=fails), behave)
+        behave = step if isinstance(step, Fault) else None
+        answer = step if isinstance(step, ModelOutput) else self._answer(call, behave)
+        answer = answer.within_limits(call.request.options)
+        message = answer.to_message(call.context, seed.ulid("message"), call.input_tokens())
+        fails = behave is not None and behave.kind == "error"
+        return self._carried(encode_message(call, message, fails=fails), behave)
 
-    def _asked(self, asked: Asked, call: Call) -> Behave | None:
+    def _asked(self, asked: HttpRequest, call: SimulatedCall) -> Fault | None:
         """What a header or the words of the user ask for; some of it only the first times."""
-        words = asked.headers.get(BEHAVE_HEADER)
-        turn = Turn(call.request.messages)
-        behave = read_behave(words) if words else asked_behave(turn.text) if turn.is_first else None
+        words = asked.headers.get(FAULT_HEADER)
+        turn = LastTurn(call.request.messages)
+        behave = (
+            parse_fault(words)
+            if words
+            else fault_in_prompt(turn.text)
+            if turn.awaits_first_reply
+            else None
+        )
         if behave is None or behave.times is None:
             return behave
-        self._met[call.seed.key] += 1
-        return behave if self._met[call.seed.key] <= behave.times else None
+        self._met[call.seed.digest] += 1
+        return behave if self._met[call.seed.digest] <= behave.times else None
 
-    def _answer(self, call: Call, behave: Behave | None) -> Answer:
-        match None if behave is None else behave.manner:
+    def _answer(self, call: SimulatedCall, behave: Fault | None) -> ModelOutput:
+        match None if behave is None else behave.kind:
             case "fail" if behave is not None:
-                raise mischief.failure(behave)
+                raise faults.status_error(behave)
             case "empty":
-                return Answer()
+                return ModelOutput()
             case "refuse":
-                return mischief.REFUSED
+                return faults.REFUSAL
             case "malformed":
-                forced = replace(call, request=mischief.must_call(call.request))
-                return mischief.malformed(self._thought_of(forced))
+                forced = replace(call, request=faults.force_tool_call(call.request))
+                return faults.with_malformed_arguments(self._thought_of(forced))
             case "redacted":
-                return mischief.redacted(self._thought_of(call), self.brain.seal)
+                return faults.with_redacted_thinking(self._thought_of(call), self.responder.signer)
             case _:
                 return self._thought_of(call)
 
-    def _thought_of(self, call: Call) -> Answer:
-        door = call.door
-        ground = Ground(
-            issuer=call.adapter.name, seed=call.seed, signs=door.signs, call_seal=door.call_seal
+    def _thought_of(self, call: SimulatedCall) -> ModelOutput:
+        door = call.endpoint
+        ground = ReplyContext(
+            issuer=call.adapter.name,
+            seed=call.seed,
+            signs_thinking=door.signs_thinking,
+            call_signature_format=door.call_signature_format,
         )
-        return self.brain.answer(call.request, call.wish, ground)
+        return self.responder.respond(call.request, call.traits, ground)
 
-    def _carried(self, reply: Reply, behave: Behave | None) -> Reply:
+    def _carried(self, reply: HttpReply, behave: Fault | None) -> HttpReply:
         """The reply in the chunks in which it shall come, and as far as it shall come."""
         if reply.is_stream:
-            pieces = in_chunks(reply.pieces, self.settings.chunk_bytes)
-            reply = replace(reply, pieces=pieces, pause_s=self.settings.pause_s)
-        if behave is not None and behave.manner == "slow":
-            return mischief.slowed(reply, behave)
-        if behave is not None and behave.manner == "cut":
-            return mischief.cut(reply, behave)
+            pieces = rechunk(reply.chunks, self.settings.chunk_bytes)
+            reply = replace(reply, chunks=pieces, pause_s=self.settings.pause_s)
+        if behave is not None and behave.kind == "slow":
+            return faults.with_pauses(reply, behave)
+        if behave is not None and behave.kind == "cut":
+            return faults.cut_off(reply, behave)
         return reply

@@ -9,7 +9,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
-WordsOf = Callable[[Sequence[Any]], str | None]
+TextOfRow = Callable[[Sequence[Any]], str | None]
 """The words of a row of `messages` that a search can find; None while it is being written."""
 
 
@@ -48,7 +48,7 @@ SESSION_TABLES = (
 class SearchIndex(Protocol):
     """An index over the words of messages, which can always be made anew."""
 
-    def catch_up(self, words_of: WordsOf) -> int:
+    def catch_up(self, words_of: TextOfRow) -> int:
         """Take in what was stored since, and give the number of messages."""
         ...
 
@@ -93,7 +93,7 @@ class Database(Protocol):
         """Whether an error says that a row is there already, or that one is missing."""
         ...
 
-    def claim(self, *, patiently: bool) -> bool:
+    def claim(self, *, wait: bool) -> bool:
         """Whether no other store has this database open; nobody else can open it until `share`."""
         ...
 
@@ -109,7 +109,7 @@ class Database(Protocol):
         """Bring the tables up to date and give their version."""
         ...
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Do what is due once in a while after commits."""
         ...
 

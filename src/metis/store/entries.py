@@ -14,12 +14,18 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
-from metis.canonical.document import LIMITS, Limits, check_json, to_bytes
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message, to_utc
 from metis.canonical.metadata import Count
-from metis.canonical.reader import read_fields
-from metis.canonical.value import Value, set_field, settle_json, settle_tuple, write, write_fast
+from metis.canonical.reader import LIMITS, Limits, check_json, read_fields, to_bytes
+from metis.canonical.value import (
+    Value,
+    canonical_bytes,
+    encode_fast,
+    normalise_json,
+    normalise_tuple,
+    set_field,
+)
 
 log = logging.getLogger("metis.store")
 
@@ -35,10 +41,10 @@ class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
     """The place in the session, counted from 1; 0 until the entry is stored."""
     session_id: str
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "external")
+        super().normalise()
+        normalise_json(self, "external")
         set_field(self, "created_at", to_utc(self.created_at))
 
 
@@ -62,10 +68,10 @@ class ErrorEntry(Entry, frozen=True, kw_only=True, tag="error"):
     status: Count | None = None
     text: str
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "data")
+        super().normalise()
+        normalise_json(self, "data")
 
 
 class TaskMetadataEntry(Entry, frozen=True, kw_only=True, tag="task_metadata"):
@@ -75,10 +81,10 @@ class TaskMetadataEntry(Entry, frozen=True, kw_only=True, tag="task_metadata"):
     message_id: str | None = None
     """The message that ended the task, if there is one."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "data")
+        super().normalise()
+        normalise_json(self, "data")
 
 
 class SwapEntry(Entry, frozen=True, kw_only=True, tag="swap"):
@@ -102,11 +108,11 @@ class CompactionEntry(Entry, frozen=True, kw_only=True, tag="compaction"):
     summary: str
     tokens_before: Count | None = None
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "kept_brief")
-        settle_json(self, "details", "kept_brief")
+        super().normalise()
+        normalise_tuple(self, "kept_brief")
+        normalise_json(self, "details", "kept_brief")
 
 
 class CheckpointEntry(Entry, frozen=True, kw_only=True, tag="checkpoint"):
@@ -130,10 +136,10 @@ class RewindEntry(Entry, frozen=True, kw_only=True, tag="rewind"):
     to_id: str | None = None
     """The message that is the newest again; None goes back to before the first."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "details")
+        super().normalise()
+        normalise_json(self, "details")
 
 
 class RetractionEntry(Entry, frozen=True, kw_only=True, tag="retraction"):
@@ -154,10 +160,10 @@ class ForkEntry(Entry, frozen=True, kw_only=True, tag="fork"):
     tool_use_ids: Mapping[str, str]
     """The same for tool calls."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "message_ids", "tool_use_ids")
+        super().normalise()
+        normalise_json(self, "message_ids", "tool_use_ids")
 
 
 class BookmarkEntry(Entry, frozen=True, kw_only=True, tag="bookmark"):
@@ -174,10 +180,10 @@ class SidecarEntry(Entry, frozen=True, kw_only=True, tag="sidecar"):
     data: Mapping[str, Any]
     kind: str
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_json(self, "data")
+        super().normalise()
+        normalise_json(self, "data")
 
 
 class RecoveryEntry(Entry, frozen=True, kw_only=True, tag="recovery"):
@@ -188,11 +194,11 @@ class RecoveryEntry(Entry, frozen=True, kw_only=True, tag="recovery"):
     failed_messages: tuple[str, ...] = ()
     """Partial messages that ended as failed."""
 
-    def settle(self) -> None:
+    def normalise(self) -> None:
         """Tidy what the constructor was given."""
-        super().settle()
-        settle_tuple(self, "aborted_calls")
-        settle_tuple(self, "failed_messages")
+        super().normalise()
+        normalise_tuple(self, "aborted_calls")
+        normalise_tuple(self, "failed_messages")
 
 
 class UnknownEntry(Struct, frozen=True, kw_only=True):
@@ -245,7 +251,7 @@ _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 def encode_entry(entry: AnyEntry) -> bytes:
     """The canonical JSON of an entry; an unknown one is written as it was read."""
-    return bytes(entry.raw) if isinstance(entry, UnknownEntry) else write(entry)
+    return bytes(entry.raw) if isinstance(entry, UnknownEntry) else canonical_bytes(entry)
 
 
 def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
@@ -257,7 +263,7 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
     data = to_bytes(data)
     try:
         entry = _read_fast(data)
-        if write_fast(entry) == data and len(data) <= limits.max_bytes:
+        if encode_fast(entry) == data and len(data) <= limits.max_bytes:
             return entry
     except (ValueError, RecursionError):
         pass

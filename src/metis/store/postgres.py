@@ -24,9 +24,9 @@ from metis.canonical.errors import (
     StoreVersionError,
 )
 from metis.store import schema
-from metis.store.copying import copy_tables, new_file
-from metis.store.database import SESSION_TABLES, Rows, Transaction, WordsOf
+from metis.store.database import SESSION_TABLES, Rows, TextOfRow, Transaction
 from metis.store.sqlite import SqliteDatabase
+from metis.store.sqlite_file import copy_tables, create_private_file
 
 try:
     import psycopg
@@ -90,7 +90,7 @@ def store_error(error: psycopg.Error, name: str) -> StoreError:
 
 
 @contextmanager
-def told(name: str) -> Generator[None]:
+def translate_errors(name: str) -> Generator[None]:
     """Turn the errors of PostgreSQL into ours."""
     try:
         yield
@@ -145,7 +145,7 @@ class PostgresDatabase:
         self._idle: list[Connection[TupleRow]] = []
         self._claim: Connection[TupleRow] | None = None
         self._search: PostgresSearch | None = None
-        with told(self.name):
+        with translate_errors(self.name):
             self._writer = self._connect()
 
     def _connect(self, *, autocommit: bool = False) -> "Connection[TupleRow]":
@@ -158,7 +158,7 @@ class PostgresDatabase:
 
     def write(self, work: Callable[[PostgresTransaction], T]) -> T:
         """Do work in a transaction for writing; it is durable when the answer comes."""
-        with self._lock, told(self.name):
+        with self._lock, translate_errors(self.name):
             if self._writer.closed:  # the server went away; it may be back
                 self._writer = self._connect()
                 self._hold()
@@ -172,7 +172,7 @@ class PostgresDatabase:
     @contextmanager
     def read(self) -> Generator[PostgresTransaction]:
         """A transaction for reading, at one point in time; for any thread."""
-        with told(self.name):
+        with translate_errors(self.name):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -199,16 +199,16 @@ class PostgresDatabase:
         """Whether an error says that a row is there already, or that one is missing."""
         return isinstance(error.__cause__ or error, psycopg.IntegrityError)
 
-    def claim(self, *, patiently: bool) -> bool:
+    def claim(self, *, wait: bool) -> bool:
         """Whether no other store has this database open; nobody else can open it until `share`.
 
         The server may still be busy with the last words of one who was killed; `patiently` waits
         for a moment until it has noticed.
         """
-        with told(self.name):
+        with translate_errors(self.name):
             if self._claim is None:
                 self._claim = self._connect(autocommit=True)
-            patience = time.monotonic() + (_PATIENCE_S if patiently else 0)
+            patience = time.monotonic() + (_PATIENCE_S if wait else 0)
             while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < patience:
                 time.sleep(_PAUSE_S)
             return is_alone
@@ -219,12 +219,12 @@ class PostgresDatabase:
 
     def share(self, *, was_alone: bool) -> None:
         """Count as one of those that have it open, for as long as any word of ours may arrive."""
-        with told(self.name):
+        with translate_errors(self.name):
             if self._claim is not None:
                 self._claim.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
                 if was_alone:
                     self._claim.execute("SELECT pg_advisory_unlock(%s)", (_OPEN_LOCK,))
-        with self._lock, told(self.name):
+        with self._lock, translate_errors(self.name):
             self._hold()
 
     def _hold(self) -> None:
@@ -275,7 +275,7 @@ class PostgresDatabase:
         self.write(write)
         return newest
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Nothing: the server looks after itself."""
 
     def check(self) -> list[str]:
@@ -290,7 +290,7 @@ class PostgresDatabase:
 
     def backup(self, target: Path) -> None:
         """Copy everything, as of one point in time, to a file that is a store of its own."""
-        with new_file(target):
+        with create_private_file(target):
             copy = SqliteDatabase(target, durability="process", wait_s=0)
             try:
                 copy.migrate()
@@ -317,7 +317,7 @@ class PostgresDatabase:
 
     def purge(self) -> None:
         """Write the tables anew without what was deleted."""
-        with told(self.name), self._connect(autocommit=True) as connection:
+        with translate_errors(self.name), self._connect(autocommit=True) as connection:
             for table in (*SESSION_TABLES, "sessions", "events", "search_index"):
                 connection.execute(sql.SQL("VACUUM (FULL) {}").format(sql.Identifier(table)))
 
@@ -341,7 +341,7 @@ class PostgresSearch:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def catch_up(self, words_of: WordsOf) -> int:
+    def catch_up(self, words_of: TextOfRow) -> int:
         """Take in what was stored since, and give the number of messages."""
         taken, after = 0, ""
         while True:
@@ -384,7 +384,9 @@ class PostgresSearch:
         self._database.write(write)
 
 
-def _take_in(transaction: PostgresTransaction, *, after: str, words_of: WordsOf) -> tuple[int, str]:
+def _take_in(
+    transaction: PostgresTransaction, *, after: str, words_of: TextOfRow
+) -> tuple[int, str]:
     """Take in one batch; the number of messages, and where the next one begins, if any."""
     rows = transaction.run(_PENDING, (after, _AT_ONCE))
     found = [(row[0], row[1], words_of(row)) for row in rows]

@@ -1,12 +1,100 @@
-"""Records: what the store tells about sessions, calls and matches."""
+"""Records: column values of messages, sessions, tool calls and events.
 
-from datetime import datetime
+And the typed values they stand for.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
-from metis.store.rows import from_micros, to_micros
+from metis.canonical.blocks import ContentBlock
+from metis.canonical.codec import EncodedParts, decode_trusted, encode
+from metis.canonical.message import NO_METADATA, SCHEMA_VERSION, Message, Role
+from metis.canonical.metadata import MessageMetadata
+from metis.canonical.value import raw_constructor
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_S = 86_400
+_MICRO = 1_000_000
+
+_read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
+_read_metadata = msgspec.json.Decoder(MessageMetadata).decode
+_ROLES = {role.value: role for role in Role}
+_make_message: Callable[..., Message] = raw_constructor(Message)
+_write_json = msgspec.json.Encoder(order="sorted").encode
+
+
+MessageRow = tuple[str, str, str, str, str, int, int]
+"""The values of a row of `messages`, in the order of its columns."""
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    since = moment - EPOCH
+    return (since.days * _DAY_S + since.seconds) * _MICRO + since.microseconds
+
+
+def from_microseconds(micros: int) -> datetime:
+    """The moment of that many microseconds since 1970."""
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def to_row(message: Message, parts: EncodedParts) -> MessageRow:
+    """The column values of a message whose parts were written already."""
+    return (
+        message.id,
+        message.session_id,
+        message.role._value_,
+        parts.content.decode(),
+        parts.metadata.decode(),
+        to_microseconds(message.created_at),
+        message.schema_version,
+    )
+
+
+def full_json_of(message: Message) -> str | None:
+    """All of a message as JSON, if the columns cannot hold it."""
+    is_plain = message.extra is UNSET and message.sealed is UNSET
+    return None if is_plain else encode(message).decode()
+
+
+def from_row(row: Sequence[Any], whole: str | bytes | None = None) -> Message:
+    """The message of a row; unknown parts and other versions take the careful road."""
+    (message_id, session_id, role, content, metadata, created_at, version) = row
+    if whole is not None:
+        return decode_trusted(whole if isinstance(whole, bytes) else whole.encode())
+    if version == SCHEMA_VERSION:
+        try:
+            return _make_message(
+                content=_read_content(content),
+                created_at=EPOCH + timedelta(microseconds=created_at),
+                id=message_id,
+                metadata=NO_METADATA if metadata == "{}" else _read_metadata(metadata),
+                role=_ROLES.get(role) or Role(role),
+                session_id=session_id,
+            )
+        except (ValueError, RecursionError):
+            pass
+    return decode_trusted(_whole_json(row))
+
+
+def _whole_json(row: Sequence[Any]) -> bytes:
+    (message_id, session_id, role, content, metadata, created_at, version) = row
+    return _write_json(
+        {
+            "content": Raw(content.encode()),
+            "created_at": from_microseconds(created_at),
+            "id": message_id,
+            "metadata": Raw(metadata.encode()),
+            "role": role,
+            "schema_version": version,
+            "session_id": session_id,
+        }
+    )
+
 
 SESSION_COLUMNS = (
     "id, workspace_path, active_model, routing_policy_json, schema_version, created_at, updated_at"
@@ -18,7 +106,6 @@ CALL_COLUMNS = (
 EVENT_COLUMNS = (
     "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json"
 )
-_write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -80,8 +167,8 @@ def session_row(record: SessionRecord) -> tuple[Any, ...]:
         record.active_model,
         None if policy is None else _write_json(policy).decode(),
         record.schema_version,
-        to_micros(record.created_at),
-        to_micros(record.updated_at),
+        to_microseconds(record.created_at),
+        to_microseconds(record.updated_at),
     )
 
 
@@ -93,8 +180,8 @@ def session_record(row: tuple[Any, ...]) -> SessionRecord:
         active_model=row[2],
         routing_policy=None if row[3] is None else msgspec.json.decode(row[3]),
         schema_version=row[4],
-        created_at=from_micros(row[5]),
-        updated_at=from_micros(row[6]),
+        created_at=from_microseconds(row[5]),
+        updated_at=from_microseconds(row[6]),
     )
 
 
@@ -109,6 +196,6 @@ def call_record(row: tuple[Any, ...]) -> ToolCallRecord:
         status=row[5],
         provider_id=row[6],
         provider=row[7],
-        created_at=from_micros(row[8]),
-        completed_at=None if row[9] is None else from_micros(row[9]),
+        created_at=from_microseconds(row[8]),
+        completed_at=None if row[9] is None else from_microseconds(row[9]),
     )

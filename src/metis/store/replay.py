@@ -32,32 +32,32 @@ from metis.store.entries import (
 )
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class ReplayItem(Struct, frozen=True, kw_only=True):
     """What all events of a replay share: the entry that they come from."""
 
     entry_id: str
 
 
-class Said(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedText(ReplayItem, frozen=True, kw_only=True, tag=True):
     """Words of a system, developer, user or assistant."""
 
     role: Role
     text: str
 
 
-class Thought(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedThinking(ReplayItem, frozen=True, kw_only=True, tag=True):
     """The text of a thought; seals are never shown."""
 
     text: str
 
 
-class Picture(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedMedia(ReplayItem, frozen=True, kw_only=True, tag=True):
     """A picture or a file in its place."""
 
     block: ImageBlock | ArtifactBlock
 
 
-class Called(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedToolCall(ReplayItem, frozen=True, kw_only=True, tag=True):
     """A call of a tool."""
 
     tool_use_id: str
@@ -67,7 +67,7 @@ class Called(Shown, frozen=True, kw_only=True, tag=True):
     """What is wrong with the arguments, if they were no JSON object."""
 
 
-class Answered(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedToolResult(ReplayItem, frozen=True, kw_only=True, tag=True):
     """The result of a call; one that was aborted is shown as an error, before the interrupt."""
 
     tool_use_id: str
@@ -77,7 +77,7 @@ class Answered(Shown, frozen=True, kw_only=True, tag=True):
     ui: Any | UnsetType = UNSET
 
 
-class ResponseMetadata(Shown, frozen=True, kw_only=True, tag=True):
+class ResponseMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
     """What an answer cost and why it ended, taken from the answer."""
 
     model: str | None
@@ -86,69 +86,71 @@ class ResponseMetadata(Shown, frozen=True, kw_only=True, tag=True):
     usage: Usage | None
 
 
-class Interrupt(Shown, frozen=True, kw_only=True, tag=True):
+class Interrupt(ReplayItem, frozen=True, kw_only=True, tag=True):
     """A person stopped an answer or a tool."""
 
     tool_use_id: str | None = None
 
 
-class Failed(Shown, frozen=True, kw_only=True, tag=True):
+class ReplayedError(ReplayItem, frozen=True, kw_only=True, tag=True):
     """Something failed."""
 
     text: str
 
 
-class TaskMetadata(Shown, frozen=True, kw_only=True, tag=True):
+class TaskMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
     """What a task came to."""
 
     data: Mapping[str, Any]
 
 
-class Marked(Shown, frozen=True, kw_only=True, tag=True):
+class ConversationChange(ReplayItem, frozen=True, kw_only=True, tag=True):
     """A change of the conversation itself: a swap, a summary, a step back, a retraction."""
 
     kind: Literal["swap", "compaction", "rewind", "retraction"]
     text: str | None = None
 
 
-Event = (
-    Said
-    | Thought
-    | Picture
-    | Called
-    | Answered
+AnyReplayItem = (
+    ReplayedText
+    | ReplayedThinking
+    | ReplayedMedia
+    | ReplayedToolCall
+    | ReplayedToolResult
     | ResponseMetadata
     | Interrupt
-    | Failed
+    | ReplayedError
     | TaskMetadata
-    | Marked
+    | ConversationChange
 )
 """Everything that a replay shows."""
 
 
-def replay(entries: Iterable[AnyEntry]) -> Iterator[Event]:
+def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
     """The events of a journal in its order, as they were shown when it was written."""
     for entry in entries:
         match entry:
             case MessageEntry():
                 yield from replay_message(entry.message)
             case ErrorEntry():
-                yield Failed(entry_id=entry.id, text=entry.text)
+                yield ReplayedError(entry_id=entry.id, text=entry.text)
             case TaskMetadataEntry():
                 yield TaskMetadata(entry_id=entry.id, data=entry.data)
             case SwapEntry():
-                yield Marked(entry_id=entry.id, kind="swap", text=entry.to_model)
+                yield ConversationChange(entry_id=entry.id, kind="swap", text=entry.to_model)
             case CompactionEntry():
-                yield Marked(entry_id=entry.id, kind="compaction", text=entry.summary)
+                yield ConversationChange(entry_id=entry.id, kind="compaction", text=entry.summary)
             case RewindEntry():
-                yield Marked(entry_id=entry.id, kind="rewind", text=entry.note)
+                yield ConversationChange(entry_id=entry.id, kind="rewind", text=entry.note)
             case RetractionEntry():
-                yield Marked(entry_id=entry.id, kind="retraction", text=entry.message_id)
+                yield ConversationChange(
+                    entry_id=entry.id, kind="retraction", text=entry.message_id
+                )
             case _:
                 pass  # what is for programs only
 
 
-def replay_message(message: Message) -> Iterator[Event]:
+def replay_message(message: Message) -> Iterator[AnyReplayItem]:
     """The events of one message; live and in a replay they are the same."""
     for block in message.content:
         if isinstance(block, ToolResultBlock):
@@ -168,16 +170,16 @@ def replay_message(message: Message) -> Iterator[Event]:
             yield Interrupt(entry_id=message.id)
 
 
-def _replay_block(message: Message, block: ContentBlock) -> Iterator[Event]:
+def _replay_block(message: Message, block: ContentBlock) -> Iterator[AnyReplayItem]:
     match block:
         case TextBlock():
-            yield Said(entry_id=message.id, role=message.role, text=block.text)
+            yield ReplayedText(entry_id=message.id, role=message.role, text=block.text)
         case ThinkingBlock() if block.text:
-            yield Thought(entry_id=message.id, text=block.text)
+            yield ReplayedThinking(entry_id=message.id, text=block.text)
         case ImageBlock() | ArtifactBlock():
-            yield Picture(entry_id=message.id, block=block)
+            yield ReplayedMedia(entry_id=message.id, block=block)
         case ToolUseBlock():
-            yield Called(
+            yield ReplayedToolCall(
                 entry_id=message.id,
                 tool_use_id=block.id,
                 name=block.name,
@@ -188,9 +190,9 @@ def _replay_block(message: Message, block: ContentBlock) -> Iterator[Event]:
             return
 
 
-def _replay_result(message: Message, block: ToolResultBlock) -> Iterator[Event]:
+def _replay_result(message: Message, block: ToolResultBlock) -> Iterator[AnyReplayItem]:
     outcome = message.metadata.outcome
-    yield Answered(
+    yield ReplayedToolResult(
         entry_id=message.id,
         tool_use_id=block.tool_use_id,
         name=None if outcome is None else outcome.tool_name,

@@ -20,17 +20,17 @@ from typing import Any, TypeVar
 
 from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from metis.store import schema
-from metis.store.copying import new_file
 from metis.store.database import SESSION_TABLES, Rows, Transaction
+from metis.store.search import SqliteSearch
 from metis.store.sqlite_file import (
     APPLICATION_ID,
     check_file,
     check_version,
+    create_private_file,
     is_busy,
     store_error,
-    told,
+    translate_errors,
 )
-from metis.store.sqlite_search import SqliteSearch
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class SqliteDatabase:
         self._claim: int | None = None
         self._search: SqliteSearch | None = None
         check_file(path, schema.newest(DIALECT))
-        with told(self.name):
+        with translate_errors(self.name):
             self._mark()
             self._writer = self._connect()
         self._transaction = SqliteTransaction(self._writer)
@@ -216,7 +216,7 @@ class SqliteDatabase:
     @contextmanager
     def read(self) -> Generator[SqliteTransaction]:
         """A transaction for reading, at one point in time; for any thread."""
-        with told(self.name):
+        with translate_errors(self.name):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -242,7 +242,7 @@ class SqliteDatabase:
         """Whether an error says that a row is there already, or that one is missing."""
         return isinstance(error.__cause__ or error, sqlite3.IntegrityError)
 
-    def claim(self, *, patiently: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
+    def claim(self, *, wait: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
         """Whether no other store has this file open; nobody else can open it until `share`."""
         try:
             if self._claim is None:
@@ -265,7 +265,7 @@ class SqliteDatabase:
 
     def version(self) -> int:
         """The version of the tables."""
-        with told(self.name):
+        with translate_errors(self.name):
             return self._writer.execute("PRAGMA user_version").fetchone()[0]
 
     def migrate(self) -> int:
@@ -287,7 +287,7 @@ class SqliteDatabase:
         self.write(write)
         return newest
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Move the log into the file once it is long.
 
         Most of it is moved while others go on writing; what they added meanwhile is then little,
@@ -298,7 +298,7 @@ class SqliteDatabase:
         if changes - self._tended < _CHECKPOINT_CHANGES and not is_long:
             return
         self._tended = changes
-        with self._moving, told(self.name):
+        with self._moving, translate_errors(self.name):
             if self._keeper is None:
                 self._keeper = self._connect()
             self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -326,8 +326,8 @@ class SqliteDatabase:
     def backup(self, target: Path) -> None:
         """Copy everything to a file, while others go on."""
         with (
-            new_file(target),
-            told(self.name),
+            create_private_file(target),
+            translate_errors(self.name),
             closing(sqlite3.connect(target)) as copy,
             closing(self._connect()) as source,
         ):
@@ -337,12 +337,12 @@ class SqliteDatabase:
     def erase(self, session_ids: Sequence[str]) -> None:
         """Take sessions away with everything in them, also from the search index."""
         index = self.index()
-        with self._lock, told(self.name):
+        with self._lock, translate_errors(self.name):
             # Keys are not watched meanwhile: SQLite would look through all calls for each message.
             self._writer.execute("PRAGMA foreign_keys = OFF")
             try:
                 self._begin()
-                self._finish(lambda _: index.forget(session_ids, self._erase(session_ids)))
+                self._finish(lambda _: index.remove_sessions(session_ids, self._erase(session_ids)))
             finally:
                 self._data_version = None
                 self._writer.execute("PRAGMA foreign_keys = ON")
@@ -358,7 +358,7 @@ class SqliteDatabase:
     def purge(self) -> None:
         """Write the file anew without what was deleted, and empty the log."""
         index = self.index()
-        with self._moving, self._lock, told(self.name):
+        with self._moving, self._lock, translate_errors(self.name):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()

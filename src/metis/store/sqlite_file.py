@@ -1,8 +1,13 @@
-"""The file of a SQLite store: whose it is, and what the errors of SQLite mean for people."""
+"""The file of a SQLite store.
 
+ownership and version checks, error translation, new files and copies.
+"""
+
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 
 from metis.canonical.errors import (
@@ -15,6 +20,7 @@ from metis.canonical.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
+from metis.store.database import Transaction
 
 APPLICATION_ID = 0x6D657469
 """The number by which a file says that it is ours: `meti`."""
@@ -82,7 +88,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def told(name: str) -> Generator[None]:
+def translate_errors(name: str) -> Generator[None]:
     """Turn the errors of SQLite into ours."""
     try:
         yield
@@ -125,7 +131,53 @@ def _number(header: bytes, offset: int) -> int:
 
 def _has_tables(path: Path) -> bool:
     with (
-        told(str(path)),
+        translate_errors(str(path)),
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection,
     ):
         return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+
+
+_TABLES = (
+    "sessions",
+    "messages",
+    "tool_calls",
+    "journal",
+    "message_parents",
+    "bookmarks",
+    "tool_id_map",
+    "open_messages",
+    "price_versions",
+    "events",
+    "writers",
+)
+_AT_ONCE = 1000
+
+
+def copy_tables(source: Transaction, target: Transaction) -> None:
+    """Copy every row; a column that the target does not know has no place there."""
+    for table in _TABLES:
+        columns = [row[1] for row in target.run(f"PRAGMA table_info({table})")]
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        rows = iter(source.stream(f"SELECT {names} FROM {table}"))  # noqa: S608 - a list of ours
+        while some := list(islice(rows, _AT_ONCE)):
+            target.change_many(f"INSERT INTO {table} ({names}) VALUES ({marks})", some)  # noqa: S608 - a list of ours
+
+
+@contextmanager
+def create_private_file(path: Path) -> Generator[None]:
+    """A file for nobody else's eyes that is not there yet, and after a failure neither."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        raise StoreUnavailableError(
+            f"{path}: it is there already", hint="name a new file"
+        ) from None
+    except OSError as error:
+        text = f"{path}: it cannot be made ({error.strerror})"
+        raise StoreUnavailableError(text, hint="name a folder that may be written") from None
+    try:
+        yield
+    except BaseException:
+        for name in ("", "-wal", "-shm", "-lock", "-journal"):
+            Path(f"{path}{name}").unlink(missing_ok=True)
+        raise

@@ -1,28 +1,34 @@
-"""Store: sessions, their messages and everything else that happened in them.
+"""Store: sessions, their messages and journal entries, and how a store is opened by its URL.
 
-What is awaited here is durable when the answer comes. Reading sees one point in time.
+A write is durable when the awaited call returns. A read sees one point in time.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from metis.canonical.errors import DuplicateSessionError, StoreError, UnknownSessionError
+from metis.canonical.errors import (
+    DuplicateSessionError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownSessionError,
+)
 from metis.canonical.ids import new_session_id, new_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message
-from metis.store import reading, retention, transfer
-from metis.store.appending import Append, prepare
-from metis.store.checking import problems_of
+from metis.store import maintenance, queries, transfer
+from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
-from metis.store.overview import Overview, read_overviews
-from metis.store.recording import Record
+from metis.store.maintenance import Recovery, find_problems
+from metis.store.queries import Overview, read_overviews
 from metis.store.records import (
     EVENT_COLUMNS,
     EventRecord,
@@ -30,14 +36,12 @@ from metis.store.records import (
     SessionRecord,
     ToolCallRecord,
     session_row,
+    to_microseconds,
 )
-from metis.store.recovery import Recovery
-from metis.store.rows import to_micros
-from metis.store.saving import Save
+from metis.store.search import text_of_row
+from metis.store.sqlite import SqliteDatabase
 from metis.store.tables import Tables
-from metis.store.words import words_of_row
-from metis.store.work import Plain, Work
-from metis.store.writer import Writer
+from metis.store.writer import FunctionJob, WriteJob, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
@@ -45,7 +49,7 @@ _READERS = 4
 _write_json = msgspec.json.Encoder(order="sorted").encode
 
 
-MOST_TOUCHED = 10_000
+MAX_TRACKED_SESSIONS = 10_000
 """How many written sessions are remembered, to see at the end whether all their calls are done."""
 
 
@@ -65,7 +69,7 @@ class Store:
         self._has_written = False
         self._is_closed = False
         self._touched: set[str] = set()
-        self.recovered: list[RecoveryEntry] = []
+        self.recoveries: list[RecoveryEntry] = []
         """What was closed at the start because a crash had left it open."""
 
     @property
@@ -75,12 +79,12 @@ class Store:
 
     def start(self, *, recover: bool) -> None:
         """Bring the tables up to date, and close what a crash left open if nobody else is here."""
-        is_alone = self._database.claim(patiently=recover)
+        is_alone = self._database.claim(wait=recover)
         try:
             self._database.migrate()
             if recover and is_alone and self._was_left_open():
-                self.recovered = self._writer.run(
-                    Plain(lambda tables: Recovery(tables, self._now).run())
+                self.recoveries = self._writer.run(
+                    FunctionJob(lambda tables: Recovery(tables, self._now).run())
                 )
         finally:
             self._database.share(was_alone=is_alone)
@@ -107,7 +111,7 @@ class Store:
             self._writer.close()
             if self._has_written and not self._has_open_work():
                 sql = "DELETE FROM writers WHERE id = ?"
-                self._writer.run(Plain(lambda tables: tables.change(sql, (self._id,))))
+                self._writer.run(FunctionJob(lambda tables: tables.change(sql, (self._id,))))
         except StoreError as error:
             # Everything acknowledged is there; whoever opens the store next looks after the rest.
             log.warning("%s was not closed in order: %s", self.name, error)
@@ -115,11 +119,11 @@ class Store:
             self._database.close()
 
     def _touch(self, *session_ids: str) -> None:
-        if len(self._touched) <= MOST_TOUCHED:
+        if len(self._touched) <= MAX_TRACKED_SESSIONS:
             self._touched.update(session_ids)
 
     def _has_open_work(self) -> bool:
-        if len(self._touched) > MOST_TOUCHED:
+        if len(self._touched) > MAX_TRACKED_SESSIONS:
             return True  # too much to look through now; whoever opens the store next does
         calls = "SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' LIMIT 1"
         with self._database.read() as transaction:
@@ -155,7 +159,7 @@ class Store:
             tables.change(transfer.INSERT_SESSION, session_row(record))
             return record
 
-        return await self._write(Plain(write))
+        return await self._write(FunctionJob(write))
 
     async def set_routing_policy(self, session_id: str, policy: Any) -> None:
         """Keep a snapshot of the policy under which models are picked from now on."""
@@ -166,15 +170,15 @@ class Store:
             if tables.change(sql, (text, session_id)) != 1:
                 raise UnknownSessionError(session_id)
 
-        await self._write(Plain(write))
+        await self._write(FunctionJob(write))
 
     async def session(self, session_id: str) -> SessionRecord:
         """A session by its id."""
-        return await self._read(lambda t: reading.read_session(t, session_id))
+        return await self._read(lambda t: queries.read_session(t, session_id))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
         """The sessions that changed last, newest first."""
-        return await self._read(lambda t: reading.read_sessions(t, limit))
+        return await self._read(lambda t: queries.read_sessions(t, limit))
 
     async def overviews(
         self, limit: int = 100, *, workspace_path: str | None = None
@@ -194,7 +198,7 @@ class Store:
             InvalidMessageError: the message breaks rules, or does not fit to the session.
             UnknownSessionError: there is no such session.
         """
-        work = Append((prepare(message),), renew_ids=renew_ids)
+        work = AppendJob((prepare_message(message),), renew_ids=renew_ids)
         if not self._has_written:
             await self._sign()
         if message.session_id not in self._touched:
@@ -205,30 +209,30 @@ class Store:
         self, messages: Iterable[Message], *, renew_ids: bool = False
     ) -> list[MessageEntry]:
         """Put several messages at the ends of their sessions, all or none."""
-        work = Append([prepare(message) for message in messages], renew_ids=renew_ids)
+        work = AppendJob([prepare_message(message) for message in messages], renew_ids=renew_ids)
         return await self._write(work)
 
     async def save(self, message: Message) -> Message:
         """Write a message that is in the store again: with its end, or in a newer form."""
-        return await self._write(Save(prepare(message)))
+        return await self._write(SaveJob(prepare_message(message)))
 
     async def record(self, entry: AnyEntry) -> AnyEntry:
         """Put an entry that is no message at the end of its session."""
-        return await self._write(Record(entry))
+        return await self._write(RecordJob(entry))
 
     async def message(self, session_id: str, message_id: str) -> Message:
         """One message of a session."""
-        return await self._read(lambda t: reading.read_message(t, session_id, message_id))
+        return await self._read(lambda t: queries.read_message(t, session_id, message_id))
 
     async def messages(self, session_id: str, *, newest: int | None = None) -> list[Message]:
         """The messages of a session in order; all, or only the newest."""
-        return await self._read(lambda t: reading.read_messages(t, session_id, newest))
+        return await self._read(lambda t: queries.read_messages(t, session_id, newest))
 
     async def history(
         self, session_id: str, *, newest: int | None = None, after: int = 0
     ) -> list[AnyEntry]:
         """Everything that happened in a session, in order; all, the newest, or what is new."""
-        return await self._read(lambda t: reading.read_history(t, session_id, newest, after))
+        return await self._read(lambda t: queries.read_history(t, session_id, newest, after))
 
     # Calls, ids, bookmarks
 
@@ -236,7 +240,7 @@ class Store:
         self, session_id: str, *, status: str | None = None
     ) -> list[ToolCallRecord]:
         """The calls of a session; `pending` are those that nobody answered."""
-        return await self._read(lambda t: reading.read_calls(t, session_id, status))
+        return await self._read(lambda t: queries.read_tool_calls(t, session_id, status))
 
     async def provider_ids(self, session_id: str, provider: str) -> dict[str, str]:
         """The ids that a provider gave to the calls of a session, by ours."""
@@ -265,7 +269,7 @@ class Store:
 
     async def fork(self, session_id: str, *, at: str | None = None) -> SessionRecord:
         """A new session that starts as a copy, up to a message or to the end, under new ids."""
-        copy = await self._read(lambda t: transfer.fork(t, session_id, at, self._now()))
+        copy = await self._read(lambda t: transfer.fork_transcript(t, session_id, at, self._now()))
         return await self._import(copy)
 
     async def export(self, session_id: str) -> list[bytes]:
@@ -280,10 +284,10 @@ class Store:
             DuplicateSessionError: it is there already, and `new_ids` was not asked for.
         """
         transcript = await self._in_thread(lambda: transfer.read_transcript(lines))
-        return await self._import(transfer.renamed(transcript) if new_ids else transcript)
+        return await self._import(transfer.with_new_ids(transcript) if new_ids else transcript)
 
     async def _import(self, transcript: transfer.Transcript) -> SessionRecord:
-        work = await self._in_thread(lambda: transfer.Import(transcript))
+        work = await self._in_thread(lambda: transfer.ImportJob(transcript))
         self._touch(transcript.session.id)
         return await self._write(work)
 
@@ -298,22 +302,26 @@ class Store:
         """Give back the room of what was deleted, so that none of it is left on the disk."""
         await self._in_thread(self._database.purge)
 
-    async def sweep(self, policy: retention.Policy, *, is_dry_run: bool = True) -> retention.Sweep:
+    async def sweep(
+        self, policy: maintenance.Policy, *, is_dry_run: bool = True
+    ) -> maintenance.Sweep:
         """Let go of what a policy no longer keeps; a dry run only says what that would be."""
 
-        def plan(transaction: Transaction) -> retention.Sweep:
-            leaving = retention.old_sessions(transaction, policy)
-            return retention.Sweep(
+        def plan(transaction: Transaction) -> maintenance.Sweep:
+            leaving = maintenance.expired_sessions(transaction, policy)
+            return maintenance.Sweep(
                 sessions=leaving,
-                evictions=retention.raw_parts(transaction, policy, leaving),
-                event_count=retention.event_count(transaction, policy),
+                evictions=maintenance.evictable_raw_parts(transaction, policy, leaving),
+                event_count=maintenance.expired_event_count(transaction, policy),
                 is_dry_run=is_dry_run,
             )
 
         found = await self._read(plan)
         if not is_dry_run:
             await self._in_thread(lambda: self._database.erase(found.sessions))
-            await self._write(Plain(lambda tables: retention.let_go(tables, policy, found)))
+            await self._write(
+                FunctionJob(lambda tables: maintenance.delete_expired(tables, policy, found))
+            )
         return found
 
     # Upkeep
@@ -329,7 +337,7 @@ class Store:
     async def check(self) -> list[str]:
         """What is wrong with the store: the database, the messages, the calls; empty if nothing."""
         found = await self._in_thread(self._database.check)
-        return found or await self._read(problems_of)
+        return found or await self._read(find_problems)
 
     async def search(
         self, words: str, *, session_id: str | None = None, limit: int = 20
@@ -340,7 +348,7 @@ class Store:
 
         def find() -> list[Match]:
             index = self._database.index()
-            index.catch_up(words_of_row)
+            index.catch_up(text_of_row)
             rows = index.find(words, session_id, limit)
             return [Match(session_id=row[0], message_id=row[1], snippet=row[2]) for row in rows]
 
@@ -352,20 +360,20 @@ class Store:
         def rebuild() -> int:
             index = self._database.index()
             index.clear()
-            return index.catch_up(words_of_row)
+            return index.catch_up(text_of_row)
 
         return await self._in_thread(rebuild)
 
     # Prices and events
 
-    async def keep_prices(self, pricing_version: str, table: Any) -> None:
+    async def save_prices(self, pricing_version: str, table: Any) -> None:
         """Keep a price table under its version, so that old costs can be traced."""
         sql = (
             "INSERT INTO price_versions (pricing_version, table_json, created_at) "
             "VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         )
-        values = (pricing_version, _write_json(table).decode(), to_micros(self._now()))
-        await self._write(Plain(lambda tables: tables.change(sql, values)))
+        values = (pricing_version, _write_json(table).decode(), to_microseconds(self._now()))
+        await self._write(FunctionJob(lambda tables: tables.change(sql, values)))
 
     async def prices(self) -> Mapping[str, Any]:
         """Every price table that was kept, by version."""
@@ -377,7 +385,7 @@ class Store:
         """Keep facts of the trace."""
         sql = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - no input
         rows = [msgspec.structs.astuple(event) for event in events]
-        await self._write(Plain(lambda tables: tables.change_many(sql, rows)))
+        await self._write(FunctionJob(lambda tables: tables.change_many(sql, rows)))
 
     async def events(self, session_id: str, *, after: str = "") -> list[EventRecord]:
         """The facts of a session in order, behind an event or from the first."""
@@ -388,7 +396,7 @@ class Store:
 
     # How it is done
 
-    async def _write(self, work: Work) -> Any:
+    async def _write(self, work: WriteJob) -> Any:
         if not self._has_written:
             await self._sign()
         self._touch(*work.session_ids)
@@ -397,8 +405,8 @@ class Store:
     async def _sign(self) -> None:
         """Leave our name, so that the next one knows if we die."""
         sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        values = (self._id, to_micros(self._now()))
-        work = Plain(lambda tables: tables.change(sql, values))
+        values = (self._id, to_microseconds(self._now()))
+        work = FunctionJob(lambda tables: tables.change(sql, values))
         await self._writer.submit(work)
         self._has_written = True
 
@@ -413,3 +421,70 @@ class Store:
         if self._is_closed:
             raise StoreError("the store was closed")
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+
+Durability = Literal["process", "power"]
+"""What an acknowledged append survives: the death of the process, or the loss of power."""
+
+WAIT_S = 30.0
+"""How long we wait for somebody else who is writing."""
+
+
+def open_store(
+    url: str | None = None,
+    *,
+    durability: Durability = "process",
+    wait_s: float = WAIT_S,
+    recover: bool = True,
+    now: Callable[[], datetime] = _now,
+) -> Store:
+    """Open a store, make it if it is not there, and close what a crash left open in it.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://…`; `metis.db` under `$METIS_HOME` if none is given.
+        durability: what an acknowledged append survives.
+        wait_s: how long to wait for somebody else who is writing.
+        recover: whether to close what a crash left open.
+        now: the clock.
+
+    Raises:
+        StoreError: it cannot be opened; each kind of reason has a class, and a hint what to do.
+    """
+    database = open_database(url or default_url(os.environ), durability=durability, wait_s=wait_s)
+    try:
+        store = Store(database, now=now)
+        store.start(recover=recover)
+    except BaseException:
+        database.close()
+        raise
+    return store
+
+
+def open_database(url: str, *, durability: Durability, wait_s: float) -> Database:
+    """The database at an address."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        return SqliteDatabase(sqlite_path(url), durability=durability, wait_s=wait_s)
+    if scheme in ("postgresql", "postgres"):
+        from metis.store.postgres import PostgresDatabase  # noqa: PLC0415 - an optional driver
+
+        return PostgresDatabase(url, durability=durability, wait_s=wait_s)
+    hint = "sqlite:///path/to/file.db or postgresql://host/name"
+    raise StoreUnavailableError(f"{scheme or url!r} is no kind of store", hint=hint)
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of a SQLite address: three slashes before a relative path, four before `/`."""
+    path = unquote(urlsplit(url).path)[1:]
+    if not path.strip("/") or urlsplit(url).netloc:
+        raise StoreUnavailableError(f"{url!r} names no file", hint="sqlite:///path/to/file.db")
+    return Path(path)
+
+
+def default_url(environment: Mapping[str, str]) -> str:
+    """The store of this user: `metis.db` under `$METIS_HOME`."""
+    home = environment.get("METIS_HOME")
+    if not home:
+        data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        home = str(Path(data) / "metis")
+    return f"sqlite:///{Path(home) / 'metis.db'}"

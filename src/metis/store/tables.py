@@ -10,9 +10,9 @@ from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
 
 _HEADS_KEPT = 10_000
-TOUCH_US = 1_000_000
+TOUCH_INTERVAL_US = 1_000_000
 """How old the time of a session's last change gets before it is written again."""
-NEVER = -(1 << 62)
+BEFORE_ANY_TIME = -(1 << 62)
 """The latest time of a session without messages."""
 
 # Columns are named, so that a newer version may have added others.
@@ -20,7 +20,7 @@ _MESSAGES = (
     "INSERT INTO messages (id, session_id, role, content_json, metadata_json, created_at, "
     "schema_version) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-JOURNAL = (
+INSERT_JOURNAL = (
     "INSERT INTO journal (session_id, seq, message_id, entry_json, latest_at) "
     "VALUES (?, ?, ?, ?, ?)"
 )
@@ -48,7 +48,7 @@ _TOUCH = "UPDATE sessions SET updated_at = ? WHERE id = ? AND updated_at < ?"
 _HEADS = f"""
 SELECT s.id, s.updated_at, j.seq,
   (SELECT count(*) FROM messages WHERE session_id = s.id
-   AND created_at > coalesce(j.latest_at, {NEVER})),
+   AND created_at > coalesce(j.latest_at, {BEFORE_ANY_TIME})),
   (SELECT max(created_at) FROM messages WHERE session_id = s.id),
   (SELECT id FROM messages WHERE session_id = s.id ORDER BY created_at DESC LIMIT 1),
   (SELECT message_id FROM journal WHERE session_id = s.id AND message_id IS NOT NULL
@@ -59,27 +59,27 @@ FROM sessions s LEFT JOIN journal j ON j.session_id = s.id
 WHERE s.id IN """  # noqa: S608 - no input
 
 
-class Head(Struct, gc=False):
+class SessionHead(Struct, gc=False):
     """Where a session ends: what the next entry needs to know."""
 
     seq: int
     newest_id: str
     latest_at: int
     """The latest time of its messages."""
-    placed: int
+    last_journaled_seq: int
     """The last number that is written down; those behind it are counted."""
     touched_us: int
     bookmarks: dict[str, str]
     """The message of each bookmark."""
 
 
-class NamesSessions(Protocol):
+class WritesSessions(Protocol):
     """Something that will be written to sessions."""
 
     session_ids: Sequence[str]
 
 
-class UnansweredError(Exception):
+class UnmatchedResultError(Exception):
     """A result found no call that waits for it; the one who wrote it says what is wrong."""
 
 
@@ -88,13 +88,13 @@ class Tables:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.heads: dict[str, Head] = {}
+        self.heads: dict[str, SessionHead] = {}
         """The ends of the sessions that were written to."""
         self.now_us = 0
         self._transaction: Transaction
         self.messages: list[Sequence[Any]] = []
         self.journal: list[Sequence[Any]] = []
-        self.opened: list[Sequence[Any]] = []
+        self.open_messages: list[Sequence[Any]] = []
         self.calls: list[Sequence[Any]] = []
         self.results: list[Sequence[Any]] = []
         self.ids: list[Sequence[Any]] = []
@@ -103,15 +103,15 @@ class Tables:
         self._touched: dict[str, int] = {}
         self._in_order = (
             (_MESSAGES, self.messages),
-            (JOURNAL, self.journal),
-            (_OPEN, self.opened),
+            (INSERT_JOURNAL, self.journal),
+            (_OPEN, self.open_messages),
             (_CALLS, self.calls),
             (_IDS, self.ids),
             (_PARENTS, self.parents),
             (_BOOKMARKS, self.bookmarks),
         )
 
-    def begin(self, transaction: Transaction, jobs: Sequence[NamesSessions]) -> None:
+    def begin(self, transaction: Transaction, jobs: Sequence[WritesSessions]) -> None:
         """Start with an empty sheet, and with the heads of the sessions that are written to."""
         self._transaction = transaction
         self.now_us = time.time_ns() // 1000
@@ -122,7 +122,7 @@ class Tables:
         if missing:
             self._load(sorted(set(missing)))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop everything, after the transaction failed."""
         self.heads.clear()
         self._touched.clear()
@@ -130,7 +130,7 @@ class Tables:
         for _, rows in self._in_order:
             rows.clear()
 
-    def head(self, session_id: str) -> Head:
+    def head(self, session_id: str) -> SessionHead:
         """The end of a session."""
         head = self.heads.get(session_id)
         if head is None:
@@ -146,12 +146,12 @@ class Tables:
         marks = f"({', '.join('?' * len(session_ids))})"
         for found in self._transaction.run(_HEADS + marks, session_ids):
             session_id, updated_at, placed, behind, latest_at, latest_id, placed_id = found[:7]
-            self.heads[session_id] = Head(
+            self.heads[session_id] = SessionHead(
                 seq=(placed or 0) + behind,
                 # The newest has the latest time, unless its place is written down.
                 newest_id=max(latest_id or "", placed_id or ""),
-                latest_at=NEVER if latest_at is None else latest_at,
-                placed=placed or 0,
+                latest_at=BEFORE_ANY_TIME if latest_at is None else latest_at,
+                last_journaled_seq=placed or 0,
                 touched_us=updated_at,
                 bookmarks=self._named(session_id) if found[7] else {},
             )
@@ -160,13 +160,13 @@ class Tables:
         sql = "SELECT name, message_id FROM bookmarks WHERE session_id = ?"
         return {row[0]: row[1] for row in self._transaction.run(sql, (session_id,))}
 
-    def drop_head(self, session_id: str) -> None:
+    def forget_head(self, session_id: str) -> None:
         """Forget the end of a session that is gone."""
         self.heads.pop(session_id, None)
 
-    def touch(self, session_id: str, head: Head) -> None:
+    def touch(self, session_id: str, head: SessionHead) -> None:
         """Note when a session changed last; to the second, so that not every append writes it."""
-        if self.now_us - head.touched_us >= TOUCH_US:
+        if self.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             head.touched_us = self._touched[session_id] = self.now_us
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
@@ -198,7 +198,7 @@ class Tables:
                 rows.clear()
         if self.results:
             if change_many(_RESULTS, self.results) != len(self.results):
-                raise UnansweredError
+                raise UnmatchedResultError
             self.results.clear()
         if self._touched:
             change_many(_TOUCH, [(at, each, at) for each, at in self._touched.items()])

@@ -1,40 +1,123 @@
-"""Transfer: a session as JSON lines and back, and as the start of another session.
+"""Transfer: a session as JSON lines and back, under the same or new ids.
 
-The first line is the session, each other line one entry, in order. Nothing else is needed: calls,
-id map, parents and bookmarks follow from the entries, and are made again as they are read.
+And as the start of a fork.
+
+The first line is the session, each other line one entry, in order. Tool calls, id map, parents and
+bookmarks follow from the entries and are rebuilt when they are read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import (
     DecodeError,
     DuplicateSessionError,
     MetisError,
     UnknownMessageError,
 )
-from metis.canonical.ids import new_session_id, new_ulid
+from metis.canonical.ids import new_session_id, new_ulid, new_ulids
+from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.canonical.rules import as_failed
-from metis.store.appending import Append, prepare
+from metis.store.append import AppendJob, RecordJob, prepare_message
 from metis.store.database import Transaction
 from metis.store.entries import (
     AnyEntry,
     ForkEntry,
     MessageEntry,
+    UnknownEntry,
     decode_entry,
     encode_entry,
+    place_entry,
 )
-from metis.store.reading import read_history, read_session
-from metis.store.recording import Record
+from metis.store.queries import read_history, read_session
 from metis.store.records import SESSION_COLUMNS, SessionRecord, session_row
-from metis.store.renaming import renaming_for
 from metis.store.tables import Tables
-from metis.store.work import Work
+from metis.store.writer import WriteJob
+from metis.wire.original_form import with_tool_ids
+
+_NAMING = ("message_id", "first_kept_id", "head_id", "to_id")
+
+
+class IdMapping(Struct, frozen=True):
+    """New ids for old ones."""
+
+    session_id: str
+    message_ids: Mapping[str, str]
+    tool_use_ids: Mapping[str, str]
+    entry_ids: Mapping[str, str]
+
+    def map_entry(self, entry: AnyEntry, seq: int) -> AnyEntry:
+        """The same entry under its new ids."""
+        if isinstance(entry, UnknownEntry):
+            return place_entry(entry, session_id=self.session_id, seq=seq)
+        fields: dict[str, Any] = {"id": self.entry_ids[entry.id], "session_id": self.session_id}
+        if isinstance(entry, MessageEntry):
+            return replace(entry, **fields, seq=seq, message=self.map_message(entry.message))
+        for name in _NAMING:
+            old = getattr(entry, name, None)
+            if old is not None:
+                fields[name] = self.message_ids.get(old, old)
+        return replace(entry, **fields, seq=seq)
+
+    def map_message(self, message: Message) -> Message:
+        """The same message under its new ids."""
+        metadata = message.metadata
+        parent, parents = metadata.parent_tool_use_id, metadata.parents
+        if parent is not None or parents:
+            metadata = replace(
+                metadata,
+                parent_tool_use_id=self.tool_use_ids.get(parent, parent) if parent else parent,
+                parents=tuple(self.message_ids.get(each, each) for each in parents),
+            )
+        renamed = replace(
+            message,
+            id=self.message_ids[message.id],
+            session_id=self.session_id,
+            content=tuple(self._block(block) for block in message.content),
+            metadata=metadata,
+        )
+        return with_tool_ids(renamed, self.tool_use_ids)
+
+    def _block(self, block: ContentBlock) -> ContentBlock:
+        if isinstance(block, ToolUseBlock):
+            return replace(block, id=self.tool_use_ids.get(block.id, block.id))
+        if isinstance(block, ToolResultBlock):
+            return replace(
+                block, tool_use_id=self.tool_use_ids.get(block.tool_use_id, block.tool_use_id)
+            )
+        return block
+
+
+def new_id_mapping(entries: Sequence[AnyEntry], session_id: str) -> IdMapping:
+    """Fresh ids for everything in a list of entries, in the same order."""
+    fresh = dict(zip((entry.id for entry in entries), new_ulids(len(entries)), strict=True))
+    messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
+    calls = list(dict.fromkeys(_calls(messages)))
+    return IdMapping(
+        session_id=session_id,
+        message_ids={message.id: fresh[message.id] for message in messages},
+        tool_use_ids={
+            old: f"tu_{new}" for old, new in zip(calls, new_ulids(len(calls)), strict=True)
+        },
+        entry_ids=fresh,
+    )
+
+
+def _calls(messages: Iterable[Message]) -> Iterable[str]:
+    for message in messages:
+        for block in message.content:
+            if isinstance(block, ToolUseBlock):
+                yield block.id
+            elif isinstance(block, ToolResultBlock):
+                yield block.tool_use_id
+
 
 FORMAT = 1
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - no input
@@ -94,20 +177,20 @@ def _opening(line: bytes) -> SessionRecord:
     return opening.session
 
 
-def renamed(transcript: Transcript) -> Transcript:
+def with_new_ids(transcript: Transcript) -> Transcript:
     """The same under new ids."""
     session_id = new_session_id()
-    names = renaming_for(transcript.entries, session_id)
-    entries = [names.entry(entry, n) for n, entry in enumerate(transcript.entries, 1)]
+    names = new_id_mapping(transcript.entries, session_id)
+    entries = [names.map_entry(entry, n) for n, entry in enumerate(transcript.entries, 1)]
     return Transcript(replace(transcript.session, id=session_id), tuple(entries))
 
 
-class Import(Work):
+class ImportJob(WriteJob):
     """A whole session to be written in one transaction."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
-        self._works: list[Append | Record] = []
+        self._works: list[AppendJob | RecordJob] = []
         for place, entry in enumerate(transcript.entries):
             self._works.append(_work(entry, place, transcript.session.id))
 
@@ -124,32 +207,32 @@ class Import(Work):
         sql = "UPDATE sessions SET active_model = ?, updated_at = ? WHERE id = ?"
         row = session_row(session)
         tables.change(sql, (row[2], row[6], session.id))
-        tables.drop_head(session.id)
+        tables.forget_head(session.id)
         return session
 
     def explain(self, transaction: Transaction) -> MetisError | None:
         """Which message did not fit to what is there, and how."""
-        works = (work.explain(transaction) for work in self._works if isinstance(work, Append))
+        works = (work.explain(transaction) for work in self._works if isinstance(work, AppendJob))
         return next((found for found in works if found is not None), None)
 
 
-def _work(entry: AnyEntry, place: int, session_id: str) -> Append | Record:
+def _work(entry: AnyEntry, place: int, session_id: str) -> AppendJob | RecordJob:
     if entry.session_id != session_id:
         path = f"line {place + 2}: $.session_id"
         raise DecodeError(f"it is of session {entry.session_id!r}, not {session_id!r}", path=path)
     if isinstance(entry, MessageEntry):
-        return Append([prepare(entry.message)])
-    return Record(entry)
+        return AppendJob([prepare_message(entry.message)])
+    return RecordJob(entry)
 
 
-def fork(
+def fork_transcript(
     transaction: Transaction, session_id: str, message_id: str | None, now: datetime
 ) -> Transcript:
     """A new session that starts as a copy of another, up to a message or to its end."""
     source = read_session(transaction, session_id)
     entries = _until(read_history(transaction, session_id), session_id, message_id)
     new_id = new_session_id()
-    names = renaming_for(entries, new_id)
+    names = new_id_mapping(entries, new_id)
     record = ForkEntry(
         id=new_ulid(),
         session_id=new_id,
@@ -157,10 +240,10 @@ def fork(
         seq=1,
         source_session_id=session_id,
         source_message_id=_last_message(entries),
-        message_ids=dict(names.messages),
-        tool_use_ids=dict(names.calls),
+        message_ids=dict(names.message_ids),
+        tool_use_ids=dict(names.tool_use_ids),
     )
-    copies = [_ended(names.entry(entry, n)) for n, entry in enumerate(entries, 2)]
+    copies = [_ended(names.map_entry(entry, n)) for n, entry in enumerate(entries, 2)]
     session = replace(source, id=new_id, created_at=now, updated_at=now)
     return Transcript(session, (record, *copies))
 

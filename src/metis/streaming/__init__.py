@@ -1,8 +1,8 @@
 """Streams: events of an answer as it comes, what they add up to, and the frames that carry them."""
 
-from metis.streaming.accumulate import Accumulator
-from metis.streaming.arguments import read_arguments
-from metis.streaming.event_stream import EventFrame, EventStreamParser
+from metis.streaming.accumulator import Accumulator
+from metis.streaming.arguments import parse_arguments
+from metis.streaming.aws_event_stream import EventFrame, EventStreamParser
 from metis.streaming.events import (
     BlockAdded,
     MessageComplete,
@@ -16,20 +16,24 @@ from metis.streaming.events import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.streaming.json_array import JsonArrayParser
-from metis.streaming.ndjson import NdjsonParser
-from metis.streaming.sse import Frame, SseParser, write_frame
+from metis.streaming.text_frames import (
+    JsonArrayParser,
+    NdjsonParser,
+    SseFrame,
+    SseParser,
+    encode_sse,
+)
 
 __all__ = [
     "Accumulator",
     "BlockAdded",
     "EventFrame",
     "EventStreamParser",
-    "Frame",
     "JsonArrayParser",
     "MessageComplete",
     "MessageStart",
     "NdjsonParser",
+    "SseFrame",
     "SseParser",
     "StreamError",
     "StreamEvent",
@@ -39,6 +43,6 @@ __all__ = [
     "ToolUseInputDelta",
     "ToolUseStart",
     "UsageUpdate",
-    "read_arguments",
-    "write_frame",
+    "encode_sse",
+    "parse_arguments",
 ]

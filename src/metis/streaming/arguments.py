@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import InvalidInput, ToolUseBlock
 from metis.canonical.message import Message
-from metis.canonical.tool_schema import describe
+from metis.canonical.schema.subset import describe
 
 _read_any = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder(order="deterministic").encode
@@ -21,12 +21,12 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
-def with_invalid_calls(message: Message, arguments: Iterable[Sequence[str]]) -> Message:
+def mark_invalid_calls(message: Message, arguments: Iterable[Sequence[str]]) -> Message:
     """The message with every call whose arguments were no JSON object marked as such (T32).
 
     `arguments` are the pieces that came for each of its blocks.
     """
-    faults = [read_arguments("".join(pieces))[1] for pieces in arguments]
+    faults = [parse_arguments("".join(pieces))[1] for pieces in arguments]
     if not any(faults):
         return message
     content = tuple(
@@ -43,7 +43,7 @@ def _no_constant(name: str) -> Any:
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
+def parse_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     """The input of a call from the raw text of its arguments.
 
     No text at all is an empty input (T34), and so is an empty object that the real one was glued to
@@ -55,7 +55,7 @@ def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if not text.strip():
             return {}, None
-        meant = [each for each in split_arguments(text) if each]
+        meant = [each for each in split_joined_objects(text) if each]
         if len(meant) == 1:
             return meant[0], None
         return {}, InvalidInput(raw=text, error=f"not JSON: {error}")
@@ -64,19 +64,19 @@ def read_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
     return {}, InvalidInput(raw=text, error=f"not an object but {describe(value)}")
 
 
-def read_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | None, bool]:
+def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | None, bool]:
     """The same, and whether the text is just what we would write for that input."""
     try:
         data = text.encode()
         value = _read_any(data)
     except (ValueError, RecursionError):
-        return *read_arguments(text), False
+        return *parse_arguments(text), False
     if type(value) is not dict:
-        return *read_arguments(text), False
+        return *parse_arguments(text), False
     return cast("dict[str, Any]", value), None, _write(value) == data
 
 
-def split_arguments(text: str) -> list[dict[str, Any]]:
+def split_joined_objects(text: str) -> list[dict[str, Any]]:
     """The objects that were glued into one text; none if it is not made of several (T35)."""
     found: list[dict[str, Any]] = []
     rest = text.strip()

@@ -6,12 +6,28 @@ content block never decreases. Deltas are for screens and for translation; what 
 the message that `message_complete` carries.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from metis.canonical.blocks import ContentBlock, InvalidInput
+from metis.canonical.blocks import (
+    ContentBlock,
+    InvalidInput,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
 from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason, Usage
 
@@ -129,3 +145,43 @@ StreamEvent = (
     | MessageComplete
     | StreamError
 )
+
+
+_CLASSES = {
+    kind.__name__: kind
+    for kind in (
+        AuthenticationError,
+        ContextOverflowError,
+        InvalidRequestError,
+        NetworkError,
+        OtherProviderError,
+        RateLimitError,
+        ServerError,
+    )
+}
+
+
+def provider_error(end: StreamError, provider: str) -> ProviderError:
+    """The error with which a stream of a provider has ended."""
+    kind = _CLASSES.get(end.error_class, OtherProviderError)
+    return kind(end.text, provider=provider, status=end.status)
+
+
+def events_of_message(message: Message) -> Iterator[StreamEvent]:
+    """The events of an answer that did not come as a stream."""
+    own, metadata = message.id, message.metadata
+    yield MessageStart(own, metadata.model, metadata.response_id)
+    for index, block in enumerate(message.content):
+        match block:
+            case TextBlock():
+                yield TextDelta(own, index, block.text)
+            case ThinkingBlock():
+                yield ThinkingDelta(own, index, block.text, block.signature)
+            case ToolUseBlock():
+                yield ToolUseStart(own, index, block.id, block.name)
+                yield ToolUseEnd(own, index, block.id, block.input, block.invalid)
+            case _:
+                yield BlockAdded(own, index, block)
+    if metadata.usage is not None:
+        yield UsageUpdate(own, metadata.usage)
+    yield MessageComplete(own, metadata.stop_reason or StopReason.UNKNOWN, message)

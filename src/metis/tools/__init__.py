@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metis.tools.confirmation import Answer, Ask, Confirmation, Question, Rule, Verdict
-    from metis.tools.dispatch import Dispatcher, Watcher
+    from metis.tools.dispatch import Dispatcher, Watcher, error_class
     from metis.tools.media import embed
     from metis.tools.registry import Factory, Registry
-    from metis.tools.result import error_class
     from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
     from metis.tools.walk import WorkspaceError
     from metis.tools.workspace import Workspace
@@ -37,10 +36,9 @@ __all__ = [
 
 _HOMES = {
     "confirmation": ("Answer", "Ask", "Confirmation", "Question", "Rule", "Verdict"),
-    "dispatch": ("Dispatcher", "Watcher"),
+    "dispatch": ("Dispatcher", "Watcher", "error_class"),
     "media": ("embed",),
     "registry": ("Factory", "Registry"),
-    "result": ("error_class",),
     "tool": ("ErrorClass", "Tool", "ToolContext", "ToolFailedError", "ToolOutput"),
     "walk": ("WorkspaceError",),
     "workspace": ("Workspace",),

@@ -33,7 +33,7 @@ class Answer(Struct, frozen=True):
     """An answer; the words of a denial are given to the model."""
 
     verdict: Verdict
-    words: str = ""
+    reason: str = ""
 
 
 class Question(Struct, frozen=True):
@@ -139,5 +139,5 @@ class Confirmation:
 
 def _denied(name: str, answer: Answer) -> ToolFailedError:
     text = f"The user did not allow {name}."
-    words = f"{text} The user says: {answer.words}" if answer.words else text
+    words = f"{text} The user says: {answer.reason}" if answer.reason else text
     return ToolFailedError(words, ErrorClass.USER_DENIED)

@@ -1,19 +1,53 @@
 """Process groups: a command with everything that it starts, and its output within bounds.
 
-A command leads a group of its own. When it ends, or is made to, the whole group is killed before
+A command leads a process group of its own. When it ends, or is made to, the group is killed before
 the system may give its number to others.
 """
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
+
+_SECRET_WORDS = frozenset(
+    {
+        *("KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PAT"),
+        *("PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "PW", "CREDENTIAL", "CREDENTIALS"),
+    }
+)
+_HARMLESS = frozenset({"PWD", "OLDPWD"})
+_RUN_TOGETHER = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+_LOGIN_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s@]+@", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like a secret, by its name or by a login inside of its value."""
+    upper = name.upper()
+    if upper in _HARMLESS:
+        return False
+    words = re.split(r"[^A-Z0-9]+", upper)
+    if not _SECRET_WORDS.isdisjoint(words) or _RUN_TOGETHER.search(upper):
+        return True
+    return _LOGIN_IN_URL.search(value) is not None
+
+
+def without_secrets(
+    environment: Mapping[str, str] = os.environ, allowed: Collection[str] = ()
+) -> dict[str, str]:
+    """The variables that a command gets: those that are allowed, and those that are no secret."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in allowed or not is_secret(name, value)
+    }
+
 
 GRACE_S = 5.0
 """How long a group has to end by itself after SIGTERM, before SIGKILL."""
@@ -23,7 +57,7 @@ _PIECE = 65_536
 _NOTHING: Sequence[int] = ()
 
 
-class Output:
+class BoundedOutput:
     """The beginning and the end of what a command wrote; what lies between is only counted."""
 
     def __init__(self, head_bytes: int, tail_bytes: int) -> None:
@@ -53,15 +87,15 @@ class Output:
         return f"{head}\n[{left_out} bytes left out]\n{end}"
 
 
-class Ended(Struct, frozen=True):
+class ProcessEnd(Struct, frozen=True):
     """How a command ended: its exit code, or minus the number of the signal that killed it."""
 
     code: int
     is_stopped: bool = False
-    is_late: bool = False
+    is_timed_out: bool = False
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class ProcessCommand(Struct, frozen=True, kw_only=True):
     """What to run, and where."""
 
     argv: Sequence[str]
@@ -72,12 +106,12 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 async def run(
-    command: Command,
-    output: Output,
+    command: ProcessCommand,
+    output: BoundedOutput,
     stop: asyncio.Event,
     timeout_s: float,
     grace_s: float = GRACE_S,
-) -> Ended:
+) -> ProcessEnd:
     """Run a command to its end, or end it when it is late or `stop` is set."""
     group = _Group(command, output)
     stopped = asyncio.create_task(stop.wait())
@@ -94,7 +128,7 @@ async def run(
         await asyncio.wait({group.exited})
         # Somebody who left the group may hold the pipe open for as long as he likes.
         await asyncio.wait({group.drained}, timeout=_DRAIN_S)
-        return Ended(group.reap(), is_stopped, is_late)
+        return ProcessEnd(group.reap(), is_stopped, is_late)
     finally:
         stopped.cancel()
         group.close()
@@ -103,7 +137,7 @@ async def run(
 class _Group:
     """A running command and its pipe."""
 
-    def __init__(self, command: Command, output: Output) -> None:
+    def __init__(self, command: ProcessCommand, output: BoundedOutput) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
         self._process = subprocess.Popen(  # noqa: S603 - running commands is what this is for

@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from metis.canonical.errors import DuplicateToolError, ToolError, UnknownToolError
-from metis.canonical.problem import Problem
+from metis.canonical.errors import DuplicateToolError, Problem, ToolError, UnknownToolError
 from metis.canonical.tools import ToolDefinition, ToolSet
 from metis.tools.tool import Tool
 
@@ -15,7 +14,7 @@ Factory = Callable[[], Tool]
 """Makes a fresh tool for one call."""
 
 
-class Entry(Struct, frozen=True):
+class RegisteredTool(Struct, frozen=True):
     """A registered tool: its definition, and how to make one."""
 
     definition: ToolDefinition
@@ -31,7 +30,7 @@ class Registry:
     """Tools by name."""
 
     def __init__(self, *factories: Factory) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, RegisteredTool] = {}
         self._tools: ToolSet | None = None
         for factory in factories:
             self.register(factory)
@@ -43,7 +42,7 @@ class Registry:
             raise ToolError(f"a tool needs a ToolDefinition, got {type(definition).__name__}")
         if definition.name in self._entries:
             raise DuplicateToolError(definition.name)
-        self._entries[definition.name] = Entry(definition, factory, ToolSet([definition]))
+        self._entries[definition.name] = RegisteredTool(definition, factory, ToolSet([definition]))
         self._tools = None
         return definition
 
@@ -60,11 +59,11 @@ class Registry:
             self._tools = ToolSet(entry.definition for entry in self._entries.values())
         return self._tools
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> RegisteredTool | None:
         """The tool of that name, if there is one."""
         return self._entries.get(name)
 
-    def near(self, name: str) -> list[str]:
+    def similar_names(self, name: str) -> list[str]:
         """Names that somebody who wrote this one may have meant."""
         return difflib.get_close_matches(name, self._entries, n=3)
 

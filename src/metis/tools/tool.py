@@ -1,11 +1,12 @@
-"""Tool: what can be called, what it is told, and what it gives back."""
+"""The tool interface: definition, arguments, context and output of a call."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from metis.canonical.blocks import ContentBlock, TextBlock
@@ -84,6 +85,49 @@ class Tool(Protocol):
         ...
 
 
-def said(text: str, **facts: Any) -> ToolOutput:
+def text_output(text: str, **facts: Any) -> ToolOutput:
     """An output of one text."""
     return ToolOutput(content=(TextBlock(text),), **facts)
+
+
+A = TypeVar("A", bound=Struct)
+
+
+def read_arguments(kind: type[A], arguments: Mapping[str, Any]) -> A:
+    """The arguments as a Struct; what its types forbid beyond the schema is told to the model."""
+    try:
+        return msgspec.convert(dict(arguments), kind)
+    except msgspec.ValidationError as error:
+        raise ToolFailedError(f"{error}.", ErrorClass.VALIDATION_ERROR) from None
+
+
+def require_workspace(context: ToolContext) -> Workspace:
+    """The workspace of a call."""
+    if context.workspace is None:
+        raise ToolFailedError("This session has no workspace.", ErrorClass.PERMISSION_DENIED)
+    return context.workspace
+
+
+def object_schema(required: tuple[str, ...], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def string_property(description: str) -> Mapping[str, Any]:
+    """The schema of a text."""
+    return {"type": "string", "description": description}
+
+
+def integer_property(description: str) -> Mapping[str, Any]:
+    """The schema of a whole number."""
+    return {"type": "integer", "description": description}
+
+
+def boolean_property(description: str) -> Mapping[str, Any]:
+    """The schema of a yes or no."""
+    return {"type": "boolean", "description": description}

@@ -19,13 +19,13 @@ from metis.canonical.errors import ToolError
 MAX_LINKS = 40
 """How many links one path may go through."""
 
-MAX_FOLDERS = 100
+MAX_DIRECTORIES = 100
 """How many folders deep a path may go; each is held open during the walk."""
 
 PROTECTED = frozenset({".git"})
 """Folders in which nothing is written: what lies there is run by others."""
 
-FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a folder is opened."""
 
 # Without O_NONBLOCK, opening a named pipe would wait for its other end.
@@ -43,11 +43,11 @@ class WorkspaceError(ToolError, OSError):
         super().__init__(f"{path!r} {reason}")
 
 
-class Place:
+class ResolvedPath:
     """The end of a walk: an open folder, and the name of something in it, there or not."""
 
     def __init__(self, folder: int, name: str | None, names: tuple[str, ...]) -> None:
-        self.folder = folder
+        self.directory = folder
         self.name = name
         """None if the path is the folder itself."""
         self.names = names
@@ -59,14 +59,14 @@ class Place:
         return "/".join(self.names) or "."
 
 
-class Walk:
+class PathWalk:
     """The folders that one walk holds open."""
 
-    def __init__(self, root: Path, top: int, path: str, *, make_folders: bool) -> None:
+    def __init__(self, root: Path, top: int, path: str, *, make_directories: bool) -> None:
         self._root = root
         self._path = path
-        self._makes = make_folders
-        self._waiting = deque(parts(path, root))
+        self._makes = make_directories
+        self._waiting = deque(path_names(path, root))
         self._open = [os.dup(top)]
         self._names: list[str] = []
         self._links = 0
@@ -77,7 +77,7 @@ class Walk:
             os.close(descriptor)
         self._open.clear()
 
-    def to_the_end(self) -> Place:
+    def resolve(self) -> ResolvedPath:
         """Where the path leads."""
         while self._waiting:
             name = self._waiting.popleft()
@@ -90,24 +90,24 @@ class Walk:
             elif self._waiting:
                 self._go_down(name)
             else:
-                return Place(self._open[-1], name, (*self._names, name))
-        return Place(self._open[-1], None, tuple(self._names))
+                return ResolvedPath(self._open[-1], name, (*self._names, name))
+        return ResolvedPath(self._open[-1], None, tuple(self._names))
 
     def _go_up(self) -> None:
         if not self._names:
-            raise outside(self._path)
+            raise outside_error(self._path)
         self._names.pop()
         os.close(self._open.pop())
 
     def _go_down(self, name: str) -> None:
-        if len(self._open) > MAX_FOLDERS:
-            raise WorkspaceError(self._path, f"goes through more than {MAX_FOLDERS} folders")
+        if len(self._open) > MAX_DIRECTORIES:
+            raise WorkspaceError(self._path, f"goes through more than {MAX_DIRECTORIES} folders")
         if self._makes:
             if name.casefold() in PROTECTED:
-                raise protected(self._path)
+                raise protected_error(self._path)
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._open[-1])
-        self._open.append(os.open(name, FOLDER_FLAGS, dir_fd=self._open[-1]))
+        self._open.append(os.open(name, DIRECTORY_FLAGS, dir_fd=self._open[-1]))
         self._names.append(name)
 
     def _follow(self, target: str) -> None:
@@ -118,20 +118,20 @@ class Walk:
             while self._names:
                 self._go_up()
         try:
-            names = parts(target, self._root)
+            names = path_names(target, self._root)
         except WorkspaceError:
-            raise outside(self._path) from None
+            raise outside_error(self._path) from None
         self._waiting.extendleft(reversed(names))
 
 
-def parts(path: str, root: Path) -> list[str]:
+def path_names(path: str, root: Path) -> list[str]:
     """The names of a path from the workspace on; an absolute path has to lead into it."""
     if "\0" in path:
         raise WorkspaceError(path, "is no path: it holds a zero byte", is_refused=True)
     if path.startswith("/"):
         inside = os.path.join(root, "")  # noqa: PTH118 - the slash at the end matters
         if path != str(root) and not path.startswith(inside):
-            raise outside(path)
+            raise outside_error(path)
         path = path[len(str(root)) :]
     return [name for name in path.split("/") if name not in ("", ".")]
 
@@ -150,19 +150,19 @@ def open_file(folder: int, name: str | None) -> int:
     return descriptor
 
 
-def outside(path: str) -> WorkspaceError:
+def outside_error(path: str) -> WorkspaceError:
     """The error for a path that leads out of the workspace."""
     return WorkspaceError(path, "leads out of the workspace", is_refused=True)
 
 
-def protected(path: str) -> WorkspaceError:
+def protected_error(path: str) -> WorkspaceError:
     """The error for a path that leads where nothing is written."""
     names = ", ".join(sorted(PROTECTED))
     return WorkspaceError(path, f"lies in {names}, where nothing is written", is_refused=True)
 
 
 @contextmanager
-def named(path: str) -> Generator[None]:
+def workspace_errors(path: str) -> Generator[None]:
     """Say what the system says in our words, and name the path that was asked for only."""
     try:
         yield

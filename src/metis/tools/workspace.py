@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from metis.tools.walk import (
-    FOLDER_FLAGS,
+    DIRECTORY_FLAGS,
     PROTECTED,
-    Place,
-    Walk,
+    PathWalk,
+    ResolvedPath,
     WorkspaceError,
-    named,
     open_file,
-    protected,
+    protected_error,
+    workspace_errors,
 )
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Start:
+class SearchRoot:
     """Where a search begins: an open folder, and the one file in it that is meant, or all."""
 
     def __init__(self, folder: int, name: str | None, prefix: str) -> None:
-        self.folder = folder
+        self.directory = folder
         self.name = name
         self.prefix = prefix
         """The way from the workspace to the folder, to put before what is found."""
@@ -38,7 +38,7 @@ class Workspace:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).resolve(strict=True)
-        self._fd = os.open(self.root, FOLDER_FLAGS)
+        self._fd = os.open(self.root, DIRECTORY_FLAGS)
 
     def __repr__(self) -> str:
         return f"Workspace({str(self.root)!r})"
@@ -54,12 +54,12 @@ class Workspace:
             self.close()
 
     @contextmanager
-    def place(self, path: str, *, make_folders: bool = False) -> Generator[Place]:
+    def resolve(self, path: str, *, make_directories: bool = False) -> Generator[ResolvedPath]:
         """Where a path leads; the folder is open as long as the context."""
-        walk = Walk(self.root, self._top(), path, make_folders=make_folders)
+        walk = PathWalk(self.root, self._top(), path, make_directories=make_directories)
         try:
-            with named(path):
-                found = walk.to_the_end()
+            with workspace_errors(path):
+                found = walk.resolve()
             yield found
         finally:
             walk.close()
@@ -67,9 +67,9 @@ class Workspace:
     @contextmanager
     def open(self, path: str) -> Generator[BinaryIO]:
         """A regular file, for reading."""
-        with self.place(path) as place:
-            with named(path):
-                descriptor = open_file(place.folder, place.name)
+        with self.resolve(path) as place:
+            with workspace_errors(path):
+                descriptor = open_file(place.directory, place.name)
             with os.fdopen(descriptor, "rb") as file:
                 yield file
 
@@ -87,7 +87,7 @@ class Workspace:
 
         With `expected`, a file that holds anything else by now is left as it is.
         """
-        with self.place(path, make_folders=True) as place, named(path):
+        with self.resolve(path, make_directories=True) as place, workspace_errors(path):
             _require_writable(place, path)
             mode = _mode_of(place)
             if expected is not None and _content(place, len(expected)) != expected:
@@ -96,29 +96,29 @@ class Workspace:
             return place.path
 
     @contextmanager
-    def folder(self, path: str) -> Generator[int]:
+    def open_directory(self, path: str) -> Generator[int]:
         """An open folder, for listing what lies in it."""
-        with self.place(path) as place:
+        with self.resolve(path) as place:
             if place.name is None:
-                yield place.folder
+                yield place.directory
                 return
-            with named(path):
-                descriptor = os.open(place.name, FOLDER_FLAGS, dir_fd=place.folder)
+            with workspace_errors(path):
+                descriptor = os.open(place.name, DIRECTORY_FLAGS, dir_fd=place.directory)
             try:
                 yield descriptor
             finally:
                 os.close(descriptor)
 
     @contextmanager
-    def start_of(self, path: str) -> Generator[Start]:
+    def search_root(self, path: str) -> Generator[SearchRoot]:
         """A file or a folder, for searching; it is open as long as the context."""
-        with self.place(path) as place:
+        with self.resolve(path) as place:
             if place.name is not None and _is_file(place):
                 with self.open(path):  # says what is wrong with a file that cannot be read
-                    yield Start(place.folder, place.name, _prefix(place.names[:-1]))
+                    yield SearchRoot(place.directory, place.name, _prefix(place.names[:-1]))
                 return
-            with self.folder(path) as folder:
-                yield Start(folder, None, _prefix(place.names))
+            with self.open_directory(path) as folder:
+                yield SearchRoot(folder, None, _prefix(place.names))
 
     def _top(self) -> int:
         if self._fd < 0:
@@ -126,9 +126,9 @@ class Workspace:
         return self._fd
 
 
-def _is_file(place: Place) -> bool:
+def _is_file(place: ResolvedPath) -> bool:
     try:
-        found = os.stat(place.name or ".", dir_fd=place.folder, follow_symlinks=False)
+        found = os.stat(place.name or ".", dir_fd=place.directory, follow_symlinks=False)
     except OSError:
         return False
     return not stat.S_ISDIR(found.st_mode)
@@ -138,17 +138,17 @@ def _prefix(names: tuple[str, ...]) -> str:
     return "".join(f"{name}/" for name in names)
 
 
-def _require_writable(place: Place, path: str) -> None:
+def _require_writable(place: ResolvedPath, path: str) -> None:
     if place.name is None:
         raise IsADirectoryError(errno.EISDIR, "folder")
     if any(name.casefold() in PROTECTED for name in place.names):
-        raise protected(path)
+        raise protected_error(path)
 
 
-def _mode_of(place: Place) -> int | None:
+def _mode_of(place: ResolvedPath) -> int | None:
     """The permissions of a file that is to be replaced; what is no regular file is refused."""
     try:
-        found = os.stat(place.name or ".", dir_fd=place.folder, follow_symlinks=False)
+        found = os.stat(place.name or ".", dir_fd=place.directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(found.st_mode):
@@ -158,22 +158,22 @@ def _mode_of(place: Place) -> int | None:
     return stat.S_IMODE(found.st_mode)
 
 
-def _content(place: Place, length: int) -> bytes:
-    with os.fdopen(open_file(place.folder, place.name), "rb") as file:
+def _content(place: ResolvedPath, length: int) -> bytes:
+    with os.fdopen(open_file(place.directory, place.name), "rb") as file:
         return file.read(length + 1)
 
 
-def _replace(place: Place, data: bytes, mode: int | None) -> None:
+def _replace(place: ResolvedPath, data: bytes, mode: int | None) -> None:
     """Write beside the file and move over it: a link there is replaced and not followed."""
     draft = f".{secrets.token_hex(8)}.metis"
-    descriptor = os.open(draft, _NEW_FILE, 0o666, dir_fd=place.folder)
+    descriptor = os.open(draft, _NEW_FILE, 0o666, dir_fd=place.directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
-        os.rename(draft, place.name or "", src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        os.rename(draft, place.name or "", src_dir_fd=place.directory, dst_dir_fd=place.directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(draft, dir_fd=place.folder)
+            os.unlink(draft, dir_fd=place.directory)
         raise

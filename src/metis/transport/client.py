@@ -30,12 +30,19 @@ from metis.streaming import (
     ThinkingDelta,
     ToolUseStart,
 )
-from metis.transport.failures import breaks, conceal, concealed, error_of, failures
 from metis.transport.keys import Keys
-from metis.transport.retry import Retry, asked_delay
+from metis.transport.retry import (
+    Retry,
+    call_failures,
+    hide_key,
+    provider_error,
+    retry_after,
+    stream_breaks,
+    without_key,
+)
 from metis.transport.signing import read_credentials, sign
 from metis.wire.call import RequestContext, WireRequest
-from metis.wire.codec import StreamReader
+from metis.wire.codec import StreamDecoder
 
 if TYPE_CHECKING:
     import aiohttp
@@ -57,13 +64,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     connections: int = 1000
     connections_per_host: int = 500
     """Whoever finds all of them taken waits; a stream holds one until it ends."""
-    answer_bytes: int = 100_000_000
+    response_bytes: int = 100_000_000
 
 
-Failed = Callable[[ProviderError, int, float | None], Awaitable[None]]
+OnFailure = Callable[[ProviderError, int, float | None], Awaitable[None]]
 """Told of each failed attempt: the error, the number of the attempt, the wait before the next."""
 
-Begun = Callable[[StreamReader], None]
+OnDecoder = Callable[[StreamDecoder], None]
 """Given the decoder of each attempt, which knows at any moment what has come so far."""
 
 
@@ -114,7 +121,7 @@ class Transport:
         adapter: Adapter,
         request: WireRequest,
         context: RequestContext,
-        failed: Failed | None = None,
+        on_failure: OnFailure | None = None,
     ) -> Message:
         """The message that answers a request; failures that may pass are tried again."""
         attempt = 1
@@ -127,9 +134,9 @@ class Transport:
                     spent = round((time.monotonic() - start) * 1000)
                     asked = replace(context, status=response.status, latency_ms=spent)
                     return _message(adapter, body, asked, response)
-            except failures() as failure:
-                error = error_of(failure, adapter.name)
-                await self._wait(error, attempt, adapter, key, failed)
+            except call_failures() as failure:
+                error = provider_error(failure, adapter.name)
+                await self._wait(error, attempt, adapter, key, on_failure)
             attempt += 1
 
     async def stream(  # noqa: PLR0913 - who is asked what, and who is told
@@ -137,10 +144,10 @@ class Transport:
         adapter: Adapter,
         request: WireRequest,
         context: RequestContext,
-        failed: Failed | None = None,
-        begun: Begun | None = None,
+        on_failure: OnFailure | None = None,
+        on_decoder: OnDecoder | None = None,
         *,
-        tried: int = 0,
+        previous_attempts: int = 0,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of a streamed answer.
 
@@ -148,19 +155,19 @@ class Transport:
         so that no text is shown twice: the last event is then a StreamError with what came.
         `tried` counts the attempts for the same question at others: all share one number of them.
         """
-        attempt = tried + 1
+        attempt = previous_attempts + 1
         while True:
             key = self.keys.next(adapter.profile)
             try:
                 decoder = adapter.stream_decoder(context)
-                if begun is not None:
-                    begun(decoder)
+                if on_decoder is not None:
+                    on_decoder(decoder)
                 attempted = self._attempt(adapter, request, context, key, decoder)
                 async with aclosing(attempted) as events:
                     async for event in events:
                         yield event
             except ProviderError as error:
-                await self._wait(error, attempt, adapter, key, failed)
+                await self._wait(error, attempt, adapter, key, on_failure)
             else:
                 return
             attempt += 1
@@ -171,7 +178,7 @@ class Transport:
         request: WireRequest,
         context: RequestContext,
         key: str | None,
-        decoder: StreamReader,
+        decoder: StreamDecoder,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one attempt; raises only while nothing visible was given."""
         held: list[StreamEvent] | None = []
@@ -181,7 +188,7 @@ class Transport:
                     yield _without(event, key) if type(event) is StreamError else event
                     continue
                 if isinstance(event, StreamError):
-                    raise error_of(event, adapter.name)
+                    raise provider_error(event, adapter.name)
                 held.append(event)
                 if isinstance(event, _VISIBLE):
                     for early in held:
@@ -196,7 +203,7 @@ class Transport:
         request: WireRequest,
         context: RequestContext,
         key: str | None,
-        decoder: StreamReader,
+        decoder: StreamDecoder,
     ) -> AsyncGenerator[StreamEvent]:
         """The events of one answer; what breaks off after it began ends in a StreamError."""
         has_begun = False
@@ -210,9 +217,9 @@ class Transport:
                     has_begun = True
                     for event in decoder.feed(chunk):
                         yield _timed(event, start) if type(event) is MessageComplete else event
-        except failures() as failure:
-            if not has_begun or not isinstance(failure, breaks()):
-                raise error_of(failure, adapter.name) from None
+        except call_failures() as failure:
+            if not has_begun or not isinstance(failure, stream_breaks()):
+                raise provider_error(failure, adapter.name) from None
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
         for event in decoder.finish():
             yield _timed(event, start) if type(event) is MessageComplete else event
@@ -222,7 +229,7 @@ class Transport:
     ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         headers = dict(request.headers)
         url, auth = adapter.profile.base_url.rstrip("/") + request.path, adapter.profile.auth
-        credentials = read_credentials(key) if key is not None and auth.signs else None
+        credentials = read_credentials(key) if key is not None and auth.aws_service else None
         if credentials is not None:
             headers |= sign(
                 request.method,
@@ -230,7 +237,7 @@ class Transport:
                 headers,
                 request.body,
                 credentials,
-                service=auth.signs or "",
+                service=auth.aws_service or "",
                 now=datetime.now(UTC),
             )
         elif key is not None:
@@ -240,9 +247,9 @@ class Transport:
         return self._client().request(request.method, url, data=body, headers=headers)
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
-        body = await response.content.read(self._limits.answer_bytes)
+        body = await response.content.read(self._limits.response_bytes)
         if not response.content.at_eof():
-            raise NetworkError(f"an answer of more than {self._limits.answer_bytes} bytes")
+            raise NetworkError(f"an answer of more than {self._limits.response_bytes} bytes")
         return body
 
     def _client(self) -> "aiohttp.ClientSession":
@@ -270,14 +277,14 @@ class Transport:
         attempt: int,
         adapter: Adapter,
         key: str | None,
-        failed: Failed | None,
+        failed: OnFailure | None,
     ) -> None:
         """Wait before the next attempt, or raise the error if there is to be none."""
-        conceal(error, key)
+        hide_key(error, key)
         delay = self._retry.delay(error, attempt)
         if isinstance(error, RateLimitError) and key is not None:
-            self.keys.rest(key, error.retry_after_s)
-            if attempt < self._retry.attempts and self.keys.has_other(adapter.profile):
+            self.keys.mark_rate_limited(key, error.retry_after_s)
+            if attempt < self._retry.attempts and self.keys.has_available(adapter.profile):
                 delay = 0.0
         if isinstance(error, AuthenticationError) and key is None:
             error = _without_key(error, adapter)
@@ -298,7 +305,7 @@ def _message(
     except ProviderError as error:
         headers = response.headers
         if error.retry_after_s is None:
-            error.retry_after_s = asked_delay(headers)
+            error.retry_after_s = retry_after(headers)
         if error.request_id is None:
             error.request_id = headers.get("request-id") or headers.get("x-request-id")
         raise
@@ -306,7 +313,7 @@ def _message(
 
 def _without(event: StreamError, key: str | None) -> StreamError:
     """The same end, in words that do not hold the key."""
-    return replace(event, text=concealed(event.text, key))
+    return replace(event, text=without_key(event.text, key))
 
 
 def _timed(event: MessageComplete, start: float) -> MessageComplete:

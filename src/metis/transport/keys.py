@@ -18,7 +18,7 @@ from metis import adapters
 from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
-PAIR = "$AWS_ACCESS_KEY_ID"
+AWS_KEY_PAIR = "$AWS_ACCESS_KEY_ID"
 """Where the id and the secret of AWS are found, which many have for other things than models."""
 
 _RESTS_S = 60.0
@@ -45,15 +45,15 @@ class Keys:
     def __repr__(self) -> str:
         return f"Keys(given for {sorted(self._given)})"
 
-    def of(self, profile: Profile) -> tuple[list[str], str]:
+    def lookup(self, profile: Profile) -> tuple[list[str], str]:
         """The keys for a provider, and where they were found; none is an empty list."""
         name, variable = profile.name, profile.auth.variable
         if name in self._given:
             return self._given[name], "the program"
         if variable and self._environment.get(variable):
             return _several(self._environment[variable]), f"${variable}"
-        if profile.auth.signs and (pair := self._pair()):
-            return [pair], PAIR
+        if profile.auth.aws_service and (pair := self._pair()):
+            return [pair], AWS_KEY_PAIR
         filed = self._shared(profile)
         if filed is not None:
             return _several(filed), str(self._file)
@@ -62,19 +62,19 @@ class Keys:
 
     def next(self, profile: Profile) -> str | None:
         """The key to use now: the first that does not rest, else the one that rested longest."""
-        keys, _ = self.of(profile)
+        keys, _ = self.lookup(profile)
         now = self._now()
         awake = (key for key in keys if self._rests_until.get(key, 0) <= now)
         return next(awake, None) or min(keys, key=self._rests, default=None)
 
-    def rest(self, key: str, seconds: float | None = None) -> None:
+    def mark_rate_limited(self, key: str, seconds: float | None = None) -> None:
         """Use other keys first for a while: the provider said that this one asks too often."""
         self._rests_until[key] = self._now() + (_RESTS_S if seconds is None else seconds)
 
-    def has_other(self, profile: Profile) -> bool:
+    def has_available(self, profile: Profile) -> bool:
         """Whether a key of the provider is awake."""
         now = self._now()
-        return any(self._rests_until.get(key, 0) <= now for key in self.of(profile)[0])
+        return any(self._rests_until.get(key, 0) <= now for key in self.lookup(profile)[0])
 
     def _rests(self, key: str) -> float:
         return self._rests_until.get(key, 0)

@@ -13,7 +13,7 @@ from metis.canonical.ids import new_session_id
 from metis.canonical.message import Message, to_utc
 from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Loss
-from metis.wire.output import OutputFormat
+from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 UNPRICED = "unpriced"
@@ -41,7 +41,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """Our names of the tools that the model was told of: calls in an answer are read by them."""
     output: OutputFormat | None = None
     """What the answer shall be: JSON that stands among thoughts is found by it (T118)."""
-    tell: Callable[[Loss], None] | None = None
+    on_loss: Callable[[Loss], None] | None = None
     """Who is told what an answer was changed in, beside the log."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     reasoning: Reasoning | None = None
     output: OutputFormat | None = None
-    tells_thoughts: bool = False
+    include_thinking: bool = False
     """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
     image_budget: int | None = None
     """How many characters of pictures a request may hold; the newest stay, the others are told."""

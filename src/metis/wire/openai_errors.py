@@ -16,8 +16,8 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.failure import class_of_status, class_of_words
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.errors import class_of_status, class_of_text
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _BY_CODE: Mapping[str, type[ProviderError]] = {
     "rate_limit_exceeded": RateLimitError,
@@ -123,7 +123,7 @@ def _class_of(names: tuple[str | None, ...], status: int | None, text: str) -> t
         return by_name
     by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        by_words = class_of_words(text)
+        by_words = class_of_text(text)
         if by_words is not None:
             return by_words
     if status is None and "invalid_request_error" in names:

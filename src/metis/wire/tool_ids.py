@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from metis.canonical.ids import hashed_tool_id
 
-OURS = "tu_"
+TOOL_ID_PREFIX = "tu_"
 """How an id begins that we minted."""
 
 _IDS_KEPT = 20_000  # a client sends its whole history again with every request
@@ -32,7 +32,7 @@ def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) ->
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
     """An id for a call that the target did not make: its prefix, and what is unique of ours."""
-    return prefix + tool_use_id.removeprefix(OURS)
+    return prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)
 
 
 class IdRule(Struct, frozen=True, kw_only=True):
@@ -41,13 +41,13 @@ class IdRule(Struct, frozen=True, kw_only=True):
     prefix: str
     """How an id begins that is derived from ours."""
     pattern: str = _USUAL
-    longest: int = 64
-    hashed: int = 24
+    max_length: int = 64
+    hash_length: int = 24
     """How many letters and digits stand in for an id that does not fit."""
 
     def fits(self, wire_id: str) -> bool:
         """Whether the provider takes an id."""
-        return len(wire_id) <= self.longest and bool(re.fullmatch(self.pattern, wire_id))
+        return len(wire_id) <= self.max_length and bool(re.fullmatch(self.pattern, wire_id))
 
     def fits_all(self, wire_ids: Collection[str]) -> bool:
         """Whether the provider takes each of these ids; all at once, where that is simple."""
@@ -58,17 +58,17 @@ class IdRule(Struct, frozen=True, kw_only=True):
         return (
             are_letters
             and len(min(wire_ids, key=len)) > 0
-            and (len(max(wire_ids, key=len)) <= self.longest)
+            and (len(max(wire_ids, key=len)) <= self.max_length)
         )
 
-    def wire_id(self, tool_use_id: str, taken: Collection[str] = ()) -> str:
+    def wire_id(self, tool_use_id: str, used: Collection[str] = ()) -> str:
         """The id for a call: derived from ours, or as it is, else a hash of it all (T02, T13)."""
-        is_ours = tool_use_id.startswith(OURS)
+        is_ours = tool_use_id.startswith(TOOL_ID_PREFIX)
         derived = derived_id(tool_use_id, self.prefix) if is_ours else tool_use_id
-        if self.fits(derived) and derived not in taken:
+        if self.fits(derived) and derived not in used:
             return derived
-        candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hashed) for salt in count())
-        return next(self.prefix + one for one in candidates if self.prefix + one not in taken)
+        candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hash_length) for salt in count())
+        return next(self.prefix + one for one in candidates if self.prefix + one not in used)
 
 
 def _hashed(text: str, length: int) -> str:
@@ -93,13 +93,13 @@ class CallIds:
         self._calls: dict[str, list[str]] = {}
         self._answered: dict[str, int] = {}
 
-    def enter(self, answer: str) -> None:
+    def enter_response(self, answer: str) -> None:
         """Take the ids that follow for those of one answer: hosts count anew in each (T09)."""
         self._session_id = f"{self._session_id}\0{answer}"
 
-    def of_call(self, theirs: str, *, is_id: bool = True) -> str:
+    def of_call(self, wire_id: str, *, is_id: bool = True) -> str:
         """Our id for the next call that goes by this id or name."""
-        key = theirs if theirs and is_id else f"{self._scope}\0{theirs}"
+        key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:
             ours = canonical_tool_id(self._session_id, key)
@@ -109,9 +109,9 @@ class CallIds:
             calls.append(ours)
         return ours
 
-    def of_result(self, theirs: str, *, is_id: bool = True) -> str:
+    def of_result(self, wire_id: str, *, is_id: bool = True) -> str:
         """Our id for the call that a result answers: the oldest that waits for one, or the last."""
-        key = theirs if theirs and is_id else f"{self._scope}\0{theirs}"
+        key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:
             return canonical_tool_id(self._session_id, key)

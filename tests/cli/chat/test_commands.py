@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from metis.cli.chat.commands import COMMANDS, ELSEWHERE, LEAVING
+from metis.cli.chat.commands import COMMANDS, EQUIVALENTS, QUIT_NAMES
 from metis.cli.chat.screen import Screen
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text()
@@ -11,7 +11,7 @@ def test_the_guide_tells_of_every_command_as_it_is() -> None:
     rows = re.findall(r"^\| (`/.+`) \|", GUIDE, re.MULTILINE)
     told = [name.replace("\\|", "|") for row in rows for name in re.findall(r"`/([^`]+)`", row)]
     known = [f"{each.name} {each.usage}".strip() for each in COMMANDS.values()]
-    assert sorted(told) == sorted([*known, LEAVING[0]])
+    assert sorted(told) == sorted([*known, QUIT_NAMES[0]])
 
 
 def test_the_pictures_of_the_guide_are_there() -> None:
@@ -25,8 +25,8 @@ def test_every_line_of_help_fits_eighty_columns() -> None:
 
 
 def test_what_other_programs_have_leads_to_a_command_of_ours() -> None:
-    assert not ELSEWHERE.keys() & COMMANDS.keys()
-    for told in ELSEWHERE.values():
+    assert not EQUIVALENTS.keys() & COMMANDS.keys()
+    for told in EQUIVALENTS.values():
         assert set(re.findall(r"/(\w+)", told)) <= COMMANDS.keys()
 
 

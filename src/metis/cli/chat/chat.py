@@ -6,17 +6,16 @@ import importlib
 import logging
 
 from metis.canonical.errors import MetisError
-from metis.cli.chat.attachments import read_said
+from metis.cli.attachments import read_prompt
 from metis.cli.chat.commands import run_command
-from metis.cli.chat.completion import ChatCompleter
-from metis.cli.chat.confirm import Confirm
+from metis.cli.chat.completer import ChatCompleter
 from metis.cli.chat.history import show_last
+from metis.cli.chat.keyboard import ConfirmationDialog
 from metis.cli.chat.prompt import MARK, Prompt
-from metis.cli.chat.screen import Screen
-from metis.cli.chat.sentence import sentence
-from metis.cli.chat.talk import Talk
-from metis.cli.chat.terminal import is_ending, quiet, signals
-from metis.cli.start import Opened
+from metis.cli.chat.screen import Screen, echo_disabled, is_cancelling, signal_handlers
+from metis.cli.chat.state import ChatState
+from metis.cli.error_text import chat_error_text
+from metis.cli.startup import StartedSession
 from metis.version import __version__
 
 log = logging.getLogger("metis.chat")
@@ -35,7 +34,7 @@ _LATER = (
 """What the first answer needs and the first prompt does not."""
 
 
-async def run(opened: Opened) -> int:
+async def run(opened: StartedSession) -> int:
     """Talk until the user leaves; gives the exit code."""
     return await Chat(opened).run()
 
@@ -43,10 +42,12 @@ async def run(opened: Opened) -> int:
 class Chat:
     """Reads what the user writes, and does it."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: StartedSession) -> None:
         self._screen = screen = Screen()
-        self._talk = talk = Talk(opened.library, opened.session, screen)
-        opened.asking.ask = Confirm(screen, talk.keyboard, talk.stage.paused, talk.stage.stop)
+        self._talk = talk = ChatState(opened.library, opened.session, screen)
+        opened.confirmation.handler = ConfirmationDialog(
+            screen, talk.keyboard, talk.stage.paused, talk.stage.stop
+        )
         self._notice = opened.notice
         self._prompt = None if screen.is_plain else _prompt(opened, talk)
         self._is_leaving = False
@@ -58,8 +59,10 @@ class Chat:
         preparing = asyncio.create_task(self._prepare())
         listening = asyncio.create_task(self._listen())
         with (
-            contextlib.nullcontext() if self._screen.is_plain else quiet(),
-            signals(stop=self._stop, resized=self._talk.stage.resized, end=listening.cancel),
+            contextlib.nullcontext() if self._screen.is_plain else echo_disabled(),
+            signal_handlers(
+                stop=self._stop, resized=self._talk.stage.resized, end=listening.cancel
+            ),
         ):
             try:
                 await listening
@@ -69,7 +72,7 @@ class Chat:
                 return TERMINATED
             finally:
                 preparing.cancel()
-                await self._talk.leave()
+                await self._talk.discard_if_empty()
         return 0
 
     async def _prepare(self) -> None:
@@ -90,7 +93,7 @@ class Chat:
             except Exception as error:
                 if not isinstance(error, MetisError | OSError):
                     log.exception("a command broke")
-                self._screen.say(f"{sentence(error)}\n", "red")
+                self._screen.say(f"{chat_error_text(error)}\n", "red")
 
     def _greet(self) -> None:
         self._screen.say(f"metis {__version__} · /help · Ctrl-D leaves", "dim")
@@ -123,7 +126,7 @@ class Chat:
             return True
         if text.startswith("/"):
             return await self._command(text)
-        said = read_said(text, self._talk.library.models.catalog.aliases)
+        said = read_prompt(text, self._talk.library.models.catalog.aliases)
         for note in said.notes:
             self._screen.say(f"  + {note}", "dim")
         await self._talk.send(said.blocks, model=said.model)
@@ -137,7 +140,7 @@ class Chat:
         try:
             return await task
         except asyncio.CancelledError:
-            if is_ending():
+            if is_cancelling():
                 raise
             self._screen.say("stopped\n", "dim")
             return True
@@ -153,7 +156,7 @@ class Chat:
             self._prompt.interrupt()
 
 
-def _prompt(opened: Opened, talk: Talk) -> Prompt:
+def _prompt(opened: StartedSession, talk: ChatState) -> Prompt:
     return Prompt(
         history=opened.places.home / "history",
         completer=ChatCompleter(talk),

@@ -1,16 +1,22 @@
-"""Keyboard: a key or a line from the user, at any terminal."""
+"""Keys and lines from the user, and the questions that a tool call needs answered."""
 
 import asyncio
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from rich.text import Text
 
-from metis.cli.chat.screen import Screen
-from metis.cli.chat.terminal import forget_typed
+from metis.cli.chat.rows import prefix_rows, wrap
+from metis.cli.chat.screen import Screen, discard_typed_input
+from metis.cli.text import visible_controls
+from metis.tools import Answer, Question, Verdict
 
 _CHUNK = 65536
 
@@ -42,7 +48,7 @@ class KeyKeyboard:
     async def key(self, message: str, letters: str) -> str:
         """One of some letters, as soon as it is pressed."""
         session = PromptSession[str](message, key_bindings=_keys(letters), erase_when_done=True)
-        forget_typed()
+        discard_typed_input()
         clear_typeahead(session.input)
         return await session.prompt_async(handle_sigint=False)
 
@@ -66,7 +72,7 @@ class LineKeyboard:
 
     async def key(self, message: str, letters: str) -> str:
         """One of some letters, at the start of a line."""
-        forget_typed()
+        discard_typed_input()
         while True:
             key = (await self.line(message)).strip().lower()[:1]
             if key and key in letters:
@@ -135,3 +141,79 @@ def _choose(event: KeyPressEvent) -> None:
 
 def _stop(event: KeyPressEvent) -> None:
     event.app.exit(exception=KeyboardInterrupt)
+
+
+VERDICT_KEYS = {"y": Verdict.ALLOW_ONCE, "s": Verdict.ALLOW_FOR_SESSION, "n": Verdict.DENY}
+REASON_KEY = "w"
+_TOLD = {
+    Verdict.ALLOW_ONCE: "allowed once",
+    Verdict.ALLOW_FOR_SESSION: "allowed for this session",
+    Verdict.DENY: "not allowed",
+}
+CHOICES = "y once · s for this session · n no · w no, with a word to the model"
+_LINES = 24
+"""How many lines of an argument are shown."""
+
+
+class ConfirmationDialog:
+    """Asks about one call after the other."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        keyboard: Keyboard,
+        paused: Callable[[str], AbstractContextManager[None]],
+        stop: Callable[[], object],
+    ) -> None:
+        self._screen = screen
+        self._keyboard = keyboard
+        self._paused = paused
+        self._stop = stop
+
+    async def __call__(self, question: Question) -> Answer:
+        """What the user says to a call; Ctrl-C says no to it and stops the turn."""
+        with self._paused(question.call.id):
+            self._screen.write(_question_rows(question, self._screen.width))
+            try:
+                return await self._answer()
+            except (KeyboardInterrupt, EOFError):
+                self._stop()
+                return Answer(Verdict.DENY)
+
+    async def _answer(self) -> Answer:
+        key = await self._keyboard.key(f"{CHOICES}  ", "".join((*VERDICT_KEYS, REASON_KEY)))
+        if key != REASON_KEY:
+            self._screen.say(f"    {_TOLD[VERDICT_KEYS[key]]}", "dim")
+            return Answer(VERDICT_KEYS[key])
+        words = await self._keyboard.line("tell the model: ")
+        return Answer(Verdict.DENY, words.strip())
+
+
+async def ask_yes_no(keyboard: Keyboard, question: str) -> bool:
+    """Whether the user says yes; everything else is no."""
+    try:
+        return await keyboard.key(f"{question} y/n  ", "yn") == "y"
+    except (KeyboardInterrupt, EOFError):
+        return False
+
+
+def _question_rows(question: Question, width: int) -> list[Text]:
+    """The call in full: what a person has to see before it runs."""
+    name, effect = question.definition.name, question.definition.side_effects
+    rows = [
+        Text.assemble(("● ", "yellow"), (visible_controls(name), "bold"), (f"  {effect}", "dim"))
+    ]
+    for argument, value in question.call.input.items():
+        rows += _argument_rows(argument, value, width)
+    return rows
+
+
+def _argument_rows(name: str, value: object, width: int) -> list[Text]:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    lines = visible_controls(text).split("\n")
+    shown = [row for line in lines[:_LINES] for row in wrap(Text(line), width - 4)]
+    if len(lines) > _LINES:
+        shown.append(Text(f"… {len(lines) - _LINES} more lines", "dim"))
+    if len(shown) == 1 and len(name) + len(shown[0].plain) + 6 <= width:
+        return [Text.assemble((f"    {visible_controls(name)}  ", "dim"), shown[0])]
+    return [Text(f"    {visible_controls(name)}", "dim"), *prefix_rows("    ", shown)]

@@ -1,9 +1,16 @@
-"""Screen: what is finished goes into the scrollback once; only the last rows are drawn again."""
+"""The terminal of a chat.
 
+finished rows go to the scrollback once, only the last rows are redrawn.
+"""
+
+import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import termios
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TextIO
 
 from rich.color import ColorSystem
@@ -11,8 +18,64 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from metis.cli.chat.letters import harmless
-from metis.cli.chat.rows import folded, wrapped
+from metis.cli.chat.rows import split_full, wrap
+from metis.cli.text import visible_controls
+
+_IFLAG, _LFLAG = 0, 3
+"""Where the flags of input and of the line stand in what `tcgetattr` gives."""
+
+
+@contextlib.contextmanager
+def echo_disabled() -> Generator[None]:
+    """Let nothing that is typed appear; it waits for the next prompt, and Ctrl-C still signals."""
+    try:
+        stream = sys.stdin.fileno()
+        before = termios.tcgetattr(stream)
+    except (OSError, ValueError, termios.error):
+        yield  # no terminal that could be quiet
+        return
+    silent = list(before)
+    silent[_IFLAG] &= ~termios.ICRNL
+    silent[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(stream, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stream, termios.TCSADRAIN, before)
+
+
+def discard_typed_input() -> None:
+    """Throw away what was typed and not read yet."""
+    with contextlib.suppress(OSError, ValueError, termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+@contextlib.contextmanager
+def signal_handlers(
+    *, stop: Callable[[], object], resized: Callable[[], object], end: Callable[[], object]
+) -> Generator[None]:
+    """Call somebody on Ctrl-C, on another size of the terminal, and when the program shall end."""
+    loop = asyncio.get_running_loop()
+    called = {
+        signal.SIGINT: stop,
+        signal.SIGWINCH: resized,
+        signal.SIGTERM: end,
+        signal.SIGHUP: end,
+    }
+    for number, call in called.items():
+        loop.add_signal_handler(number, call)
+    try:
+        yield
+    finally:
+        for number in called:
+            loop.remove_signal_handler(number)
+
+
+def is_cancelling() -> bool:
+    """Whether whoever asks is being cancelled itself, and not only something that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
 
 NARROWEST = 20
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -60,7 +123,7 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Write words, broken to the width."""
-        self.write(wrapped(Text(harmless(text), style), self.width))
+        self.write(wrap(Text(visible_controls(text), style), self.width))
 
     def write(self, rows: Iterable[Text]) -> None:
         """Write rows that are finished, above those that are not."""
@@ -86,7 +149,7 @@ class Screen:
 
     def put(self, text: str) -> None:
         """Write letters as they are, on a screen that draws nothing again."""
-        self._file.write(harmless(text))
+        self._file.write(visible_controls(text))
         self._file.flush()
 
     def steer(self, sequence: str) -> None:
@@ -106,7 +169,7 @@ class Screen:
     def _fitting(self, rows: Sequence[Text]) -> list[str]:
         """The last rows, as many as the terminal can take back."""
         width, room = self.width, max(self.height - 1, 1)
-        parts = [part for row in rows for part in folded(row, width - 1)]
+        parts = [part for row in rows for part in split_full(row, width - 1)]
         return [self._ansi(part) for part in parts[-room:]]
 
     def _change(self, done: Sequence[str], live: Sequence[str]) -> str:

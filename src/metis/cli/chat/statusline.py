@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
-from metis.cli.chat.letters import one_line
+from metis.cli.text import one_line
 
 _WHY = {
     RoutingMode.MANUAL: "your choice",
@@ -16,14 +16,14 @@ _CENT = Decimal("0.01")
 _THOUSAND = 1000
 
 
-def why(record: RoutingDecisionRecord) -> str:
+def routing_reason(record: RoutingDecisionRecord) -> str:
     """Why a model was picked, in a word or two."""
     if record.mode is RoutingMode.RULE:
         return f"rule {record.rule_name}" if record.rule_name else "a rule"
     return _WHY.get(record.mode, str(record.mode))
 
 
-def money(amount: Decimal) -> str:
+def format_cost(amount: Decimal) -> str:
     """An amount in dollars, with as many digits as it needs to be told from nothing.
 
     >>> money(Decimal("0.0012345")), money(Decimal("1.5")), money(Decimal(0))
@@ -37,7 +37,7 @@ def money(amount: Decimal) -> str:
     return f"${amount:.{digits}f}"
 
 
-def tokens(number: int) -> str:
+def format_tokens(number: int) -> str:
     """A count of tokens in short.
 
     >>> tokens(812), tokens(15_300), tokens(1_000_000)
@@ -54,17 +54,17 @@ def tokens(number: int) -> str:
     return f"{number / _THOUSAND**2:.1f}M".replace(".0M", "M")
 
 
-def share(used: int, window: int) -> str:
+def window_share(used: int, window: int) -> str:
     """How full a window is.
 
     >>> share(12, 200_000), share(50_000, 200_000)
     ('<1% of 200k', '25% of 200k')
     """
     part = 100 * used // window if window else 0
-    return f"{part}% of {tokens(window)}" if part else f"<1% of {tokens(window)}"
+    return f"{part}% of {format_tokens(window)}" if part else f"<1% of {format_tokens(window)}"
 
 
-def fitted(parts: list[str], width: int) -> str:
+def fit_parts(parts: list[str], width: int) -> str:
     """Parts on one line; those at the end give way where there is no room."""
     kept = [part for part in parts if part]
     while len(kept) > 1 and len(" · ".join(kept)) > width:

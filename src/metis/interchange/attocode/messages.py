@@ -1,37 +1,123 @@
-"""The message list of attocode."""
+"""The two formats of attocode: a list of messages, and one response of a model."""
 
 import json
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock
-from metis.canonical.message import Message, Role
-from metis.canonical.metadata import CacheHint
-from metis.interchange.aside import Difference
-from metis.interchange.attocode import types
-from metis.interchange.attocode.calls import (
-    call_ids,
-    decode_calls,
-    decode_result,
-    encode_calls,
-    encode_result,
-    text_of,
+from metis.canonical.blocks import (
+    ContentBlock,
+    InvalidInput,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
 )
-from metis.interchange.desk import Desk, foreign_of, told
+from metis.canonical.errors import EncodeError
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import CacheHint, Outcome, OutcomeStatus, StopReason, Usage
+from metis.interchange.attocode import types
+from metis.interchange.conversion import ConversionContext, foreign_fields, orphan_result_content
 from metis.interchange.document import (
     Record,
     array_records,
+    convert_to,
     first_item,
+    first_object,
     is_empty_array,
+    object_record,
     read_json,
-    shaped,
 )
 from metis.interchange.format import Format, entry_of
+from metis.interchange.residue import Difference
 from metis.store.entries import KnownEntry, MessageEntry
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.streaming.arguments import parse_arguments
+from metis.wire.call import UNPRICED
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+
+RAW = "_raw"
+"""Where a call keeps the text of arguments that were no JSON."""
+
+
+def decode_call(call: types.ToolCall, desk: ConversionContext) -> ToolUseBlock:
+    """The block of a call; what could not be parsed is never taken for an input."""
+    ours = desk.open_tool_call(call.id, call.name)
+    if call.parseError is None:
+        return ToolUseBlock(ours, call.name, call.arguments)
+    raw = call.arguments.get(RAW)
+    if set(call.arguments) != {RAW} or not isinstance(raw, str):
+        raw = json.dumps(call.arguments, ensure_ascii=False)
+    return ToolUseBlock(ours, call.name, {}, InvalidInput(raw=raw, error=call.parseError))
+
+
+def encode_calls(message: Message, desk: ConversionContext) -> list[Wire]:
+    """The calls of a message."""
+    blocks = [block for block in message.content if isinstance(block, ToolUseBlock)]
+    names = desk.foreign_call_ids(message)
+    return [
+        _encode_call(block, name or block.id) for block, name in zip(blocks, names, strict=True)
+    ]
+
+
+def _encode_call(block: ToolUseBlock, foreign: str) -> Wire:
+    wire: Wire = {"id": foreign, "name": block.name}
+    if block.invalid is None:
+        return wire | {"arguments": block.input}
+    found, fault = parse_arguments(block.invalid.raw)
+    arguments = {RAW: block.invalid.raw} if fault is not None else found
+    return wire | {"arguments": arguments, "parseError": block.invalid.error}
+
+
+def decode_result(result: types.ToolResult, desk: ConversionContext, path: str) -> Message:
+    """The message of one result: its text for models, its value for programs."""
+    said = result.result if result.error is None else result.error
+    text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    content = (TextBlock(text),)
+    answered = desk.match_tool_result(result.callId)
+    if answered is None:
+        message = desk.message(Role.USER, orphan_result_content(content))
+        reason = "it answers no open call of this history; here it is told by the user"
+        desk.add_loss(message, "tool_result", path, reason)
+        return message
+    failed = result.error is not None
+    outcome = Outcome(
+        status=OutcomeStatus.ERROR if failed else OutcomeStatus.SUCCESS, value=result.result
+    )
+    block = ToolResultBlock(answered, content, failed)
+    return desk.message(Role.TOOL, (block,), parent_tool_use_id=answered, outcome=outcome)
+
+
+def encode_result(message: Message, desk: ConversionContext) -> Wire | None:
+    """A result with its value; the text stands for it where there is no value."""
+    block = message.content[0] if message.content else None
+    if not isinstance(block, ToolResultBlock):
+        return None
+    text = text_of(block)
+    outcome = message.metadata.outcome
+    value: Any = text if outcome is None else outcome.value
+    wire: Wire = {"callId": desk.foreign_call_id(block.tool_use_id), "result": value}
+    return wire | {"error": text} if block.is_error else wire
+
+
+def text_of(block: ToolResultBlock) -> str:
+    """The text of a result."""
+    return "".join(inner.text for inner in block.content if isinstance(inner, TextBlock))
+
+
+def decode_calls(
+    calls: Sequence[types.ToolCall] | None, desk: ConversionContext
+) -> list[ToolUseBlock]:
+    """The blocks of calls."""
+    return [decode_call(call, desk) for call in calls or ()]
+
+
+def call_ids(calls: Sequence[types.ToolCall] | None) -> Wire:
+    """What is kept of calls for the way back: their ids."""
+    return {"calls": [call.id for call in calls]} if calls else {}
+
 
 _ROLES = {role: str(role) for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL)}
 
@@ -41,7 +127,7 @@ class AttocodeMessages(Format):
 
     name = "attocode"
     system = "attocode"
-    silent = {  # noqa: RUF012 - a table, read only
+    default_values = {  # noqa: RUF012 - a table, read only
         "toolCalls": (None, []),
         "toolResults": (None, []),
         "toolCallId": (None,),
@@ -64,9 +150,9 @@ class AttocodeMessages(Format):
         """The array, indented as people keep such files."""
         return json.dumps(records, ensure_ascii=False, indent=2).encode() + b"\n"
 
-    def decode(self, record: Wire, desk: Desk) -> list[KnownEntry]:
+    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
         """What was said, and each result of a call as a message of its own."""
-        wire = shaped(types.Message, record, "$")
+        wire = convert_to(types.Message, record, "$")
         messages: list[Message] = []
         if wire.role == "tool" and wire.toolCallId is not None and not wire.toolResults:
             messages.append(_decode_answer(wire, wire.toolCallId, desk))
@@ -76,7 +162,7 @@ class AttocodeMessages(Format):
             messages.append(decode_result(result, desk, f"$.toolResults[{index}]"))
         return [entry_of(_numbered(message, part)) for part, message in enumerate(messages)]
 
-    def encode(self, entries: Sequence[KnownEntry], desk: Desk) -> Wire | None:
+    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
         """One message from what was said and the results that came with it."""
         messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
         if len(messages) != len(entries):
@@ -92,7 +178,7 @@ class AttocodeMessages(Format):
         kept = [result for result in results if result is not None]
         return wire | ({"toolResults": kept} if kept else {})
 
-    def says_the_same(self, difference: Difference) -> bool:
+    def is_equivalent(self, difference: Difference) -> bool:
         """A text may stand alone or as a list of one; cache marks are hints."""
         key = difference.steps[-1] if difference.steps else ""
         if key == "cache_control":
@@ -100,21 +186,21 @@ class AttocodeMessages(Format):
         if key == "content" and len(difference.steps) == 1:
             text = _only_text(difference.plain)
             return text is not None and text == _only_text(difference.actual)
-        return super().says_the_same(difference)
+        return super().is_equivalent(difference)
 
 
-def _decode_said(wire: types.Message, desk: Desk) -> Message:
+def _decode_said(wire: types.Message, desk: ConversionContext) -> Message:
     role = Role.USER if wire.role == "tool" else Role(wire.role)
     texts, hints = _decode_content(wire.content)
     calls = wire.toolCalls if role == Role.ASSISTANT else None
     uses = decode_calls(calls, desk)
     if not texts and not uses and role != Role.SYSTEM:
         texts = [TextBlock("")]
-    content = told(texts) if wire.role == "tool" else (*texts, *uses)
+    content = orphan_result_content(texts) if wire.role == "tool" else (*texts, *uses)
     message = desk.message(role, content, foreign=call_ids(calls), hints=tuple(hints))
     if wire.role == "tool":
         reason = "it names no call that it answers; here it is told by the user"
-        desk.lose(message, "tool_result", "$", reason)
+        desk.add_loss(message, "tool_result", "$", reason)
     return message
 
 
@@ -131,14 +217,14 @@ def _decode_content(
     return [TextBlock(block.text) for block in content], hints
 
 
-def _decode_answer(wire: types.Message, call_id: str, desk: Desk) -> Message:
+def _decode_answer(wire: types.Message, call_id: str, desk: ConversionContext) -> Message:
     texts, marks = _decode_content(wire.content)
     hints = [CacheHint(after=0)] if marks else []
-    answered = desk.answer_call(call_id)
+    answered = desk.match_tool_result(call_id)
     if answered is None:
-        message = desk.message(Role.USER, told(texts), hints=tuple(hints))
+        message = desk.message(Role.USER, orphan_result_content(texts), hints=tuple(hints))
         reason = "it answers no open call of this history; here it is told by the user"
-        desk.lose(message, "tool_result", "$", reason)
+        desk.add_loss(message, "tool_result", "$", reason)
         return message
     block = ToolResultBlock(answered, tuple(texts))
     return desk.message(Role.TOOL, (block,), parent_tool_use_id=answered, hints=tuple(hints))
@@ -149,7 +235,7 @@ def _numbered(message: Message, part: int) -> Message:
     if part == 0:
         return message
     metadata = message.metadata
-    foreign = {**foreign_of(message, "attocode"), "part": part}
+    foreign = {**foreign_fields(message, "attocode"), "part": part}
     external = {**(metadata.external or {}), "attocode": foreign}
     return replace(message, metadata=replace(metadata, external=external))
 
@@ -160,11 +246,11 @@ def _has_results(messages: Sequence[Message]) -> bool:
     return len(messages) > 1 or (outcome is not None and outcome.value is not UNSET)
 
 
-def _encode_answer(message: Message, desk: Desk) -> Wire | None:
+def _encode_answer(message: Message, desk: ConversionContext) -> Wire | None:
     block = message.content[0] if message.content else None
     if not isinstance(block, ToolResultBlock):
         return None
-    foreign = desk.foreign_call(block.tool_use_id)
+    foreign = desk.foreign_call_id(block.tool_use_id)
     if block.is_error:
         text = text_of(block)
         failed = {"callId": foreign, "result": None, "error": text}
@@ -173,7 +259,7 @@ def _encode_answer(message: Message, desk: Desk) -> Wire | None:
     return {"role": "tool", "content": _encode_texts(block.content, marks), "toolCallId": foreign}
 
 
-def _encode_said(message: Message, desk: Desk) -> Wire:
+def _encode_said(message: Message, desk: ConversionContext) -> Wire:
     role = _ROLES.get(message.role)
     if role is None:
         return {}
@@ -204,3 +290,107 @@ def _only_text(content: Any) -> str | None:
     first = maybe_object(blocks[0])
     is_plain = len(blocks) == 1 and set(first) <= {"type", "text", "cache_control"}
     return maybe_text(first.get("text")) if is_plain else None
+
+
+_STOPS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence"})
+
+
+class AttocodeResponse(Format):
+    """One `ChatResponse` of attocode."""
+
+    name = "attocode-response"
+    system = "attocode"
+    default_values = {  # noqa: RUF012 - a table, read only
+        "toolCalls": (None, []),
+        "usage": (None,),
+        "model": (None,),
+        "stopReason": (None,),
+        "thinking": (None,),
+        "cacheReadTokens": (None, 0),
+        "cacheWriteTokens": (None, 0),
+        "cost": (None,),
+        "parseError": (None,),
+    }
+
+    def fits(self, data: bytes) -> bool:
+        """Whether it is an object with content that is text, and no role."""
+        first = first_object(data)
+        return first is not None and isinstance(first.get("content"), str) and "role" not in first
+
+    def split(self, data: bytes) -> Iterable[Record]:
+        """The response is the one record."""
+        yield object_record(data, self.name)
+
+    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - every format has it
+        """The one response; several answers are no response."""
+        if len(records) != 1:
+            raise EncodeError(f"a response is one answer of a model, not {len(records)}")
+        return json.dumps(records[0], ensure_ascii=False).encode()
+
+    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
+        """The answer."""
+        wire = convert_to(types.ChatResponse, record, "$")
+        said = [] if wire.thinking is None else [ThinkingBlock(wire.thinking)]
+        uses = decode_calls(wire.toolCalls, desk)
+        texts = [TextBlock(wire.content)] if wire.content or not (said or uses) else []
+        about: dict[str, Any] = {}
+        if wire.usage is not None:
+            about["usage"] = _decode_usage(wire.usage)
+        if wire.stopReason is not None:
+            about["stop_reason"] = StopReason(wire.stopReason)
+        provider, colon, name = (wire.model or "").partition(":")
+        if provider and colon and name:
+            about |= {"model": wire.model, "provider": provider}
+        message = desk.message(
+            Role.ASSISTANT, (*said, *texts, *uses), foreign=call_ids(wire.toolCalls), **about
+        )
+        return [entry_of(message)]
+
+    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
+        """The response of an answer."""
+        entry = entries[0]
+        if not isinstance(entry, MessageEntry) or entry.message.role != Role.ASSISTANT:
+            return None
+        message = entry.message
+        texts = [block.text for block in message.content if isinstance(block, TextBlock)]
+        thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock)]
+        calls = encode_calls(message, desk)
+        stop = message.metadata.stop_reason
+        wire: Wire = {
+            "content": "".join(texts),
+            "toolCalls": calls or None,
+            "usage": _encode_usage(message.metadata.usage),
+            "model": message.metadata.model,
+            "stopReason": str(stop) if stop in _STOPS else None,
+            "thinking": "".join(thoughts) if thoughts else None,
+        }
+        return {key: value for key, value in wire.items() if value is not None}
+
+
+def _decode_usage(wire: types.Usage) -> Usage | None:
+    cached, written = wire.cacheReadTokens or 0, wire.cacheWriteTokens or 0
+    counts = (wire.inputTokens, wire.outputTokens, cached, written)
+    if not all(0 <= count < 2**63 for count in counts):
+        return None
+    return Usage(
+        input_tokens=wire.inputTokens,
+        output_tokens=wire.outputTokens,
+        cached_input_tokens=cached,
+        cache_creation_input_tokens=written,
+        cost_usd=Decimal(0),
+        reported_cost_usd=None if wire.cost is None else Decimal(str(wire.cost)),
+        pricing_version=UNPRICED,
+        latency_ms=0,
+    )
+
+
+def _encode_usage(usage: Usage | None) -> Wire | None:
+    if usage is None:
+        return None
+    cost = usage.reported_cost_usd
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cacheReadTokens": usage.cached_input_tokens,
+        "cacheWriteTokens": usage.cache_creation_input_tokens,
+    } | ({} if cost is None else {"cost": float(cost)})

@@ -10,28 +10,32 @@ import msgspec
 from msgspec.structs import replace
 
 from metis.canonical.blocks import DocumentBlock
-from metis.canonical.document import check_json
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
-from metis.interchange.aside import Difference
-from metis.interchange.desk import Desk, foreign_of
-from metis.interchange.document import Record, first_object, line_records, shaped
+from metis.canonical.reader import check_json
+from metis.interchange.conversion import ConversionContext, foreign_fields
+from metis.interchange.document import Record, convert_to, first_object, line_records
 from metis.interchange.format import Format, entry_of
 from metis.interchange.gpt2099 import types
-from metis.interchange.gpt2099.blocks import EPHEMERAL, SYSTEM, decode_turn, encode_turn
-from metis.interchange.gpt2099.turn_ids import is_turn_id, turn_time
 from metis.interchange.gpt2099.turns import (
-    HINTS,
-    SILENT,
-    cached,
-    foreign_id,
+    CACHE_MARKS,
+    DEFAULT_VALUES,
+    EPHEMERAL,
+    SYSTEM,
+    decode_turn,
+    encode_turn,
+    is_turn_id,
     messages_of,
     role_of,
-    uncached,
+    turn_id_of,
+    turn_time,
+    with_cache_mark,
+    without_cache_mark,
 )
+from metis.interchange.residue import Difference
 from metis.store.entries import BookmarkEntry, KnownEntry, MessageEntry
-from metis.wire.shape import Wire, list_at, maybe_list, maybe_object, object_at
+from metis.wire.json_access import Wire, list_at, maybe_list, maybe_object, object_at
 
 JSON = "application/json"
 _OLD, _NEW = "options", "inherited"
@@ -49,7 +53,7 @@ class Gpt2099Frames(Format):
 
     name = "gpt2099"
     system = SYSTEM
-    silent = SILENT
+    default_values = DEFAULT_VALUES
 
     def fits(self, data: bytes) -> bool:
         """Whether the first line is a frame."""
@@ -65,7 +69,7 @@ class Gpt2099Frames(Format):
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         return "".join(lines).encode()
 
-    def prepare(self, entries: list[KnownEntry], desk: Desk) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
+    def prepare(self, entries: list[KnownEntry], desk: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
         """Bookmarks stand behind the message that they name, as part of its frame."""
         named = {
             entry.message_id: entry
@@ -80,13 +84,13 @@ class Gpt2099Frames(Format):
             placed.append(entry)
             bookmark = named.get(entry.id)
             if bookmark is not None and isinstance(entry, MessageEntry):
-                part = int(foreign_of(entry.message, SYSTEM).get("part", 0)) + 1
+                part = int(foreign_fields(entry.message, SYSTEM).get("part", 0)) + 1
                 placed.append(replace(bookmark, external={SYSTEM: {"part": part}}))
         return placed
 
-    def decode(self, record: Wire, desk: Desk) -> list[KnownEntry]:
+    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
         """The messages of a turn, and the bookmark that it bears."""
-        frame = shaped(types.Frame, record, "$")
+        frame = convert_to(types.Frame, record, "$")
         meta = frame.meta or types.Meta()
         parents, lost = _decode_parents(meta, desk)
         facts: dict[str, Any] = {"foreign": _foreign(frame, meta, desk), "parents": parents}
@@ -97,23 +101,23 @@ class Gpt2099Frames(Format):
         content = _decode_content(frame, meta)
         messages = decode_turn(role, content, desk, created_at=turn_time(frame.id), **facts)
         if meta.cache or meta.cache_control == "ephemeral":
-            messages[-1] = cached(messages[-1])
+            messages[-1] = with_cache_mark(messages[-1])
         if meta.type == "document":
             messages[0] = _named(messages[0], _document_name(meta))
             for key, reason in _document_faults(messages[0], meta):
-                desk.lose(messages[0], "document", f"$.meta.{key}", reason)
+                desk.add_loss(messages[0], "document", f"$.meta.{key}", reason)
         if lost:
-            desk.lose(messages[0], "continues", "$.meta.continues", lost)
+            desk.add_loss(messages[0], "continues", "$.meta.continues", lost)
         return _remembered(messages, frame.id, meta.head, desk)
 
-    def encode(self, entries: Sequence[KnownEntry], desk: Desk) -> Wire | None:
+    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
         """The frame of a turn."""
         messages = messages_of(entries)
         if not messages or not isinstance(entries[0], MessageEntry):
             return None
         first = messages[0]
-        own = foreign_id(first)
-        bare, is_cached = uncached(messages)
+        own = turn_id_of(first)
+        bare, is_cached = without_cache_mark(messages)
         content = encode_turn(bare, desk)
         meta: Wire = {
             "role": role_of(messages),
@@ -122,7 +126,7 @@ class Gpt2099Frames(Format):
             "continues": _encode_parents(first, desk),
             "cache": is_cached,
         }
-        if foreign_of(first, SYSTEM).get("document") and content:
+        if foreign_fields(first, SYSTEM).get("document") and content:
             about, said = _encode_document(first, content[0])
             about |= _encode_registered(first, said, is_cached=is_cached)
         else:
@@ -133,10 +137,10 @@ class Gpt2099Frames(Format):
         stated = {key: value for key, value in (meta | about).items() if value not in ({}, None)}
         return {"topic": "gpt.turn", "id": own, "meta": stated, "content": said}
 
-    def says_the_same(self, difference: Difference) -> bool:
+    def is_equivalent(self, difference: Difference) -> bool:
         """Content may be text or blocks, options have two names, and parents may go by bookmark."""
         key = str(difference.steps[-1]) if difference.steps else ""
-        if key in HINTS or difference.steps == ("meta", "continues"):
+        if key in CACHE_MARKS or difference.steps == ("meta", "continues"):
             return True
         if difference.steps == ("content",):
             return _blocks_of(difference.actual) == _blocks_of(difference.plain)
@@ -146,10 +150,10 @@ class Gpt2099Frames(Format):
             return difference.actual is msgspec.UNSET
         if difference.steps == ("meta",):
             return difference.actual is None or difference.actual is msgspec.UNSET
-        return super().says_the_same(difference)
+        return super().is_equivalent(difference)
 
 
-def _foreign(frame: types.Frame, meta: types.Meta, desk: Desk) -> Wire:
+def _foreign(frame: types.Frame, meta: types.Meta, desk: ConversionContext) -> Wire:
     foreign: Wire = {"id": frame.id}
     if meta.inherited is not None:
         foreign[_NEW] = True
@@ -160,12 +164,12 @@ def _foreign(frame: types.Frame, meta: types.Meta, desk: Desk) -> Wire:
     return foreign
 
 
-def _options_name(message: Message, desk: Desk) -> str:
+def _options_name(message: Message, desk: ConversionContext) -> str:
     """The name of the options: as it stood there, else the new one.
 
     A thread that came with the old name goes on with it, for whoever wrote it reads no other.
     """
-    foreign = foreign_of(message, SYSTEM)
+    foreign = foreign_fields(message, SYSTEM)
     if "id" in foreign:
         if foreign.get(_NEW):
             return _NEW
@@ -193,7 +197,9 @@ def _decode_content(frame: types.Frame, meta: types.Meta) -> list[Wire]:
         raise DecodeError(error.reason, path=path) from None
 
 
-def _decode_parents(meta: types.Meta, desk: Desk) -> tuple[tuple[str, ...], str | None]:
+def _decode_parents(
+    meta: types.Meta, desk: ConversionContext
+) -> tuple[tuple[str, ...], str | None]:
     """Our ids of the messages that a turn continues, and what is wrong with them."""
     named = [meta.continues] if isinstance(meta.continues, str) else meta.continues or []
     found = [desk.turns.get(("id:" if is_turn_id(name) else "head:") + name) for name in named]
@@ -207,17 +213,17 @@ def _decode_parents(meta: types.Meta, desk: Desk) -> tuple[tuple[str, ...], str 
     return (() if parents == (last,) else parents), None
 
 
-def _encode_parents(message: Message, desk: Desk) -> str | list[str] | None:
+def _encode_parents(message: Message, desk: ConversionContext) -> str | list[str] | None:
     parents = message.metadata.parents
     if parents:
         found = [desk.foreign_turns.get(parent) for parent in parents]
         named = [parent for parent in found if parent is not None]
         return named[0] if len(named) == 1 else named or None
-    return None if foreign_of(message, SYSTEM).get("root") else desk.turns.get("last")
+    return None if foreign_fields(message, SYSTEM).get("root") else desk.turns.get("last")
 
 
 def _remembered(
-    messages: Sequence[Message], own: str, head: str | None, desk: Desk
+    messages: Sequence[Message], own: str, head: str | None, desk: ConversionContext
 ) -> list[KnownEntry]:
     """The entries of a turn, and their ids for the turns that continue it."""
     last = messages[-1]
@@ -289,7 +295,7 @@ def _encode_document(message: Message, wire: Wire) -> tuple[Wire, Any]:
 
 def _encode_registered(message: Message, data: Any, *, is_cached: bool) -> Wire:
     """What the frame says more of a file that was registered here."""
-    foreign = foreign_of(message, SYSTEM)
+    foreign = foreign_fields(message, SYSTEM)
     if "original_path" not in foreign:
         return {}
     about: Wire = {

@@ -1,30 +1,134 @@
-"""Provider: what gpt2099 asks of a provider, five functions, over one of our adapters."""
+"""The provider interface of gpt2099: its five functions, implemented over one of our adapters."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from metis import adapters
-from metis.canonical.blocks import ContentBlock, TextBlock
+from metis.canonical.blocks import (
+    ContentBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+)
 from metis.canonical.errors import NetworkError
 from metis.canonical.message import Message, Role
-from metis.canonical.metadata import CacheHint
+from metis.canonical.metadata import CacheHint, Usage
 from metis.canonical.tools import ToolDefinition
-from metis.catalog.load import catalog
-from metis.interchange.document import shaped
-from metis.interchange.gpt2099.blocks import SYSTEM
-from metis.interchange.gpt2099.context import Gpt2099Context
-from metis.interchange.gpt2099.response import response_of
-from metis.interchange.gpt2099.streamer import Streamer
+from metis.catalog.tables import catalog
+from metis.interchange.conversion import ConversionContext
+from metis.interchange.document import convert_to
+from metis.interchange.gpt2099.turns import SYSTEM, encode_turn
 from metis.interchange.gpt2099.types import Options
+from metis.interchange.gpt2099.windows import Gpt2099Context
 from metis.store.threads import merged_options
-from metis.streaming import MessageComplete, StreamError, StreamEvent
-from metis.streaming.failure import failure_of
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+)
+from metis.streaming.events import provider_error
 from metis.wire.call import AdapterOptions, RequestContext, WireRequest
-from metis.wire.shape import Wire
+from metis.wire.json_access import Wire, maybe_object
+
+
+def encode_response(message: Message) -> Wire:
+    """An answer as `{message: {role, content, model, stop_reason, usage?}}`."""
+    metadata = message.metadata
+    response: Wire = {
+        "role": "assistant",
+        "content": [wire for block in message.content for wire in _record(message, block)],
+        "model": (metadata.model or "").partition(":")[2],
+        "stop_reason": str(metadata.stop_reason or "unknown"),
+    }
+    if metadata.usage is not None:
+        response["usage"] = _usage(metadata.usage)
+    return {"message": response}
+
+
+def _record(message: Message, block: ContentBlock) -> Iterator[Wire]:
+    """A block; what turns have no word for is told as the provider of it tells it."""
+    match block:
+        case TextBlock() if block.citations:
+            cited: Any = msgspec.to_builtins(block.citations)
+            yield {"type": "text", "text": block.text, "citations": cited}
+        case ThinkingBlock():
+            seal = {} if block.signature is None else {"signature": block.signature}
+            yield {"type": "thinking", "thinking": block.text, **seal}
+        case RedactedThinkingBlock():
+            yield {"type": "redacted_thinking", "data": block.data}
+        case OpaqueBlock():
+            yield maybe_object(block.data)
+        case _:
+            desk = ConversionContext(SYSTEM, SYSTEM, RequestContext(session_id=message.session_id))
+            alone = msgspec.structs.replace(message, content=(block,))
+            yield from encode_turn([alone], desk)
+
+
+def _usage(usage: Usage) -> Wire:
+    told: Wire = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    if usage.cache_creation_input_tokens:
+        told["cache_creation_input_tokens"] = usage.cache_creation_input_tokens
+    if usage.cached_input_tokens:
+        told["cache_read_input_tokens"] = usage.cached_input_tokens
+    return told
+
+
+_write = msgspec.json.Encoder().encode
+
+
+class Streamer:
+    """Knows which block was shown last, so that a new one is told once."""
+
+    def __init__(self) -> None:
+        self._shown: int | None = None
+        self._spelled: set[str] = set()
+        """The calls of which some arguments were shown."""
+
+    def records_for(self, event: StreamEvent) -> Iterator[Wire]:
+        """What an event adds: the start of a block, more of its content, or nothing."""
+        match event:
+            case TextDelta():
+                yield from self._begun(event.content_block_index, {"type": "text"})
+                yield from _added(event.text)
+            case ThinkingDelta():
+                yield from self._begun(event.content_block_index, {"type": "thinking"})
+                yield from _added(event.text)
+            case ToolUseStart():
+                start = {"type": "tool_use", "name": event.tool_name}
+                yield from self._begun(event.content_block_index, start)
+            case ToolUseInputDelta():
+                self._spelled.add(event.tool_use_id)
+                yield from _added(event.partial_json)
+            case ToolUseEnd() if event.tool_use_id not in self._spelled:
+                # Some providers give a call as a whole.
+                yield from _added(_write(event.final_input).decode())
+            case BlockAdded():
+                yield from self._begun(event.content_block_index, {"type": event.block.type})
+            case _:
+                return
+
+    def _begun(self, index: int, start: Wire) -> Iterator[Wire]:
+        if index != self._shown:
+            self._shown = index
+            yield start
+
+
+def _added(text: str) -> Iterator[Wire]:
+    if text:
+        yield {"content": text}
+
 
 SEPARATOR = "\n\n----\n\n"
 """What stands between the system messages of a window where they become one text."""
@@ -65,9 +169,9 @@ class Provider:
         # Ids of calls are made from that of the session: the same window is the same request.
         loaded = Gpt2099Context().load(data, RequestContext(session_id=SYSTEM))
         messages = loaded.messages
-        said = shaped(Options, merged_options(messages), "$.options")
+        said = convert_to(Options, merged_options(messages), "$.options")
         if self._adapter.profile.protocol in _JOINING:
-            messages = joined(messages)
+            messages = join_system_messages(messages)
         options = AdapterOptions(
             model=model, stream=True, search=said.search, tool_mode=said.tool_mode
         )
@@ -94,7 +198,7 @@ class Provider:
         """What a screen shows of events: `{type, name?}` for a new block, `{content}` for more."""
         streamer = Streamer()
         for event in events:
-            yield from streamer.take(event)
+            yield from streamer.records_for(event)
 
     def response_stream_aggregate(self, events: Iterable[StreamEvent]) -> Wire:
         """The whole answer of events, as `{message}`.
@@ -104,13 +208,13 @@ class Provider:
         """
         for event in events:
             if isinstance(event, MessageComplete):
-                return response_of(event.message)
+                return encode_response(event.message)
             if isinstance(event, StreamError):
-                raise failure_of(event, self._adapter.name)
+                raise provider_error(event, self._adapter.name)
         raise NetworkError("the answer did not end", provider=self._adapter.name)
 
 
-def joined(messages: Sequence[Message]) -> list[Message]:
+def join_system_messages(messages: Sequence[Message]) -> list[Message]:
     """The messages with those of the system at the start as one, its texts visibly apart."""
     lead = list(takewhile(lambda message: message.role is Role.SYSTEM, messages))
     blocks: list[ContentBlock] = [block for message in lead for block in message.content]

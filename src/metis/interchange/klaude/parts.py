@@ -1,7 +1,8 @@
-"""Parts of klaude-code's messages, and the blocks that they stand for."""
+"""Message parts and usage of klaude-code, and the blocks and counts that they stand for."""
 
 import json
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
-    ANY_IMAGE,
+    ANY_IMAGE_TYPE,
     ArtifactBlock,
     ContentBlock,
     ImageBlock,
@@ -24,19 +25,95 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.errors import CatalogError, DecodeError
 from metis.canonical.message import Role
+from metis.canonical.metadata import MessageMetadata, StopReason, Usage
 from metis.catalog import catalog
-from metis.interchange.desk import Desk, is_media_type
-from metis.interchange.document import shaped
+from metis.interchange.conversion import ConversionContext, is_media_type
+from metis.interchange.document import convert_to
 from metis.interchange.klaude import types
-from metis.streaming.arguments import read_arguments
-from metis.wire.shape import Wire, maybe_object
+from metis.streaming.arguments import parse_arguments
+from metis.wire.call import UNPRICED
+from metis.wire.json_access import Wire, maybe_object
+
+STOP_REASONS = {
+    "stop": StopReason.END_TURN,
+    "length": StopReason.MAX_TOKENS,
+    "tool_use": StopReason.TOOL_USE,
+    "error": StopReason.ERROR,
+    "aborted": StopReason.CANCELLED,
+}
+"""Their words for why a model stopped, with ours."""
+
+_WORDS = {ours: theirs for theirs, ours in STOP_REASONS.items()} | {
+    StopReason.STOP_SEQUENCE: "stop",
+    StopReason.REFUSAL: "stop",
+    StopReason.CONTENT_FILTER: "stop",
+    StopReason.PAUSE: "stop",
+    StopReason.UNKNOWN: "stop",
+}
+
+
+def encode_stop(metadata: MessageMetadata) -> str | None:
+    """Their word for why a model stopped; a message that was cut off by a person is aborted."""
+    if metadata.status == "cancelled":
+        return "aborted"
+    if metadata.status == "error":
+        return "error"
+    return None if metadata.stop_reason is None else _WORDS.get(metadata.stop_reason, "stop")
+
+
+def decode_usage(wire: types.Usage) -> Usage | None:
+    """Our disjoint counts; None where theirs do not add up."""
+    counts = (wire.input_tokens, wire.cached_tokens, wire.reasoning_tokens, wire.output_tokens)
+    if not all(0 <= count < 2**63 for count in counts):
+        return None
+    if wire.cached_tokens > wire.input_tokens or wire.reasoning_tokens > wire.output_tokens:
+        return None
+    return Usage(
+        input_tokens=wire.input_tokens - wire.cached_tokens,
+        cached_input_tokens=wire.cached_tokens,
+        output_tokens=wire.output_tokens,
+        reasoning_output_tokens=wire.reasoning_tokens,
+        cost_usd=Decimal(0),
+        pricing_version=UNPRICED,
+        latency_ms=0,
+    )
+
+
+def decode_model(wire: types.Usage) -> dict[str, Any]:
+    """Model and provider, where both are named in a way that makes an id."""
+    provider, name = wire.provider or "", wire.model_name
+    if not provider or not name or ":" in provider:
+        return {}
+    return {"model": f"{provider}:{name}", "provider": provider}
+
+
+def encode_usage(metadata: MessageMetadata) -> Wire | None:
+    """Their counts of a usage, with the model that they keep there."""
+    usage = metadata.usage
+    if usage is None and metadata.model is None:
+        return None
+    provider, _, name = (metadata.model or "").partition(":")
+    wire: Wire = (
+        {}
+        if usage is None
+        else {
+            "input_tokens": usage.input_tokens
+            + usage.cached_input_tokens
+            + usage.cache_creation_input_tokens,
+            "cached_tokens": usage.cached_input_tokens,
+            "reasoning_tokens": usage.reasoning_output_tokens,
+            "output_tokens": usage.output_tokens,
+        }
+    )
+    return wire | {"model_name": name, "provider": provider or None}
+
 
 SYSTEM = "klaude-code"
 _MAKES_FILES = (Role.ASSISTANT, Role.TOOL)
 
 
 def decode_parts(
-    parts: Sequence[Wire], role: Role, desk: Desk, path: str = "$.data.parts"
+    parts: Sequence[Wire], role: Role, desk: ConversionContext, path: str = "$.data.parts"
 ) -> tuple[list[ContentBlock], list[str]]:
     """The blocks of a message's parts, and the foreign ids of the calls among them."""
     blocks: list[ContentBlock] = []
@@ -46,7 +123,7 @@ def decode_parts(
         place = f"{path}[{index}]"
         kind = part.get("type")
         if role == Role.ASSISTANT and kind == "thinking_signature":
-            sealed = shaped(types.ThinkingSignaturePart, part, place)
+            sealed = convert_to(types.ThinkingSignaturePart, part, place)
             if thought is not None:
                 blocks[thought] = _signed(blocks[thought], sealed)
                 thought = None
@@ -56,7 +133,7 @@ def decode_parts(
         if role == Role.ASSISTANT and kind == "thinking_text":
             thought = len(blocks)
         if role == Role.ASSISTANT and kind == "tool_call":
-            called = shaped(types.ToolCallPart, part, place)
+            called = convert_to(types.ToolCallPart, part, place)
             calls.append(called.call_id)
             blocks.append(_decode_call(called, desk))
         else:
@@ -71,16 +148,16 @@ def _decode_part(part: Wire, role: Role, path: str) -> ContentBlock:
     if kind == "text":
         if role == Role.TOOL:
             raise DecodeError("the text of a tool result is its `output_text`", path=path)
-        return TextBlock(shaped(types.TextPart, part, path).text)
+        return TextBlock(convert_to(types.TextPart, part, path).text)
     if role == Role.SYSTEM:
         raise DecodeError(f"a system message holds text only, no {kind}", path=path)
     match kind:
         case "image_url":
-            return _decode_url(shaped(types.ImageURLPart, part, path), role)
+            return _decode_url(convert_to(types.ImageURLPart, part, path), role)
         case "image_file":
-            return _decode_file(shaped(types.ImageFilePart, part, path), role)
+            return _decode_file(convert_to(types.ImageFilePart, part, path), role)
         case "thinking_text" if role == Role.ASSISTANT:
-            thought = shaped(types.ThinkingTextPart, part, path)
+            thought = convert_to(types.ThinkingTextPart, part, path)
             return ThinkingBlock(thought.text, id=thought.id, issuer=_issuer(thought.model_id))
         case _:
             return OpaqueBlock(SYSTEM, Raw(msgspec.json.encode(part)), kind)
@@ -91,22 +168,22 @@ def _decode_url(part: types.ImageURLPart, role: Role) -> ContentBlock:
     media = head.removeprefix("data:").removesuffix(";base64")
     is_inline = comma and head == f"data:{media};base64" and is_media_type(media)
     kind, held = ("base64", data) if is_inline else ("url", part.url)
-    media = media if is_inline else ANY_IMAGE
+    media = media if is_inline else ANY_IMAGE_TYPE
     if role == Role.ASSISTANT:
         return ArtifactBlock(MediaSource(kind, held), media, id=part.id)
     return ImageBlock(ImageSource(kind, held), media)
 
 
 def _decode_file(part: types.ImageFilePart, role: Role) -> ContentBlock:
-    media = part.mime_type or ANY_IMAGE if is_media_type(part.mime_type) else ANY_IMAGE
+    media = part.mime_type or ANY_IMAGE_TYPE if is_media_type(part.mime_type) else ANY_IMAGE_TYPE
     if role in _MAKES_FILES:
         return ArtifactBlock(MediaSource("file_ref", part.file_path), media)
     return ImageBlock(ImageSource("file_ref", part.file_path), media)
 
 
-def _decode_call(part: types.ToolCallPart, desk: Desk) -> ToolUseBlock:
-    arguments, invalid = read_arguments(part.arguments_json)
-    ours = desk.open_call(part.call_id, part.tool_name)
+def _decode_call(part: types.ToolCallPart, desk: ConversionContext) -> ToolUseBlock:
+    arguments, invalid = parse_arguments(part.arguments_json)
+    ours = desk.open_tool_call(part.call_id, part.tool_name)
     return ToolUseBlock(ours, part.tool_name, arguments, invalid)
 
 
@@ -194,7 +271,7 @@ def _encode_image(block: ImageBlock | ArtifactBlock) -> Wire:
     own = block.id if isinstance(block, ArtifactBlock) else None
     source = block.source
     if source.kind == "file_ref":
-        mime = None if block.media_type == ANY_IMAGE else block.media_type
+        mime = None if block.media_type == ANY_IMAGE_TYPE else block.media_type
         return {
             "type": "image_file",
             "file_path": source.data,
@@ -218,5 +295,5 @@ def has_same_arguments(one: Any, two: Any) -> bool:
     """Whether two texts of arguments say the same."""
     if not isinstance(one, str) or not isinstance(two, str):
         return False
-    first, second = read_arguments(one), read_arguments(two)
+    first, second = parse_arguments(one), parse_arguments(two)
     return first[1] is None and second[1] is None and first == second

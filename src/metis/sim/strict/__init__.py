@@ -10,10 +10,10 @@ from metis.sim.strict import (
     openai_chat,
     openai_responses,
 )
-from metis.sim.strict.refusal import Case
-from metis.wire.shape import Wire
+from metis.sim.strict.checks import CheckContext
+from metis.wire.json_access import Wire
 
-CHECKS: Mapping[str, Callable[[Wire, Case], None]] = {
+CHECKS: Mapping[str, Callable[[Wire, CheckContext], None]] = {
     "anthropic": anthropic.check,
     "bedrock_converse": bedrock_converse.check,
     "openai_chat": openai_chat.check,
@@ -23,4 +23,4 @@ CHECKS: Mapping[str, Callable[[Wire, Case], None]] = {
 }
 """The check of each protocol: raises an InvalidRequestError in the provider's words."""
 
-__all__ = ["CHECKS", "Case"]
+__all__ = ["CHECKS", "CheckContext"]

@@ -4,21 +4,21 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from metis.sim.picture import media_type_of
-from metis.sim.strict.keys import ANTHROPIC
-from metis.sim.strict.refusal import (
+from metis.sim.media import image_media_type
+from metis.sim.strict.checks import (
     IMAGE_TYPES,
-    Case,
+    CheckContext,
     is_base64,
     is_between,
     is_count,
-    is_matching,
+    matches,
     objects,
     refuse,
     require,
     unknown_keys,
 )
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.sim.strict.keys import ANTHROPIC
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _BLOCK_KEYS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text", "cache_control", "citations"}),
@@ -37,7 +37,7 @@ _LEAST_BUDGET = 1024
 _IMAGE_BYTES = 5 * 1024 * 1024
 
 
-def check(wire: Wire, case: Case) -> None:
+def check(wire: Wire, case: CheckContext) -> None:
     """Refuse what the API refuses."""
     require(case.headers.get("anthropic-version"), "anthropic-version: header is required")
     _check_options(wire)
@@ -90,7 +90,7 @@ def _check_tools(wire: Wire) -> None:
         names.append(name)
         if tool.get("type") in (None, "custom"):
             require(
-                is_matching(_NAME, name),
+                matches(_NAME, name),
                 f"{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
             )
             schema = maybe_object(tool.get("input_schema"))
@@ -114,7 +114,7 @@ def _check_system(system: Any) -> None:
         require(block["text"], "system: text content blocks must be non-empty")
 
 
-def _check_message(message: Wire, path: str, case: Case, *, is_last: bool) -> None:
+def _check_message(message: Wire, path: str, case: CheckContext, *, is_last: bool) -> None:
     role, content = message.get("role"), message.get("content")
     require(role in ("user", "assistant"), f'{path}.role: Unexpected role "{role}"')
     for key in unknown_keys(message, ("role", "content")):
@@ -146,7 +146,7 @@ def _check_text(text: str, *, is_begun: bool) -> None:
     require(text.strip(), "messages: text content blocks must contain non-whitespace text")
 
 
-def _check_block(block: Wire, path: str, role: str, case: Case) -> None:
+def _check_block(block: Wire, path: str, role: str, case: CheckContext) -> None:
     kind = block.get("type")
     require(isinstance(kind, str), f"{path}.type: Field required")
     for key in unknown_keys(block, _BLOCK_KEYS.get(str(kind), block)):
@@ -163,10 +163,10 @@ def _check_block(block: Wire, path: str, role: str, case: Case) -> None:
         case "tool_result":
             _check_result(block, f"{path}.tool_result")
         case "thinking":
-            signed = case.seal.signs(block.get("signature"), str(block.get("thinking")))
+            signed = case.signer.verify(block.get("signature"), str(block.get("thinking")))
             require(signed, f"{path}: Invalid `signature` in `thinking` block")
         case "redacted_thinking":
-            own = case.seal.is_own(block.get("data"))
+            own = case.signer.is_issued_here(block.get("data"))
             require(own, f"{path}: Invalid `data` in `redacted_thinking` block")
         case _:
             pass
@@ -175,7 +175,7 @@ def _check_block(block: Wire, path: str, role: str, case: Case) -> None:
 def _check_image(block: Wire, path: str) -> None:
     source = maybe_object(block.get("source"))
     if source.get("type") == "url":
-        fits = is_matching(r"https?://\S+", source.get("url"))
+        fits = matches(r"https?://\S+", source.get("url"))
         require(fits, f"{path}.image.source.url: Only HTTPS URLs are supported")
         return
     if source.get("type") == "file":
@@ -192,7 +192,7 @@ def _check_image(block: Wire, path: str) -> None:
         size <= _IMAGE_BYTES,
         f"{path}.image.source.base64: image exceeds 5 MB maximum: {size} bytes > 5242880 bytes",
     )
-    seen = media_type_of(str(data))
+    seen = image_media_type(str(data))
     require(seen is not None, f"{path}.image.source.base64.data: Could not process image")
     require(
         seen == media,
@@ -202,11 +202,11 @@ def _check_image(block: Wire, path: str) -> None:
 
 def _check_call(block: Wire, path: str) -> None:
     require(
-        is_matching(_ID, block.get("id")),
+        matches(_ID, block.get("id")),
         f"{path}.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
     )
     require(
-        is_matching(r"(?s).{1,200}", block.get("name")),
+        matches(r"(?s).{1,200}", block.get("name")),
         f"{path}.name: String should have between 1 and 200 characters",
     )
     fits = isinstance(block.get("input"), dict)
@@ -215,7 +215,7 @@ def _check_call(block: Wire, path: str) -> None:
 
 def _check_result(block: Wire, path: str) -> None:
     require(
-        is_matching(_ID, block.get("tool_use_id")),
+        matches(_ID, block.get("tool_use_id")),
         f"{path}.tool_use_id: String should match pattern '^[a-zA-Z0-9_-]+$'",
     )
     for index, part in enumerate(objects(block.get("content"))):

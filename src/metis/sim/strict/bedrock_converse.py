@@ -3,16 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
+from metis.sim.strict.checks import CheckContext, is_base64, matches, objects, require, unknown_keys
 from metis.sim.strict.keys import BEDROCK_CONVERSE
-from metis.sim.strict.refusal import (
-    Case,
-    is_base64,
-    is_matching,
-    objects,
-    require,
-    unknown_keys,
-)
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _PARTS = frozenset(
     {
@@ -46,7 +39,7 @@ _ODD_NAME = (
 )
 
 
-def check(wire: Wire, case: Case) -> None:
+def check(wire: Wire, case: CheckContext) -> None:
     """Refuse what the API refuses."""
     for key in unknown_keys(wire, BEDROCK_CONVERSE):
         require(condition=False, text=f"Malformed input request: extraneous key [{key}]")
@@ -62,7 +55,7 @@ def check(wire: Wire, case: Case) -> None:
     _check_tools(wire, turns)
 
 
-def _check_turn(turn: Wire, path: str, case: Case) -> None:
+def _check_turn(turn: Wire, path: str, case: CheckContext) -> None:
     parts = objects(turn.get("content"))
     role = turn.get("role")
     require(role in ("user", "assistant", "system"), f"Value '{role}' at '{path}.role' is invalid")
@@ -91,16 +84,16 @@ def _check_media(part: Wire, place: str) -> None:
         is_held = "bytes" not in source or is_base64(source["bytes"])
         require(is_held, f"Could not process {key} at {place}")
     for key in ("document",) if "document" in part else ():
-        require(is_matching(_DOCUMENT, maybe_object(part[key]).get("name")), _ODD_NAME)
+        require(matches(_DOCUMENT, maybe_object(part[key]).get("name")), _ODD_NAME)
 
 
-def _check_thought(thought: Wire, place: str, case: Case) -> None:
+def _check_thought(thought: Wire, place: str, case: CheckContext) -> None:
     said = maybe_object(thought.get("reasoningText"))
     if said:
-        is_signed = case.seal.signs(said.get("signature"), str(said.get("text")))
+        is_signed = case.signer.verify(said.get("signature"), str(said.get("text")))
         require(is_signed, f"{place}: Invalid `signature` in `thinking` block")
     if "redactedContent" in thought:
-        is_own = case.seal.is_own(thought["redactedContent"])
+        is_own = case.signer.is_issued_here(thought["redactedContent"])
         require(is_own, f"{place}: Invalid `data` in `redacted_thinking` block")
 
 
@@ -114,7 +107,7 @@ def _check_calls(turns: list[Wire]) -> None:
     for index, (before, after) in enumerate(pairwise([{}, *turns, {}])):
         calls, results = _ids(before, "toolUse"), _ids(after, "toolResult")
         for one in (*calls, *results):
-            require(is_matching(_ID, one), f"Value '{one}' at 'toolUseId' is invalid")
+            require(matches(_ID, one), f"Value '{one}' at 'toolUseId' is invalid")
         path = f"messages.{index}.content"
         is_once = len(set(calls)) == len(calls)
         require(is_once, f"The toolUse blocks at {path} contain duplicate Ids")
@@ -137,7 +130,7 @@ def _check_tools(wire: Wire, turns: list[Wire]) -> None:
     for tool in objects(config.get("tools")):
         spec = maybe_object(tool.get("toolSpec"))
         if spec:
-            fits = is_matching(_TOOL, spec.get("name"))
+            fits = matches(_TOOL, spec.get("name"))
             require(fits, f"Value '{spec.get('name')}' at 'toolConfig.tools.name' is invalid")
             said = spec.get("description")
             require(said != "", "Invalid length for parameter description, value: 0")

@@ -2,17 +2,10 @@
 
 from typing import Any
 
-from metis.sim.base64_text import bytes_of
+from metis.sim.media import decode_base64
+from metis.sim.strict.checks import CheckContext, is_one_of, matches, objects, refuse, require
 from metis.sim.strict.keys import GEMINI
-from metis.sim.strict.refusal import (
-    Case,
-    is_matching,
-    is_one_of,
-    objects,
-    refuse,
-    require,
-)
-from metis.wire.shape import Wire, maybe_object
+from metis.wire.json_access import Wire, maybe_object
 
 _DATA = frozenset(
     {
@@ -37,7 +30,7 @@ _UNEVEN = (
 )
 
 
-def check(wire: Wire, case: Case) -> None:
+def check(wire: Wire, case: CheckContext) -> None:
     """Refuse what the API refuses."""
     body = _camel(wire)
     for key in body:
@@ -68,7 +61,7 @@ def _parts(content: Wire) -> list[Wire]:
     return [_camel(part) for part in objects(content.get("parts"))]
 
 
-def _check_content(content: Wire, path: str, case: Case) -> None:
+def _check_content(content: Wire, path: str, case: CheckContext) -> None:
     role = content.get("role", "user")
     require(role in ("user", "model", "function"), "Please use a valid role: user, model.")
     parts = _parts(content)
@@ -82,17 +75,21 @@ def _check_content(content: Wire, path: str, case: Case) -> None:
         )
         _check_media(_camel(maybe_object(part.get("inlineData"))))
         signature = part.get("thoughtSignature")
-        own = signature is None or is_one_of(signature, _SKIPPED) or case.seal.is_own(signature)
+        own = (
+            signature is None
+            or is_one_of(signature, _SKIPPED)
+            or case.signer.is_issued_here(signature)
+        )
         require(own, "Corrupted thought signature.")
 
 
 def _check_media(data: Wire) -> None:
     if data:
         media = data.get("mimeType")
-        fits = is_matching(r"[\w.+-]+/[\w.+-]+", media)
+        fits = matches(r"[\w.+-]+/[\w.+-]+", media)
         require(fits, f"Unsupported MIME type: {media}")
         require(
-            bytes_of(str(data.get("data") or "")),
+            decode_base64(str(data.get("data") or "")),
             "Invalid value at 'data' (TYPE_BYTES), Base64 decoding failed",
         )
 
@@ -117,7 +114,7 @@ def _check_calls(contents: list[Wire]) -> None:
         before = content
 
 
-def _check_signatures(contents: list[Wire], case: Case) -> None:
+def _check_signatures(contents: list[Wire], case: CheckContext) -> None:
     """The first call of each step of the current turn is signed, for models that ask for it."""
     if case.model.removeprefix("sim-").startswith(_OLDER):
         return
@@ -137,7 +134,7 @@ def _check_tool(tool: Wire) -> None:
     names: list[Any] = []
     for function in objects(tool.get("functionDeclarations")):
         name = function.get("name")
-        fits = is_matching(_NAME, name)
+        fits = matches(_NAME, name)
         require(
             fits,
             "* GenerateContentRequest.tools[0].function_declarations: Invalid function name: "

@@ -1,12 +1,12 @@
 """What Ollama refuses."""
 
-from metis.sim.strict.refusal import Case, is_base64, objects, require
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.sim.strict.checks import CheckContext, is_base64, objects, require
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def check(wire: Wire, _case: Case) -> None:
+def check(wire: Wire, _case: CheckContext) -> None:
     """Refuse what the server refuses."""
     require(wire.get("model"), "model is required")
     for message in objects(wire.get("messages")):

@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metis.sim.strict.keys import OPENAI_CHAT
-from metis.sim.strict.refusal import (
+from metis.sim.strict.checks import (
     IMAGE_TYPES,
-    Case,
+    CheckContext,
     is_base64,
     is_between,
     is_count,
-    is_matching,
     is_one_of,
+    matches,
     objects,
-    open_object_fault,
     refuse,
     require,
+    strict_schema_problem,
     unknown_keys,
 )
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.sim.strict.keys import OPENAI_CHAT
+from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 _PARTS: Mapping[str, frozenset[str]] = {
@@ -32,7 +32,7 @@ _MOST_TOOLS = 128
 _MOST_STOPS = 4
 
 
-def check(wire: Wire, _case: Case) -> None:
+def check(wire: Wire, _case: CheckContext) -> None:
     """Refuse what the API refuses."""
     _check_options(wire)
     _check_tools(wire)
@@ -96,7 +96,7 @@ def _check_tools(wire: Wire) -> None:
 def _check_function(function: Wire, path: str) -> Any:
     name = function.get("name")
     require(
-        is_matching(_NAME, name),
+        matches(_NAME, name),
         f"Invalid '{path}.name': string does not match pattern. Expected a string that matches "
         "the pattern '^[a-zA-Z0-9_-]+$' and has 64 characters at most.",
     )
@@ -108,7 +108,7 @@ def _check_function(function: Wire, path: str) -> Any:
             f"'type: \"object\"', got 'type: \"{schema.get('type')}\"'.",
             code="invalid_function_parameters",
         )
-    fault = open_object_fault(schema) if function.get("strict") is True else None
+    fault = strict_schema_problem(schema) if function.get("strict") is True else None
     require(not fault, f"Invalid schema for function '{name}': {fault}.")
     return name
 
@@ -136,7 +136,7 @@ def _check_message(message: Wire, path: str) -> None:
 
 
 def _check_image(url: Any) -> None:
-    if is_matching(r"https?://\S+", url):
+    if matches(r"https?://\S+", url):
         return
     head, _, data = str(url).partition(";base64,")
     require(
@@ -189,13 +189,13 @@ def _made(message: Wire, index: int) -> list[Any]:
     for call in objects(calls):
         function = maybe_object(call.get("function"))
         require(
-            is_matching(r"(?s).{1,40}", call.get("id")),
+            matches(r"(?s).{1,40}", call.get("id")),
             f"Invalid '{path}.id': string too long. Expected a string with maximum length "
             f"{_LONGEST_ID}.",
             code="string_above_max_length",
         )
         if call.get("type") == "function":
-            fits = is_matching(_NAME, function.get("name"))
+            fits = matches(_NAME, function.get("name"))
             require(fits, f"Invalid '{path}.function.name': string does not match pattern.")
             fits = isinstance(function.get("arguments"), str)
             require(fits, f"Invalid type for '{path}.function.arguments': expected a string.")
@@ -215,8 +215,8 @@ def _check_format(wire: Wire) -> None:
         )
     if form.get("type") == "json_schema":
         schema = maybe_object(form.get("json_schema"))
-        fits = is_matching(_NAME, schema.get("name"))
+        fits = matches(_NAME, schema.get("name"))
         require(fits, "Missing required parameter: 'response_format.json_schema.name'.")
-        fault = open_object_fault(maybe_object(schema.get("schema")))
+        fault = strict_schema_problem(maybe_object(schema.get("schema")))
         fits = schema.get("strict") is not True or fault is None
         require(fits, f"Invalid schema for response_format '{schema['name']}': {fault}.")

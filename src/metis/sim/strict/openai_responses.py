@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from metis.sim.strict.keys import OPENAI_RESPONSES
-from metis.sim.strict.refusal import (
-    Case,
+from metis.sim.strict.checks import (
+    CheckContext,
     is_between,
     is_count,
-    is_matching,
     is_one_of,
+    matches,
     objects,
     refuse,
     require,
     unknown_keys,
 )
-from metis.wire.shape import Wire, maybe_object
+from metis.sim.strict.keys import OPENAI_RESPONSES
+from metis.wire.json_access import Wire, maybe_object
 
 _ID_BEGINS: Mapping[str, str] = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
 _PARTS: Mapping[str, frozenset[str]] = {
@@ -30,7 +30,7 @@ _CALL_ID = r"(?s).{1,64}"
 _LEAST_OUTPUT = 16
 
 
-def check(wire: Wire, case: Case) -> None:
+def check(wire: Wire, case: CheckContext) -> None:
     """Refuse what the API refuses."""
     _check_options(wire)
     _check_tools(wire)
@@ -73,7 +73,7 @@ def _check_tools(wire: Wire) -> None:
         if tool.get("type") == "function":
             name = tool.get("name")
             names.append(name)
-            fits = is_matching(_NAME, name)
+            fits = matches(_NAME, name)
             require(fits, f"Invalid 'tools[{index}].name': string does not match pattern.")
             kind = maybe_object(tool.get("parameters")).get("type", "object")
             require(
@@ -89,7 +89,7 @@ def _check_tools(wire: Wire) -> None:
         require(fits, f"Tool choice 'function' not found in 'tools' parameter: '{wanted}'.")
 
 
-def _check_item(item: Wire, path: str, case: Case) -> None:
+def _check_item(item: Wire, path: str, case: CheckContext) -> None:
     kind = item.get("type", "message")
     begins = _ID_BEGINS.get(str(kind))
     own = item.get("id")
@@ -102,9 +102,9 @@ def _check_item(item: Wire, path: str, case: Case) -> None:
         case "message":
             _check_message(item, path)
         case "function_call":
-            fits = is_matching(_CALL_ID, item.get("call_id"))
+            fits = matches(_CALL_ID, item.get("call_id"))
             require(fits, f"Invalid '{path}.call_id': string too long. Expected maximum length 64.")
-            fits = is_matching(_NAME, item.get("name"))
+            fits = matches(_NAME, item.get("name"))
             require(fits, f"Invalid '{path}.name': string does not match pattern.")
             fits = isinstance(item.get("arguments"), str)
             require(fits, f"Missing required parameter: '{path}.arguments'.")
@@ -114,7 +114,7 @@ def _check_item(item: Wire, path: str, case: Case) -> None:
         case "reasoning":
             sealed = item.get("encrypted_content")
             require(
-                sealed is None or case.seal.is_own(sealed),
+                sealed is None or case.signer.is_issued_here(sealed),
                 f"The encrypted content for item {own} could not be verified.",
                 code="invalid_encrypted_content",
             )

@@ -8,8 +8,18 @@ from typing import Any
 from msgspec import Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import boolean, read, schema, string, workspace_of
-from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError, ToolOutput, said
+from metis.tools.tool import (
+    ErrorClass,
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    boolean_property,
+    object_schema,
+    read_arguments,
+    require_workspace,
+    string_property,
+    text_output,
+)
 from metis.tools.workspace import Workspace
 
 MAX_FILE_BYTES = 10_000_000
@@ -34,20 +44,20 @@ class EditFile:
             "Replace a text in a file of the workspace. The old text has to stand in the file "
             "exactly as given, and only once unless replace_all is set."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("path", "old_text", "new_text"),
-            path=string("The path, relative to the workspace."),
-            old_text=string("The text to replace, with enough around it to be unique."),
-            new_text=string("The text to put there."),
-            replace_all=boolean("Replace the text everywhere; false unless given."),
+            path=string_property("The path, relative to the workspace."),
+            old_text=string_property("The text to replace, with enough around it to be unique."),
+            new_text=string_property("The text to put there."),
+            replace_all=boolean_property("Replace the text everywhere; false unless given."),
         ),
         side_effects=SideEffects.WRITE,
     )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Change the file."""
-        asked = read(Arguments, arguments)
-        return await asyncio.to_thread(_edit, asked, workspace_of(context))
+        asked = read_arguments(Arguments, arguments)
+        return await asyncio.to_thread(_edit, asked, require_workspace(context))
 
     def cancel(self) -> bool:
         """A change that has begun is finished, so that the answer is true."""
@@ -62,7 +72,7 @@ def _edit(asked: Arguments, workspace: Workspace) -> ToolOutput:
     path = workspace.write_bytes(asked.path, after, expected=before)
     places = "once" if count == 1 else f"{count} times"
     ui = {"kind": "diff", "path": path, "diff": _diff(before, after, path)}
-    return said(f"Replaced {places} in {path}.", files_modified=(path,), ui=ui)
+    return text_output(f"Replaced {places} in {path}.", files_modified=(path,), ui=ui)
 
 
 def _require_found(content: bytes, old: bytes, asked: Arguments) -> int:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import boolean, read, schema, string
 from metis.tools.media import media_block, media_type
-from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError, ToolOutput, said
+from metis.tools.tool import (
+    ErrorClass,
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    boolean_property,
+    object_schema,
+    read_arguments,
+    string_property,
+    text_output,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -51,10 +60,10 @@ class FetchUrl:
             "Fetch a page with GET. Of HTML the text is given; pictures and PDFs are shown. "
             f"At most {MAX_BYTES // 1_000_000} MB."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("url",),
-            url=string("The address, with http or https."),
-            raw=boolean("Give HTML as it came; false unless given."),
+            url=string_property("The address, with http or https."),
+            raw=boolean_property("Give HTML as it came; false unless given."),
         ),
         side_effects=SideEffects.NETWORK,
         requires_workspace=False,
@@ -72,7 +81,7 @@ class FetchUrl:
         """Fetch the page."""
         import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
 
-        asked = read(Arguments, arguments)
+        asked = read_arguments(Arguments, arguments)
         url = _url(asked.url)
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -93,10 +102,10 @@ class FetchUrl:
         import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
         from yarl import URL  # noqa: PLC0415 - the same
 
-        from metis.tools.resolver import Pinned, resolve  # noqa: PLC0415 - the same
+        from metis.tools.web import PinnedResolver, resolve_public  # noqa: PLC0415 - the same
 
-        addresses = await resolve(url.raw_host or "", url.port or 0, self._allowed)
-        connector = aiohttp.TCPConnector(resolver=Pinned(addresses), use_dns_cache=False)
+        addresses = await resolve_public(url.raw_host or "", url.port or 0, self._allowed)
+        connector = aiohttp.TCPConnector(resolver=PinnedResolver(addresses), use_dns_cache=False)
         async with (
             aiohttp.ClientSession(
                 connector=connector,
@@ -149,7 +158,7 @@ def _output(answer: Fetched, *, is_raw: bool) -> ToolOutput:
         return ToolOutput(content=(block,), value=value)
     text = _text(answer, is_raw=is_raw)
     note = "" if is_fine else f"[status {answer.status}]\n"
-    return said(f"{note}{text}" or "(empty)", success=is_fine, value=value)
+    return text_output(f"{note}{text}" or "(empty)", success=is_fine, value=value)
 
 
 def _text(answer: Fetched, *, is_raw: bool) -> str:
@@ -160,8 +169,8 @@ def _text(answer: Fetched, *, is_raw: bool) -> str:
     except LookupError:
         text = answer.body.decode("utf-8", "replace")
     if not is_raw and answer.media_type in ("text/html", "application/xhtml+xml"):
-        from metis.tools.page import page_text  # noqa: PLC0415 - loaded by the first page
+        from metis.tools.web import html_to_text  # noqa: PLC0415 - loaded by the first page
 
-        text = page_text(text)
+        text = html_to_text(text)
     left_out = len(text) - MAX_CHARACTERS
     return text if left_out <= 0 else f"{text[:MAX_CHARACTERS]}\n[{left_out} characters left out]"

@@ -11,11 +11,23 @@ import msgspec
 from msgspec import Meta, Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import boolean, integer, read, schema, string, workspace_of
-from metis.tools.process import Command, Ended, Output, run
+from metis.tools.process import BoundedOutput, ProcessCommand, ProcessEnd, run
 from metis.tools.search import MAX_FILE_BYTES, MAX_HITS
-from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError, ToolOutput, log, said
-from metis.tools.workspace import Start
+from metis.tools.tool import (
+    ErrorClass,
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    boolean_property,
+    integer_property,
+    log,
+    object_schema,
+    read_arguments,
+    require_workspace,
+    string_property,
+    text_output,
+)
+from metis.tools.workspace import SearchRoot
 
 HITS = 50
 MAX_SECONDS = 20.0
@@ -54,13 +66,17 @@ class Grep:
             "Search files of the workspace for lines that match a regular expression (of Python). "
             f"Files of more than {MAX_FILE_BYTES // 1_000_000} MB and binary files are left out."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("pattern",),
-            pattern=string("The regular expression."),
-            path=string("A file or a folder, relative to the workspace; all of it by default."),
-            glob=string("Only files whose name or path matches, such as *.py."),
-            ignore_case=boolean("Take upper and lower case as the same; false unless given."),
-            limit=integer(f"How many lines to give: {HITS}, at most {MAX_HITS}."),
+            pattern=string_property("The regular expression."),
+            path=string_property(
+                "A file or a folder, relative to the workspace; all of it by default."
+            ),
+            glob=string_property("Only files whose name or path matches, such as *.py."),
+            ignore_case=boolean_property(
+                "Take upper and lower case as the same; false unless given."
+            ),
+            limit=integer_property(f"How many lines to give: {HITS}, at most {MAX_HITS}."),
         ),
         side_effects=SideEffects.READ,
     )
@@ -71,14 +87,14 @@ class Grep:
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Search."""
-        asked = read(Arguments, arguments)
+        asked = read_arguments(Arguments, arguments)
         try:
             re.compile(asked.pattern)
         except (re.error, OverflowError, RecursionError) as error:
             text = f"The pattern is no regular expression: {error}."
             raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR) from None
-        output = Output(_MAX_OUTPUT_BYTES, 0)
-        with workspace_of(context).start_of(asked.path) as start:
+        output = BoundedOutput(_MAX_OUTPUT_BYTES, 0)
+        with require_workspace(context).search_root(asked.path) as start:
             ended = await self._run(asked, start, output)
         return _output(start.prefix, ended, output)
 
@@ -87,9 +103,9 @@ class Grep:
         self._stop.set()
         return True
 
-    async def _run(self, asked: Arguments, start: Start, output: Output) -> Ended:
+    async def _run(self, asked: Arguments, start: SearchRoot, output: BoundedOutput) -> ProcessEnd:
         question = {
-            "folder": start.folder,
+            "folder": start.directory,
             "name": start.name,
             "pattern": asked.pattern,
             "glob": asked.glob,
@@ -98,16 +114,16 @@ class Grep:
         }
         root = Path(__file__).parents[3]
         program = (sys.executable, "-I", "-S", "-c", _PROGRAM)
-        command = Command(
+        command = ProcessCommand(
             argv=(*program, msgspec.json.encode(question).decode(), str(root)),
             environment={},
-            descriptors=(start.folder,),
+            descriptors=(start.directory,),
         )
         return await run(command, output, self._stop, self._max_seconds, grace_s=0.1)
 
 
-def _output(prefix: str, ended: Ended, output: Output) -> ToolOutput:
-    is_cut = ended.is_late or ended.is_stopped
+def _output(prefix: str, ended: ProcessEnd, output: BoundedOutput) -> ToolOutput:
+    is_cut = ended.is_timed_out or ended.is_stopped
     if ended.code != 0 and not is_cut:
         log.error("the search failed: %s", output.text())
         raise ToolFailedError("The search failed.")
@@ -115,7 +131,7 @@ def _output(prefix: str, ended: Ended, output: Output) -> ToolOutput:
     lines = output.text().splitlines(keepends=True)
     found = [msgspec.json.decode(line, type=Found) for line in lines if line.endswith("}\n")]
     hits = [f"{prefix}{hit.path}:{hit.line}: {hit.text}" for hit in found if hit.line]
-    return said("\n".join([*(hits or ["(no line matches)"]), *_notes(found, is_cut=is_cut)]))
+    return text_output("\n".join([*(hits or ["(no line matches)"]), *_notes(found, is_cut=is_cut)]))
 
 
 def _notes(found: list[Found], *, is_cut: bool) -> list[str]:

@@ -8,9 +8,18 @@ from msgspec import Meta, Struct
 
 from metis.canonical.blocks import TextBlock
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import integer, read, schema, string, workspace_of
 from metis.tools.media import MAX_BYTES, media_block, media_type
-from metis.tools.tool import ToolContext, ToolFailedError, ToolOutput, said
+from metis.tools.tool import (
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    integer_property,
+    object_schema,
+    read_arguments,
+    require_workspace,
+    string_property,
+    text_output,
+)
 from metis.tools.workspace import Workspace
 
 MAX_LINES = 2_000
@@ -37,19 +46,19 @@ class ReadFile:
             f"and PDFs are shown. At most {MAX_LINES} lines and {MAX_TEXT_BYTES} bytes at once: "
             "read on with offset."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("path",),
-            path=string("The path, relative to the workspace."),
-            offset=integer("The line to begin with; the first is 1."),
-            limit=integer(f"How many lines to read, {MAX_LINES} at most."),
+            path=string_property("The path, relative to the workspace."),
+            offset=integer_property("The line to begin with; the first is 1."),
+            limit=integer_property(f"How many lines to read, {MAX_LINES} at most."),
         ),
         side_effects=SideEffects.READ,
     )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Read the file."""
-        asked = read(Arguments, arguments)
-        return await asyncio.to_thread(_read, asked, workspace_of(context))
+        asked = read_arguments(Arguments, arguments)
+        return await asyncio.to_thread(_read, asked, require_workspace(context))
 
     def cancel(self) -> bool:
         """Reading is short; nobody waits for it."""
@@ -90,12 +99,14 @@ def _text(asked: Arguments, file: BinaryIO) -> ToolOutput:
     rest = bool(file.read(1))
     text = b"".join(parts).decode("utf-8", "replace")
     if not parts:
-        return said("(the file is empty)" if asked.offset == 1 else "(no such line: the file ends)")
+        return text_output(
+            "(the file is empty)" if asked.offset == 1 else "(no such line: the file ends)"
+        )
     if is_cut and rest:
         text += f"\n[line {asked.offset + lines - 1} is cut here: it is too long to be shown]"
     elif rest:
         text += f"\n[more lines follow: read on with offset {asked.offset + lines}]"
-    return said(text)
+    return text_output(text)
 
 
 def _skip(asked: Arguments, file: BinaryIO) -> None:

@@ -9,10 +9,19 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import integer, read, schema, string, workspace_of
-from metis.tools.environment import without_secrets
-from metis.tools.process import Command, Ended, Output, run
-from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError, ToolOutput, said
+from metis.tools.process import BoundedOutput, ProcessCommand, ProcessEnd, run, without_secrets
+from metis.tools.tool import (
+    ErrorClass,
+    ToolContext,
+    ToolFailedError,
+    ToolOutput,
+    integer_property,
+    object_schema,
+    read_arguments,
+    require_workspace,
+    string_property,
+    text_output,
+)
 
 HEAD_BYTES = 16_000
 TAIL_BYTES = 16_000
@@ -38,10 +47,12 @@ class RunCommand:
             "much output the beginning and the end are kept. It has no input; what it leaves in "
             "the background is ended with it."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("command",),
-            command=string("The command."),
-            timeout_s=integer(f"Seconds until it is ended: {SECONDS}, at most {MAX_SECONDS}."),
+            command=string_property("The command."),
+            timeout_s=integer_property(
+                f"Seconds until it is ended: {SECONDS}, at most {MAX_SECONDS}."
+            ),
         ),
         side_effects=SideEffects.EXECUTE,
     )
@@ -58,15 +69,15 @@ class RunCommand:
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Run the command."""
-        asked = read(Arguments, arguments)
+        asked = read_arguments(Arguments, arguments)
         if "\0" in asked.command:
             raise ToolFailedError("A command holds no zero byte.", ErrorClass.VALIDATION_ERROR)
-        command = Command(
+        command = ProcessCommand(
             argv=("/bin/sh", "-c", asked.command),
-            cwd=workspace_of(context).root,
+            cwd=require_workspace(context).root,
             environment=without_secrets(self._environment, self._allowed),
         )
-        output = Output(HEAD_BYTES, TAIL_BYTES)
+        output = BoundedOutput(HEAD_BYTES, TAIL_BYTES)
         try:
             ended = await run(command, output, self._stop, asked.timeout_s)
         except OSError as error:
@@ -80,15 +91,15 @@ class RunCommand:
         return True
 
 
-def _output(asked: Arguments, ended: Ended, output: Output) -> ToolOutput:
+def _output(asked: Arguments, ended: ProcessEnd, output: BoundedOutput) -> ToolOutput:
     text = output.text()
     if text and not text.endswith("\n"):
         text += "\n"
-    is_fine = ended.code == 0 and not ended.is_late
+    is_fine = ended.code == 0 and not ended.is_timed_out
     value: dict[str, object] = {"exit_code": ended.code, "output_bytes": output.size_bytes}
-    if ended.is_late:
+    if ended.is_timed_out:
         value["error_class"] = str(ErrorClass.TIMEOUT)
-    return said(
+    return text_output(
         f"{text}{_ending(asked, ended)}" if not is_fine else text or "(no output)",
         success=is_fine,
         value=value,
@@ -96,8 +107,8 @@ def _output(asked: Arguments, ended: Ended, output: Output) -> ToolOutput:
     )
 
 
-def _ending(asked: Arguments, ended: Ended) -> str:
-    if ended.is_late:
+def _ending(asked: Arguments, ended: ProcessEnd) -> str:
+    if ended.is_timed_out:
         return f"[ended after {asked.timeout_s} s]"
     if ended.is_stopped:
         return "[ended before it was finished]"

@@ -7,8 +7,15 @@ from typing import Any
 from msgspec import Struct
 
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.tools.arguments import read, schema, string, workspace_of
-from metis.tools.tool import ToolContext, ToolOutput, said
+from metis.tools.tool import (
+    ToolContext,
+    ToolOutput,
+    object_schema,
+    read_arguments,
+    require_workspace,
+    string_property,
+    text_output,
+)
 
 
 class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,20 +34,20 @@ class WriteFile:
             "Write a text file of the workspace as a whole. A file that is there is replaced; "
             "folders that are missing are made."
         ),
-        input_schema=schema(
+        input_schema=object_schema(
             ("path", "content"),
-            path=string("The path, relative to the workspace."),
-            content=string("Everything that the file is to hold."),
+            path=string_property("The path, relative to the workspace."),
+            content=string_property("Everything that the file is to hold."),
         ),
         side_effects=SideEffects.WRITE,
     )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Write the file."""
-        asked = read(Arguments, arguments)
+        asked = read_arguments(Arguments, arguments)
         data = asked.content.encode("utf-8", "replace")
-        path = await asyncio.to_thread(workspace_of(context).write_bytes, asked.path, data)
-        return said(f"Wrote {len(data)} bytes to {path}.", files_modified=(path,))
+        path = await asyncio.to_thread(require_workspace(context).write_bytes, asked.path, data)
+        return text_output(f"Wrote {len(data)} bytes to {path}.", files_modified=(path,))
 
     def cancel(self) -> bool:
         """A write that has begun is finished, so that the answer is true."""

@@ -1,18 +1,18 @@
-"""Content blocks of Anthropic Messages, to and from ours.
+"""Content blocks of Anthropic Messages, to and from canonical blocks.
 
-A decoded block is *exact* if encoding it gives the JSON that was read. What is not exact is
-remembered as it came (see `spelling`), and what has no canonical meaning is opaque.
+A decoded block is *exact* if encoding it gives the JSON that was read. Inexact blocks are stored in
+their original form (see `original_form`); blocks without a canonical meaning become opaque.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, Raw, to_builtins
+from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
-    ANY_IMAGE,
+    ANY_IMAGE_TYPE,
     Citation,
     ContentBlock,
     DocumentBlock,
@@ -26,19 +26,82 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from metis.canonical.value import made
-from metis.wire.anthropic.parts import (
-    ImagePart,
-    InlineImage,
-    LinkedImage,
-    Part,
-    RedactedPart,
-    TextPart,
-    ThinkingPart,
-    ToolResultPart,
-    ToolUsePart,
+from metis.canonical.message import Message
+from metis.canonical.metadata import CacheHint
+from metis.canonical.value import raw_constructor
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.original_form import (
+    is_meaningful,
+    original_blocks,
+    original_form_of,
+    unmapped_paths,
 )
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+
+
+class TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
+    """A text."""
+
+    text: str
+    cache_control: Any = UNSET
+    citations: Any = UNSET
+
+
+class ThinkingPart(Struct, tag="thinking", gc=False, forbid_unknown_fields=True):
+    """A signed thought; it bears no mark."""
+
+    cache_control: ClassVar[UnsetType] = UNSET
+    signature: str
+    thinking: str
+
+
+class RedactedPart(Struct, tag="redacted_thinking", gc=False, forbid_unknown_fields=True):
+    """A thought that only its issuer can read."""
+
+    cache_control: ClassVar[UnsetType] = UNSET
+    data: str
+
+
+class ToolUsePart(Struct, tag="tool_use", gc=False, forbid_unknown_fields=True):
+    """A call of a tool."""
+
+    id: str
+    input: Mapping[str, Any]
+    name: str
+    cache_control: Any = UNSET
+
+
+class InlineImage(Struct, tag="base64", gc=False, forbid_unknown_fields=True):
+    """An image that is in the request."""
+
+    data: str
+    media_type: str
+
+
+class LinkedImage(Struct, tag="url", gc=False, forbid_unknown_fields=True):
+    """An image that the provider fetches."""
+
+    url: str
+
+
+class ImagePart(Struct, tag="image", gc=False, forbid_unknown_fields=True):
+    """An image."""
+
+    source: InlineImage | LinkedImage
+    cache_control: Any = UNSET
+
+
+class ToolResultPart(Struct, tag="tool_result", gc=False, forbid_unknown_fields=True):
+    """The answer to a call."""
+
+    tool_use_id: str
+    content: "str | list[TextPart | ImagePart] | UnsetType" = UNSET
+    is_error: bool | UnsetType = UNSET
+    cache_control: Any = UNSET
+
+
+Part = TextPart | ThinkingPart | RedactedPart | ToolUsePart | ImagePart | ToolResultPart
+"""A part of a turn or of an answer."""
+
 
 PROTOCOL = "anthropic"
 """The name under which messages remember how they were spelled here."""
@@ -48,10 +111,10 @@ _KEYS_OF_CALL = 4
 
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
-_make_thinking = made(ThinkingBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 
 
 def decode_block(wire: Any) -> ContentBlock:
@@ -59,16 +122,16 @@ def decode_block(wire: Any) -> ContentBlock:
     kind = maybe_text(maybe_object(wire).get("type"))
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
-    return block or opaque(wire, kind)
+    return block or opaque_block(wire, kind)
 
 
-def decode_said(wire: Any) -> ContentBlock:
+def decode_non_result(wire: Any) -> ContentBlock:
     """The same where nothing is answered: anywhere but in a user's turn."""
     block = decode_block(wire)
-    return opaque(wire, block.type) if isinstance(block, ToolResultBlock) else block
+    return opaque_block(wire, block.type) if isinstance(block, ToolResultBlock) else block
 
 
-def opaque(wire: Any, kind: str | None) -> OpaqueBlock:
+def opaque_block(wire: Any, kind: str | None) -> OpaqueBlock:
     """What has no canonical meaning, or none in its place, as it came."""
     return OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
 
@@ -124,21 +187,21 @@ def is_exact(block: ContentBlock, wire: Any) -> bool:
         return True
     if type(block) is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
         return True
-    return type(block) is OpaqueBlock or plain_block(block) == wire
+    return type(block) is OpaqueBlock or encode_alone(block) == wire
 
 
-def plain_block(block: ContentBlock) -> Any:
+def encode_alone(block: ContentBlock) -> Any:
     """The JSON that a block alone stands for, with our ids."""
     return _read(_write(encode_block(block, str)))
 
 
 WireId = Callable[[str], str]
 """The protocol's id for one of ours."""
-Written = Part | Wire | Raw
+EncodedBlock = Part | Wire | Raw
 """A block of the protocol, ready to be written."""
 
 
-def encode_block(block: ContentBlock, wire_id: WireId) -> Written | None:
+def encode_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
     """The block of the protocol for ours; None if it has no place there."""
     encode = _ENCODERS.get(type(block))
     return None if encode is None else encode(block, wire_id)
@@ -188,7 +251,7 @@ def _decode_inner(wire: Any) -> ContentBlock:
     """A block within a result, where nobody calls and nothing is answered."""
     block = decode_block(wire)
     is_misplaced = isinstance(block, ToolUseBlock | ToolResultBlock)
-    return opaque(wire, block.type) if is_misplaced else block
+    return opaque_block(wire, block.type) if is_misplaced else block
 
 
 def _decode_thinking(wire: Wire) -> ContentBlock | None:
@@ -208,7 +271,7 @@ def _decode_image(wire: Wire) -> ContentBlock | None:
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
             return ImageBlock(ImageSource("base64", data), media_type)
         case {"type": "url", "url": str(url)}:
-            return ImageBlock(ImageSource("url", url), ANY_IMAGE)
+            return ImageBlock(ImageSource("url", url), ANY_IMAGE_TYPE)
         case _:
             return None
 
@@ -300,7 +363,7 @@ def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
     return block.raw if block.issuer == PROTOCOL else None
 
 
-_ENCODERS: Mapping[type, Callable[[Any, WireId], Written | None]] = {
+_ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
     TextBlock: _encode_text,
     ToolUseBlock: _encode_tool_use,
     ToolResultBlock: _encode_tool_result,
@@ -310,3 +373,50 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], Written | None]] = {
     DocumentBlock: _encode_document,
     OpaqueBlock: _encode_opaque,
 }
+
+
+def cache_hints(blocks: Mapping[str, Any]) -> tuple[CacheHint, ...]:
+    """The hints that the marks on blocks stand for; a mark inside a result is one of the result."""
+    return tuple(
+        CacheHint(after=int(index), ttl=maybe_text(mark.get("ttl")))
+        for index, block in blocks.items()
+        if (mark := _mark_of(block))
+    )
+
+
+def _mark_of(block: Any) -> Wire:
+    own = maybe_object(block)
+    mark = maybe_object(own.get("cache_control"))
+    if mark or own.get("type") != "tool_result":
+        return mark
+    for part in maybe_list(own.get("content")):
+        mark = maybe_object(maybe_object(part).get("cache_control"))
+        if mark:
+            return mark
+    return {}
+
+
+def add_cache_marks(blocks: list[Any], hints: Iterable[CacheHint]) -> None:
+    """Mark blocks where a hint says so; a mark that a client set stays as it is."""
+    for hint in hints:
+        if 0 <= hint.after < len(blocks):
+            blocks[hint.after] = _with_mark(blocks[hint.after], hint.ttl)
+
+
+def _with_mark(block: Any, ttl: str | None) -> Any:
+    mark = {"type": "ephemeral"} if ttl is None else {"type": "ephemeral", "ttl": ttl}
+    if isinstance(block, TextPart | ToolUsePart | ToolResultPart | ImagePart):
+        block.cache_control = mark
+        return block
+    own = maybe_object(block)
+    return block if not own or _mark_of(own) else {**own, "cache_control": mark}
+
+
+def unmapped_keys(message: Message) -> Iterator[str]:
+    """The paths of keys that another protocol is not told."""
+    spelling = original_form_of(message, PROTOCOL)
+    keys = maybe_object(spelling.get("keys"))
+    yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
+    for index, wire in original_blocks(message, spelling).items():
+        plain = encode_alone(message.content[int(index)])
+        yield from unmapped_paths(wire, plain, f"$.content[{index}]")

@@ -14,8 +14,8 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.anthropic.blocks import PROTOCOL
-from metis.wire.failure import class_of_status, class_of_words
-from metis.wire.shape import Wire, maybe_object, maybe_text
+from metis.wire.errors import class_of_status, class_of_text
+from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "rate_limit_error": RateLimitError,
@@ -56,7 +56,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
     by_type = _BY_TYPE.get(kind or "")
     if by_type is InvalidRequestError:
-        return class_of_words(text) or by_type
+        return class_of_text(text) or by_type
     return by_type or class_of_status(status)
 
 

@@ -1,14 +1,65 @@
-"""Options and tools of Anthropic Messages."""
+"""Options and tools of Anthropic Messages: sampling, tool choice, reasoning and output format."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.catalog.model_rules import SchemaDialect
 from metis.wire.anthropic.blocks import PROTOCOL
-from metis.wire.anthropic.output import OUTPUT
-from metis.wire.anthropic.thinking import REASONING
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.output_format import UNSTATED_OUTPUT, DecodedOutput, OutputFormat, OutputFormatCodec
+from metis.wire.reasoning import (
+    CLAUDE_OUTPUT,
+    CLAUDE_THINKING,
+    UNSTATED_REASONING,
+    DecodedReasoning,
+    ReasoningCodec,
+    decode_claude_thinking,
+    encode_claude_thinking,
+    set_inner_keys,
+)
+
+
+def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    return (
+        decode_claude_thinking(wire)
+        if CLAUDE_THINKING in wire or CLAUDE_OUTPUT in wire
+        else UNSTATED_REASONING
+    )
+
+
+REASONING = ReasoningCodec(_decode_reasoning, encode_claude_thinking)
+
+
+_CONFIG, _FORMAT, _OLD = "output_config", "format", "output_format"
+
+
+def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
+    if not (_CONFIG in wire or _OLD in wire):
+        return UNSTATED_OUTPUT
+    place, own = f"{_CONFIG}.{_FORMAT}.", maybe_object(wire.get(_CONFIG)).get(_FORMAT)
+    if own is None:
+        # The name that the key had while it was tried out.
+        place, own = f"{_OLD}.", wire.get(_OLD)
+    told = maybe_object(own)
+    if told.get("type") != "json_schema" or not isinstance(told.get("schema"), dict):
+        return UNSTATED_OUTPUT
+    keys = frozenset({f"{place}type", f"{place}schema"})
+    return DecodedOutput(OutputFormat(cast("Wire", told["schema"])), keys)
+
+
+def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
+    wire.pop(_OLD, None)
+    told: Wire | None = None
+    if output is not None:
+        told = {"type": "json_schema", "schema": output.schema or {}}
+    if told is not None or _CONFIG in wire:
+        set_inner_keys(wire, _CONFIG, {_FORMAT: told})
+
+
+OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
+
 
 DEFAULT_MAX_TOKENS = 4096
 """What is asked for when nobody says how long an answer may be; the protocol wants a number."""
@@ -56,7 +107,7 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
     return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
 
 
@@ -69,8 +120,8 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         wire.pop(key, None)
     stated = {key: value for key, value in _stated(options).items() if value is not None}
     wire |= {key: value for key, value in stated.items() if key in changed}
-    REASONING.write(wire, options.reasoning, is_free=options.origin is None)
-    OUTPUT.write(wire, options.output, is_free=options.origin is None)
+    REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     if tuple(tools) != decode_tools(wire.get("tools")):
         server = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
         wire["tools"] = [*encode_tools(tools), *server]

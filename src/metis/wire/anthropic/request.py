@@ -19,39 +19,37 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint, MessageMetadata
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
-    decode_block,
-    decode_part,
-    decode_said,
-    is_exact,
-    is_exact_part,
-    is_result,
-    opaque,
-    with_id,
-)
-from metis.wire.anthropic.cache import hints_of
-from metis.wire.anthropic.options import decode_options, decode_tools
-from metis.wire.anthropic.parts import (
     Part,
     TextPart,
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
+    cache_hints,
+    decode_block,
+    decode_non_result,
+    decode_part,
+    is_exact,
+    is_exact_part,
+    is_result,
+    opaque_block,
+    with_id,
 )
+from metis.wire.anthropic.options import decode_options, decode_tools
 from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, object_at, read_object, unknown_role
-from metis.wire.spelling import spelled
+from metis.wire.json_access import Wire, list_at, object_at, read_object, unknown_role
+from metis.wire.original_form import provider_raw_of
 from metis.wire.tool_ids import CallIds
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _USER, _TOOL, _SYSTEM = Role.USER, Role.TOOL, Role.SYSTEM
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
-_make_message = made(Message)
-_make_metadata = made(MessageMetadata)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_message = raw_constructor(Message)
+_make_metadata = raw_constructor(MessageMetadata)
 
 
 class _Turn(Struct, forbid_unknown_fields=True):
@@ -139,7 +137,7 @@ class _Draft:
         self._ids = CallIds(context.session_id)
         self._bare = _make_metadata(origin=self._origin)
         self._plain = _make_metadata(
-            origin=self._origin, provider_raw=spelled(PROTOCOL, {"plain": True})
+            origin=self._origin, provider_raw=provider_raw_of(PROTOCOL, {"plain": True})
         )
 
     def messages(self) -> tuple[Message, ...]:
@@ -200,7 +198,7 @@ class _Draft:
                 if part.cache_control is UNSET:
                     continue
             elif type(part) is ToolResultPart:
-                content.append(opaque(to_builtins(part), "tool_result"))
+                content.append(opaque_block(to_builtins(part), "tool_result"))
                 continue
             else:
                 content.append(decode_part(part))
@@ -212,7 +210,7 @@ class _Draft:
             spelling["blocks"], spelling["digest"] = odd, content_digest(role, content)
         metadata = self._bare
         if spelling:
-            hints = hints_of(odd) if odd else ()
+            hints = cache_hints(odd) if odd else ()
             metadata = _make_metadata(
                 origin=self._origin, hints=hints, provider_raw={PROTOCOL: spelling}
             )
@@ -235,7 +233,7 @@ class _Draft:
             if not is_exact_part(part):
                 odd = {"0": to_builtins(part)}
                 spelling["blocks"], spelling["digest"] = odd, content_digest(_TOOL, content)
-                hints = hints_of(odd)
+                hints = cache_hints(odd)
         metadata = _make_metadata(
             origin=self._origin,
             hints=hints,
@@ -276,7 +274,7 @@ class _Draft:
         content: list[ContentBlock] = []
         parent = None
         for index, wire in enumerate(blocks):
-            block = decode_block(wire) if role is _TOOL else decode_said(wire)
+            block = decode_block(wire) if role is _TOOL else decode_non_result(wire)
             if not is_exact(block, wire):
                 odd[str(index)] = wire
             if isinstance(block, ToolUseBlock):
@@ -292,9 +290,9 @@ class _Draft:
         spelling |= {"blocks": odd, "digest": digest, "ids": ids}
         metadata = _make_metadata(
             origin=self._origin,
-            hints=hints_of(odd) if odd else (),
+            hints=cache_hints(odd) if odd else (),
             parent_tool_use_id=parent,
-            provider_raw=spelled(PROTOCOL, spelling),
+            provider_raw=provider_raw_of(PROTOCOL, spelling),
         )
         self._read.append((role, tuple(content), metadata))
 

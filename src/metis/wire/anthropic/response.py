@@ -12,25 +12,18 @@ from metis.canonical.digest import content_digest
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
-    decode_said,
+    decode_non_result,
     encode_block,
     is_exact,
 )
 from metis.wire.anthropic.errors import decode_error
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import has_failed, is_broken, read_error
-from metis.wire.shape import (
-    Wire,
-    list_at,
-    maybe_count,
-    maybe_object,
-    maybe_text,
-    read_object,
-)
-from metis.wire.spelling import spelled_blocks, spelling_of
+from metis.wire.errors import has_failed, is_failed_stop, read_error
+from metis.wire.json_access import Wire, list_at, maybe_count, maybe_object, maybe_text, read_object
+from metis.wire.original_form import original_blocks, original_form_of
 from metis.wire.tool_ids import canonical_tool_id, derived_id
 
 _STOP_REASONS = {
@@ -56,12 +49,12 @@ _KEYS_OF_USAGE = 2
 _KEYS_OF_TEXT, _KEYS_OF_THOUGHT, _KEYS_OF_CALL = 2, 3, 4
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
 _FREE = Decimal(0)
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_thinking = made(ThinkingBlock)
-_make_message = made(Message)
-_make_metadata = made(MessageMetadata)
-_make_usage = made(Usage)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
+_make_message = raw_constructor(Message)
+_make_metadata = raw_constructor(MessageMetadata)
+_make_usage = raw_constructor(Usage)
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
@@ -159,7 +152,7 @@ def _decode_all(parts: list[Any], scope: str) -> _Content:
     ids: dict[str, str] = {}
     odd: Wire = {}
     for index, part in enumerate(parts):
-        block = decode_said(part)
+        block = decode_non_result(part)
         if not is_exact(block, part):
             odd[str(index)] = part
         if isinstance(block, ToolUseBlock):
@@ -175,9 +168,9 @@ def _scope(context: RequestContext, wire: Wire, message_id: str) -> str:
     return f"{context.session_id}\0{maybe_text(wire.get('id')) or message_id}"
 
 
-def call_id(context: RequestContext, wire: Wire, message_id: str, theirs: str) -> str:
+def tool_use_id_of(context: RequestContext, wire: Wire, message_id: str, wire_id: str) -> str:
     """Our id for a call of an answer (T09)."""
-    return canonical_tool_id(_scope(context, wire, message_id), theirs)
+    return canonical_tool_id(_scope(context, wire, message_id), wire_id)
 
 
 def decode_stop_reason(word: str | None) -> StopReason | None:
@@ -233,16 +226,16 @@ def _server_tools(counts: Wire) -> dict[str, int]:
 
 def encode_response(message: Message, context: RequestContext) -> bytes:
     """The response body for a message."""
-    spelling = spelling_of(message, PROTOCOL)
+    spelling = original_form_of(message, PROTOCOL)
     known = cast("Mapping[str, str]", spelling.get("ids", {}))
-    odd = spelled_blocks(message, spelling)
+    odd = original_blocks(message, spelling)
     blocks = [
         odd.get(str(index))
         or encode_block(block, lambda ours: known.get(ours) or derived_id(ours, "toolu_"))
         for index, block in enumerate(message.content)
     ]
     envelope = spelling.get("response") or encode_envelope(message, context)
-    if is_broken(message.metadata.stop_reason):
+    if is_failed_stop(message.metadata.stop_reason):
         envelope = {**envelope, "stop_reason": None}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})
 

@@ -25,15 +25,15 @@ from metis.wire.anthropic.blocks import PROTOCOL, encode_block
 from metis.wire.anthropic.errors import encode_error
 from metis.wire.anthropic.response import encode_envelope, encode_stop_reason, encode_usage
 from metis.wire.call import RequestContext
-from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
-from metis.wire.shape import Wire, maybe_object
-from metis.wire.spelling import spelling_of
+from metis.wire.errors import STREAM_CUT_OFF, error_of_event, failed_stop_error, is_failed_stop
+from metis.wire.json_access import Wire, maybe_object
+from metis.wire.original_form import original_form_of
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
 
 
-class StreamEncoder:
+class AnthropicStreamEncoder:
     """Writes the events of an answer as this protocol streams them."""
 
     def __init__(self, context: RequestContext) -> None:
@@ -63,7 +63,7 @@ class StreamEncoder:
 
     def finish(self) -> bytes:
         """The bytes that close the stream; one that no event has closed ends in an error."""
-        return b"" if self._has_ended else self._fail(NetworkError(UNFINISHED))
+        return b"" if self._has_ended else self._fail(NetworkError(STREAM_CUT_OFF))
 
     def _message_start(self, event: MessageStart) -> bytes:
         self._has_own_ids = event.protocol == PROTOCOL
@@ -90,7 +90,7 @@ class StreamEncoder:
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        return self._fail(error_of(event))
+        return self._fail(error_of_event(event))
 
     def _fail(self, error: ProviderError) -> bytes:
         self._has_ended = True
@@ -172,13 +172,13 @@ class StreamEncoder:
             start = self._start(message.id, envelope["id"], envelope["model"])
         if message.metadata.usage is not None:
             self._usage = encode_usage(message.metadata.usage)
-        if is_broken(event.stop_reason):
-            return start + self._fail(broken_error(event.stop_reason))
+        if is_failed_stop(event.stop_reason):
+            return start + self._fail(failed_stop_error(event.stop_reason))
         return start + self._close(event, message)
 
     def _close(self, event: MessageComplete, message: Message) -> bytes:
         self._has_ended = True
-        told = maybe_object(spelling_of(message, PROTOCOL).get("response"))
+        told = maybe_object(original_form_of(message, PROTOCOL).get("response"))
         delta = {
             "stop_reason": encode_stop_reason(event.stop_reason),
             "stop_sequence": told.get("stop_sequence"),

@@ -1,16 +1,16 @@
-"""Content blocks of Bedrock Converse, to and from ours.
+"""Content blocks and cache points of Bedrock Converse, to and from canonical blocks and hints.
 
-A block of the wire is an object with one key, which says what it is. A decoded block is *exact* if
-encoding it gives the JSON that was read. What is not exact is remembered as it came (see
-`spelling`), and what has no canonical meaning is opaque.
+A wire block is an object with one key, which names its kind. A decoded block is *exact* if
+encoding it gives the JSON that was read. Inexact blocks are stored in their original form (see
+`original_form`); blocks without a canonical meaning become opaque.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw, to_builtins
+from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
 
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -27,47 +27,104 @@ from metis.canonical.blocks import (
     ToolUseBlock,
     VideoBlock,
 )
-from metis.canonical.tool_schema import describe
-from metis.canonical.value import made
+from metis.canonical.message import Message
+from metis.canonical.metadata import CacheHint
+from metis.canonical.schema.subset import describe
+from metis.canonical.value import raw_constructor
 from metis.projection.media import is_base64
-from metis.wire.bedrock_converse.citations import decode_cited, encode_cited
 from metis.wire.bedrock_converse.media import (
     Media,
     decode_audio,
+    decode_cited,
     decode_document,
+    decode_generated_image,
     decode_image,
-    decode_made_image,
     decode_search_result,
     decode_video,
+    encode_cited,
     encode_media,
 )
-from metis.wire.bedrock_converse.parts import (
-    Part,
-    Reasoning,
-    ReasoningPart,
-    ReasoningText,
-    TextPart,
-    ToolResult,
-    ToolResultPart,
-    ToolUse,
-    ToolUsePart,
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.original_form import (
+    EMPTY,
+    is_meaningful,
+    original_blocks,
+    original_form_of,
+    unmapped_paths,
 )
-from metis.wire.shape import Wire, maybe_list, maybe_object
+
+
+class TextPart(Struct, gc=False):
+    """A text."""
+
+    text: str
+
+
+class ToolUse(Struct, gc=False, rename="camel"):
+    """What is called, and with which arguments."""
+
+    input: Mapping[str, Any]
+    name: str
+    tool_use_id: str
+
+
+class ToolUsePart(Struct, gc=False, rename="camel"):
+    """A call of a tool."""
+
+    tool_use: ToolUse
+
+
+class ToolResult(Struct, gc=False, kw_only=True, rename="camel"):
+    """What is answered."""
+
+    content: Sequence[Any]
+    status: str | UnsetType = UNSET
+    tool_use_id: str
+
+
+class ToolResultPart(Struct, gc=False, rename="camel"):
+    """The answer to a call."""
+
+    tool_result: ToolResult
+
+
+class ReasoningText(Struct, gc=False, kw_only=True):
+    """What was thought, with the seal of the model."""
+
+    signature: str | UnsetType = UNSET
+    text: str
+
+
+class Reasoning(Struct, gc=False, rename="camel"):
+    """A thought that can be read."""
+
+    reasoning_text: ReasoningText
+
+
+class ReasoningPart(Struct, gc=False, rename="camel"):
+    """A thought."""
+
+    reasoning_content: Reasoning
+
+
+Part = TextPart | ToolUsePart | ToolResultPart | ReasoningPart
+"""A part of a turn or of an answer."""
+
 
 PROTOCOL = "bedrock_converse"
 """The name under which messages remember how they were spelled here."""
 SERVER_CALL, SERVER_RESULT = "server_tool_use", "server_tool_result"
 """The kinds of opaque parts that are a call which the provider ran itself, and its result."""
-CALL = "tool_use"
+CLIENT_CALL = "tool_use"
 """What answers say of a call that the client shall run; requests do not say it."""
 
 _KEYS_OF_CALL = 3
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
-_make_thinking = made(ThinkingBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 
 
 def decode_block(wire: Any, *, is_answer: bool = False) -> ContentBlock:
@@ -79,7 +136,7 @@ def decode_block(wire: Any, *, is_answer: bool = False) -> ContentBlock:
     key = next(iter(own), "") if len(own) == 1 else ""
     block = None
     if is_answer and key == "image":
-        block = decode_made_image(maybe_object(own[key]), PROTOCOL)
+        block = decode_generated_image(maybe_object(own[key]), PROTOCOL)
     elif key in _DECODERS:
         block = _DECODERS[key](own[key])
     return block or _opaque(wire)
@@ -104,7 +161,7 @@ def is_result(wire: Any) -> bool:
     return isinstance(answer.get("toolUseId"), str)
 
 
-def is_usual_call(call: Wire) -> bool:
+def is_plain_call(call: Wire) -> bool:
     """Whether a call has what every call has, and nothing else."""
     return (
         len(call) == _KEYS_OF_CALL
@@ -114,7 +171,7 @@ def is_usual_call(call: Wire) -> bool:
     )
 
 
-def only_text(answer: Wire) -> str | None:
+def plain_result_text(answer: Wire) -> str | None:
     """The text of a result that is nothing else, however it ended: the common case."""
     content, status = answer.get("content"), answer.get("status")
     if status not in (None, "success", "error") or len(answer) != (2 if status is None else 3):
@@ -145,10 +202,10 @@ def _decode_inner(wire: Any) -> ContentBlock:
 
 def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
-    return type(block) is OpaqueBlock or plain_block(block, wire_id) == wire
+    return type(block) is OpaqueBlock or encode_alone(block, wire_id) == wire
 
 
-def plain_block(block: ContentBlock, wire_id: "WireId" = str) -> Any:
+def encode_alone(block: ContentBlock, wire_id: "WireId" = str) -> Any:
     """The JSON that a block alone stands for."""
     if isinstance(block, ToolResultBlock) and any(map(_is_raw, block.content)):
         return _read(_write(encode_block(block, wire_id)))
@@ -161,11 +218,11 @@ def _is_raw(block: ContentBlock) -> bool:
 
 WireId = Callable[[str], str]
 """The protocol's id for one of ours."""
-Written = Part | Wire | Raw
+EncodedBlock = Part | Wire | Raw
 """A block of the protocol, ready to be written."""
 
 
-def encode_block(block: ContentBlock, wire_id: WireId) -> Written | None:
+def encode_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
     """The block of the protocol for ours; None if it has no place there."""
     encode = _ENCODERS.get(type(block))
     return None if encode is None else encode(block, wire_id)
@@ -180,7 +237,7 @@ def _decode_call(call: Any) -> ContentBlock | None:
     theirs, name, given = own.get("toolUseId"), own.get("name"), own.get("input")
     if not isinstance(theirs, str) or not isinstance(name, str):
         return None
-    if own.get("type", CALL) != CALL:
+    if own.get("type", CLIENT_CALL) != CLIENT_CALL:
         return None
     if isinstance(given, dict):
         return _make_call(theirs, name, cast("Wire", given))
@@ -268,10 +325,10 @@ def _encode_thought(block: ThinkingBlock, _: WireId) -> ReasoningPart:
 
 
 def _encode_redacted(block: RedactedThinkingBlock, _: WireId) -> Wire:
-    return {"reasoningContent": {"redactedContent": as_bytes(block.data)}}
+    return {"reasoningContent": {"redactedContent": ensure_base64(block.data)}}
 
 
-def as_bytes(data: str) -> str:
+def ensure_base64(data: str) -> str:
     """Sealed data as bytes are written; what another provider sealed may be any text."""
     return data if is_base64(data) else base64.b64encode(data.encode()).decode()
 
@@ -284,7 +341,7 @@ def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
     return block.raw if block.issuer == PROTOCOL else None
 
 
-_ENCODERS: Mapping[type, Callable[[Any, WireId], Written | None]] = {
+_ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
     TextBlock: _encode_text,
     ToolUseBlock: _encode_call,
     ToolResultBlock: _encode_result,
@@ -297,3 +354,71 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], Written | None]] = {
     ArtifactBlock: _encode_media,
     OpaqueBlock: _encode_opaque,
 }
+
+
+_KEY = "cachePoint"
+_TTLS = (None, "5m", "1h")
+
+
+def cache_hint(part: Any, after: int) -> CacheHint | None:
+    """The hint that a mark stands for; None if it is none, or says more."""
+    own = maybe_object(part)
+    mark = maybe_object(own.get(_KEY))
+    if len(own) != 1 or mark.get("type") != "default" or after < 0:
+        return None
+    ttl = maybe_text(mark.get("ttl"))
+    return CacheHint(after=after, ttl=ttl) if mark == _mark(ttl) and ttl in _TTLS else None
+
+
+def _mark(ttl: str | None) -> Wire:
+    return {"type": "default"} if ttl is None else {"ttl": ttl, "type": "default"}
+
+
+def with_cache_points(parts: Sequence[Any], hints: Sequence[CacheHint]) -> list[Any]:
+    """The parts of a message, one for each block, with the marks that hints ask for.
+
+    A block that has no part is not marked itself: what stands before it is.
+    """
+    marked: list[Any] = []
+    for index, part in enumerate(parts):
+        if part is not None:
+            marked.append(part)
+        if marked:
+            marked += ({_KEY: _mark(hint.ttl)} for hint in hints if hint.after == index)
+    return marked
+
+
+def cache_marks(wire: Mapping[str, Any]) -> list[Wire]:
+    """The marks that a request sets beside its messages: on tools."""
+    tools = maybe_list(maybe_object(wire.get("toolConfig")).get("tools"))
+    marks = (maybe_object(maybe_object(tool).get(_KEY)) for tool in tools)
+    return [mark for mark in marks if mark]
+
+
+_TOLD = {"json": "text", "searchResult": "document"}
+"""Parts that are told under another name, with all that they say."""
+
+
+def unmapped_keys(message: Message) -> Iterator[str]:
+    """The paths of keys that another protocol is not told."""
+    spelling = original_form_of(message, PROTOCOL)
+    keys = maybe_object(spelling.get("keys"))
+    yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
+    ids = spelling.get("ids") or EMPTY
+    for index, wire in original_blocks(message, spelling).items():
+        plain = encode_alone(message.content[int(index)], lambda ours: ids.get(ours, ours))
+        yield from unmapped_paths(_normal(wire), plain, f"$.content[{index}]")
+
+
+def _normal(wire: Any) -> Wire:
+    """A part with what is told under another name under that."""
+    own = maybe_object(wire)
+    answer = maybe_object(own.get("toolResult"))
+    if answer:
+        content = [_normal(part) for part in maybe_list(answer.get("content"))]
+        status = {"status": None} if answer.get("status") == "success" else {}
+        return {"toolResult": {**answer, "content": content, **status}}
+    call = maybe_object(own.get("toolUse"))
+    if call.get("type") == "tool_use":
+        return {"toolUse": {key: value for key, value in call.items() if key != "type"}}
+    return {_TOLD.get(key, key): value for key, value in own.items()}

@@ -13,10 +13,10 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.streaming.event_stream import write_frame
+from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.bedrock_converse.blocks import PROTOCOL
-from metis.wire.failure import class_of_status, class_of_words
-from metis.wire.shape import Wire, maybe_text
+from metis.wire.errors import class_of_status, class_of_text
+from metis.wire.json_access import Wire, maybe_text
 
 _OWN = (PROTOCOL, "bedrock-converse")
 _SUFFIX = "Exception"
@@ -64,12 +64,12 @@ def _class_of(name: str | None, status: int | None, text: str) -> type[ProviderE
     by_type = _BY_TYPE.get((name or "").removesuffix(_SUFFIX).lower())
     if by_type is None:
         by_type = ServerError if status == _MODEL_FAILED else class_of_status(status)
-    return (class_of_words(text) or by_type) if by_type is InvalidRequestError else by_type
+    return (class_of_text(text) or by_type) if by_type is InvalidRequestError else by_type
 
 
-def told(error: ProviderError) -> ProviderError:
+def refine_stream_error(error: ProviderError) -> ProviderError:
     """The error that an exception in a stream stands for, with what its words add."""
-    kind = class_of_words(error.text) if type(error) is InvalidRequestError else None
+    kind = class_of_text(error.text) if type(error) is InvalidRequestError else None
     found = type(error) if kind is None else kind
     return found(error.text, provider=PROTOCOL, status=error.status, kind=error.kind)
 
@@ -93,4 +93,4 @@ def error_frame(error: ProviderError) -> bytes:
         ":content-type": "application/json",
         ":message-type": "exception",
     }
-    return write_frame(headers, _write({"message": error.text}))
+    return encode_event_frame(headers, _write({"message": error.text}))

@@ -1,6 +1,6 @@
-"""Media of Bedrock Converse, to and from our blocks: pictures, documents, films and sounds.
+"""Media and citations of Bedrock Converse, to and from canonical blocks.
 
-Bytes are base64. What lies in a bucket is named by an address that only its own host can read.
+Bytes are base64. Files in S3 are named by an address that only this provider can read.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,16 @@ from typing import Any
 from metis.canonical.blocks import (
     ArtifactBlock,
     AudioBlock,
+    Citation,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
     ImageSource,
     MediaSource,
+    TextBlock,
     VideoBlock,
 )
-from metis.wire.shape import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
 """What a model is shown, or has made."""
@@ -59,7 +61,7 @@ _SOUNDS = {
 }
 DOCUMENT_TYPES = frozenset(_DOCUMENTS.values())
 """The kinds of documents that are taken."""
-SOUND_TYPES = frozenset({*_SOUNDS.values(), "audio/mp3", "audio/x-wav"})
+AUDIO_TYPES = frozenset({*_SOUNDS.values(), "audio/mp3", "audio/x-wav"})
 """The kinds of sounds that are taken."""
 
 _FORMATS: Mapping[str, str] = {
@@ -67,7 +69,7 @@ _FORMATS: Mapping[str, str] = {
     for table in (_IMAGES, _DOCUMENTS, _FILMS, _SOUNDS)
     for name, media_type in table.items()
 }
-KNOWN_TYPES = frozenset(_FORMATS)
+MEDIA_TYPES = frozenset(_FORMATS)
 """All media types that the protocol has a word for."""
 _UNNAMED = "document"
 """What a document is called that nobody gave a name; the protocol wants one."""
@@ -91,7 +93,7 @@ def decode_image(wire: Wire) -> ContentBlock | None:
             return None
 
 
-def decode_made_image(wire: Wire, issuer: str) -> ContentBlock | None:
+def decode_generated_image(wire: Wire, issuer: str) -> ContentBlock | None:
     """Our block for a picture that the model made."""
     shown = decode_image(wire)
     if not isinstance(shown, ImageBlock):
@@ -208,3 +210,56 @@ def _document_format(block: DocumentBlock) -> str:
 def format_of(media_type: str) -> str:
     """The protocol's word for a media type; an unknown one is told by its second half."""
     return _FORMATS.get(media_type) or media_type.rpartition("/")[2].removeprefix("x-")
+
+
+CITATION_KINDS = frozenset(
+    {"web", "documentChar", "documentPage", "documentChunk", "searchResultLocation", "source"}
+)
+"""The kinds of places that are cited; `source` is one that is named and nothing more."""
+_PLACES = CITATION_KINDS - {"source"}
+
+
+def decode_cited(wire: Wire) -> TextBlock | None:
+    """The text with what it cites."""
+    content = wire.get("content", [])
+    if not isinstance(content, list):
+        return None
+    notes = maybe_list(wire.get("citations"))
+    return TextBlock("".join(texts_of(content)), tuple(map(decode_citation, notes)))
+
+
+def decode_citation(wire: Any) -> Citation:
+    """Our citation for one of the protocol."""
+    own = maybe_object(wire)
+    location = maybe_object(own.get("location"))
+    kind = next((key for key in location if key in _PLACES), "source")
+    place = maybe_object(location.get(kind))
+    return Citation(
+        kind=kind,
+        cited_text="".join(texts_of(own.get("sourceContent"))) or None,
+        url=maybe_text(place.get("url")),
+        title=maybe_text(own.get("title")),
+        start=maybe_count(place.get("start")),
+        end=maybe_count(place.get("end")),
+        raw=own,
+    )
+
+
+def encode_cited(block: TextBlock) -> Wire:
+    """The part for a text that cites something."""
+    own = [citation.raw for citation in block.citations if citation.raw is not None]
+    if not own:
+        return {"text": block.text}
+    return {"citationsContent": {"citations": own, "content": [{"text": block.text}]}}
+
+
+def encode_foreign_citation(citation: Citation) -> Mapping[str, Any] | None:
+    """The citation of another provider in the words of this one; None if it names nothing."""
+    wire: Wire = {}
+    if citation.title:
+        wire["title"] = citation.title
+    if citation.cited_text:
+        wire["sourceContent"] = [{"text": citation.cited_text}]
+    if citation.url:
+        wire["location"] = {"web": {"url": citation.url}}
+    return wire or None

@@ -17,32 +17,31 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint, MessageMetadata
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.wire.bedrock_converse.blocks import (
     PROTOCOL,
+    cache_hint,
     decode_block,
     decode_result,
+    encode_alone,
     is_exact,
+    is_plain_call,
     is_result,
-    is_usual_call,
-    only_text,
-    plain_block,
+    plain_result_text,
 )
-from metis.wire.bedrock_converse.cache import hint_of
-from metis.wire.bedrock_converse.options import decode_options
-from metis.wire.bedrock_converse.tools import decode_tools
+from metis.wire.bedrock_converse.options import decode_options, decode_tools
 from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object, unknown_role
+from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object, unknown_role
 from metis.wire.tool_ids import CallIds
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 _KEYS_OF_TURN = 2
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
-_make_message = made(Message)
-_make_metadata = made(MessageMetadata)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_message = raw_constructor(Message)
+_make_metadata = raw_constructor(MessageMetadata)
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
@@ -133,13 +132,13 @@ class _Draft:
                     content.append(_make_text(text))
                     continue
                 call = own.get("toolUse")
-                if type(call) is dict and is_usual_call(call := cast("Wire", call)):
+                if type(call) is dict and is_plain_call(call := cast("Wire", call)):
                     theirs = call["toolUseId"]
                     ours = self._ids.of_call(theirs)
                     ids[ours] = theirs
                     content.append(_make_call(ours, call["name"], call["input"]))
                     continue
-                if "cachePoint" in own and (hint := hint_of(own, len(content) - 1)):
+                if "cachePoint" in own and (hint := cache_hint(own, len(content) - 1)):
                     hints.append(hint)
                     continue
             block = decode_block(part, is_answer=role is _ASSISTANT)
@@ -162,18 +161,18 @@ class _Draft:
         ids, odd = {ours: theirs}, dict[str, Any]()
         if status == "success":
             spelling["success"] = True
-        text = only_text(answer) if len(wire) == 1 else None
+        text = plain_result_text(answer) if len(wire) == 1 else None
         if text is not None:
             is_error = status == "error"
             block = _make_result(ours, (_make_text(text),), is_error=is_error)
         else:
             block = decode_result(wire, ours)
-            plain = plain_block(block, ids.__getitem__)
+            plain = encode_alone(block, ids.__getitem__)
             if status == "success":
                 plain["toolResult"]["status"] = status
             if plain != wire:
                 odd["0"] = wire
-        marks = (hint_of(part, 0) for part in parts[1:])
+        marks = (cache_hint(part, 0) for part in parts[1:])
         hints = tuple(mark for mark in marks if mark is not None)
         self._put(_TOOL, [block], _spelled(spelling, ids, odd), hints)
 
@@ -218,7 +217,7 @@ def _groups(parts: list[Any]) -> Iterator[tuple[bool, list[Any]]]:
             if group:
                 yield is_answer, group
             group, is_answer = [part], True
-        elif is_answer and hint_of(part, 0) is None:
+        elif is_answer and cache_hint(part, 0) is None:
             yield True, group
             group, is_answer = [part], False
         else:

@@ -25,23 +25,22 @@ from metis.streaming import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.streaming.event_stream import write_frame
+from metis.streaming.aws_event_stream import encode_event_frame
 from metis.wire.bedrock_converse.blocks import PROTOCOL, encode_block
 from metis.wire.bedrock_converse.errors import error_frame
-from metis.wire.bedrock_converse.response import encode_envelope
-from metis.wire.bedrock_converse.turns import PREFIX
-from metis.wire.bedrock_converse.usage import encode_stop_reason, encode_usage
+from metis.wire.bedrock_converse.history import WIRE_ID_PREFIX
+from metis.wire.bedrock_converse.response import encode_envelope, encode_stop_reason, encode_usage
 from metis.wire.call import RequestContext
-from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
-from metis.wire.shape import Wire, maybe_object
-from metis.wire.spelling import spelling_of
+from metis.wire.errors import STREAM_CUT_OFF, error_of_event, failed_stop_error, is_failed_stop
+from metis.wire.json_access import Wire, maybe_object
+from metis.wire.original_form import original_form_of
 from metis.wire.tool_ids import derived_id
 
 _AT_THE_END = ("trace", "performanceConfig", "serviceTier", "metrics")
 _write = msgspec.json.Encoder().encode
 
 
-class StreamEncoder:
+class ConverseStreamEncoder:
     """Writes the events of an answer as this protocol streams them."""
 
     def __init__(self, context: RequestContext) -> None:
@@ -71,7 +70,7 @@ class StreamEncoder:
 
     def finish(self) -> bytes:
         """The bytes that close the stream; one that no event has closed ends in an error."""
-        return b"" if self._has_ended else self._fail(NetworkError(UNFINISHED))
+        return b"" if self._has_ended else self._fail(NetworkError(STREAM_CUT_OFF))
 
     def _message_start(self, event: MessageStart) -> bytes:
         self._has_own_ids = event.protocol == PROTOCOL
@@ -114,7 +113,7 @@ class StreamEncoder:
     def _tool_start(self, event: ToolUseStart) -> bytes:
         self._has_input = False
         own = event.provider_id if self._has_own_ids else None
-        wire_id = own or derived_id(event.tool_use_id, PREFIX)
+        wire_id = own or derived_id(event.tool_use_id, WIRE_ID_PREFIX)
         call = {"toolUse": {"toolUseId": wire_id, "name": event.tool_name}}
         before = self._begin(event.content_block_index)
         return before + _block_start(event.content_block_index, call)
@@ -146,7 +145,7 @@ class StreamEncoder:
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        return self._fail(error_of(event))
+        return self._fail(error_of_event(event))
 
     def _fail(self, error: ProviderError) -> bytes:
         self._has_ended = True
@@ -156,10 +155,10 @@ class StreamEncoder:
         message, start = event.message, self._start()
         if message.metadata.usage is not None:
             self._usage = encode_usage(message.metadata.usage)
-        if is_broken(event.stop_reason):
-            return start + self._fail(broken_error(event.stop_reason))
+        if is_failed_stop(event.stop_reason):
+            return start + self._fail(failed_stop_error(event.stop_reason))
         self._has_ended = True
-        told = maybe_object(spelling_of(message, PROTOCOL).get("response"))
+        told = maybe_object(original_form_of(message, PROTOCOL).get("response"))
         stop: Wire = {"stopReason": encode_stop_reason(event.stop_reason)}
         if "additionalModelResponseFields" in told:
             stop["additionalModelResponseFields"] = told["additionalModelResponseFields"]
@@ -187,7 +186,7 @@ def _written(block: ContentBlock) -> Wire:
     """A block that comes at once, as a plain answer would hold it; empty if it would not."""
     if isinstance(block, OpaqueBlock):
         return maybe_object(block.data) if block.issuer == PROTOCOL else {}
-    part = encode_block(block, lambda ours: derived_id(ours, PREFIX))
+    part = encode_block(block, lambda ours: derived_id(ours, WIRE_ID_PREFIX))
     return {} if part is None else msgspec.to_builtins(part)
 
 
@@ -228,4 +227,4 @@ def _frame(name: str, body: Any) -> bytes:
         ":content-type": "application/json",
         ":message-type": "event",
     }
-    return write_frame(headers, _write(body))
+    return encode_event_frame(headers, _write(body))

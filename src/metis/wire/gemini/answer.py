@@ -3,16 +3,16 @@
 from typing import NamedTuple
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from metis.canonical.value import made
-from metis.projection.signatures import ON_NEXT
-from metis.wire.shape import Wire
+from metis.canonical.value import raw_constructor
+from metis.projection.blocks import SIGNATURE_ON_NEXT
+from metis.wire.json_access import Wire
 from metis.wire.tool_ids import canonical_tool_id
 
 _KEYS_OF_CALL, _KEYS_WITH_ID = 2, 3
 _KEYS_WITH_SIGNATURE = 2
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_thinking = made(ThinkingBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 
 
 class Answer(NamedTuple):
@@ -46,7 +46,7 @@ def _read(parts: list[Wire], scope: str, issuer: str) -> Answer | None:
                 continue
             if type(signature) is not str or not signature or text == "":
                 return None
-            blocks.append(_make_thinking("", signature, None, ON_NEXT, issuer))
+            blocks.append(_make_thinking("", signature, None, SIGNATURE_ON_NEXT, issuer))
         elif size != 1:
             return None
         if type(text) is str:

@@ -1,10 +1,12 @@
-"""Parts of Gemini, to and from our blocks.
+"""Parts of Gemini, to and from canonical blocks: text, calls, results and media.
 
-A signature may stand on any part, and has to go back on that very part. Ours is a thought without
-words right before the block that carries it (`ON_NEXT`), or one that stands for an empty text part
-(`ALONE`); so other providers are told that it was left out, and nobody but its issuer gets it.
+A signature may stand on any part and has to go back on that very part. The canonical form is a
+thinking block without text right before the block that carries it (`ON_NEXT`), or one that stands
+for an empty text part (`ALONE`); so other providers report it as lost, and only its issuer
+receives it.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -12,24 +14,199 @@ import msgspec
 from msgspec import Raw
 
 from metis.canonical.blocks import (
+    ANY_IMAGE_TYPE,
+    ArtifactBlock,
+    AudioBlock,
     ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    MediaSource,
     OpaqueBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    VideoBlock,
 )
-from metis.canonical.value import made
-from metis.projection.signatures import ON_NEXT
-from metis.wire.gemini.media import Media, decode_media, encode_media
-from metis.wire.gemini.names import in_style, normal_part, style_of
-from metis.wire.gemini.results import (
-    decode_answer,
-    decode_result_media,
-    encode_answer,
-    encode_result_media,
+from metis.canonical.value import raw_constructor
+from metis.projection.blocks import SIGNATURE_ON_NEXT
+from metis.wire.gemini.key_names import (
+    PROTOCOL,
+    plain_base64,
+    style_of,
+    with_camel_keys,
+    with_style,
 )
-from metis.wire.shape import Wire, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object
+
+Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
+"""The blocks that hold media."""
+
+_IMAGES: Mapping[str, str] = {
+    "gif": "image/gif",
+    "heic": "image/heic",
+    "heif": "image/heif",
+    "png": "image/png",
+    "webp": "image/webp",
+}
+_OWN_FILES = ("gs://", "https://generativelanguage.googleapis.com/", "projects/", "files/")
+
+
+def decode_media(part: Wire, issuer: str, *, is_made: bool) -> ContentBlock | None:
+    """Our block for a part with media; None if it is none of those that we know.
+
+    `is_made` says that a model made them.
+    """
+    match part:
+        case {"inlineData": {"mimeType": str(kind), "data": str(data)}}:
+            text = None if is_made else _plain_text(kind, data)
+            if text is not None:
+                return DocumentBlock(MediaSource("text", text), kind)
+            return _block("base64", plain_base64(data), kind, None, is_made=is_made)
+        case {"fileData": {"mimeType": str(kind), "fileUri": str(uri)}}:
+            if uri.startswith(_OWN_FILES):
+                return _block("file_id", uri, kind, issuer, is_made=is_made)
+            return _block("url", uri, kind, None, is_made=is_made)
+        case _:
+            return None
+
+
+def _plain_text(kind: str, data: str) -> str | None:
+    """The words of a file that is text, which other providers take as such (G-010)."""
+    if not kind.startswith(("text/", "application/json")):
+        return None
+    try:
+        return base64.b64decode(plain_base64(data), validate=True).decode()
+    except ValueError:
+        return None
+
+
+def _block(
+    where: str, data: str, kind: str, issuer: str | None, *, is_made: bool
+) -> ContentBlock | None:
+    family = kind.partition("/")[0]
+    if family == "image" and not is_made:
+        # An image that exists as a file of one provider only is opaque to everybody else.
+        if where == "file_id":
+            return None
+        return ImageBlock(ImageSource("base64" if where == "base64" else "url", data), kind)
+    source = MediaSource(
+        "base64" if where == "base64" else "url" if where == "url" else "file_id", data, issuer
+    )
+    if is_made:
+        return ArtifactBlock(source, kind)
+    if family == "audio":
+        return AudioBlock(source, kind)
+    return VideoBlock(source, kind) if family == "video" else DocumentBlock(source, kind)
+
+
+def encode_media(block: Media) -> Wire | None:
+    """The part for a block with media; None if its bytes are not at hand."""
+    source, kind = block.source, block.media_type
+    match source.kind:
+        case "base64":
+            return {"inlineData": {"mimeType": kind, "data": source.data}}
+        case "url" | "file_id":
+            if kind == ANY_IMAGE_TYPE:
+                kind = _kind_of(source.data)
+            return {"fileData": {"mimeType": kind, "fileUri": source.data}}
+        case "text":
+            return {"text": source.data}
+        case "file_ref":
+            return None
+
+
+def _kind_of(url: str) -> str:
+    """The kind of an image by the end of its URL; the protocol wants one kind, not any."""
+    return _IMAGES.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/jpeg")
+
+
+_write_sorted = msgspec.json.Encoder(order="deterministic").encode
+_make_text = raw_constructor(TextBlock)
+_SAID = ("output", "result")
+_MANY = 2
+
+
+def decode_result_text(response: Any) -> tuple[tuple[ContentBlock, ...], bool]:
+    """What a response object says, and whether it is an error."""
+    if type(response) is dict and len(cast("Wire", response)) == 1:
+        ((key, value),) = cast("Wire", response).items()
+        if key == "error":
+            return (_make_text(value if type(value) is str else _text(value)),), True
+        if key in _SAID and type(value) is str:
+            return (_make_text(value),), False
+        if key == "output" and _are_texts(value):
+            return tuple(_make_text(text) for text in value), False
+    if not response:
+        return (), False
+    return (_make_text(_text(response)),), False
+
+
+def _are_texts(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(cast("list[Any]", value)) >= _MANY
+        and all(type(text) is str for text in cast("list[Any]", value))
+    )
+
+
+def _text(value: Any) -> str:
+    # Sorted, so that the text is the same before and after the object was stored.
+    return _write_sorted(value).decode()
+
+
+def encode_result_object(result: ToolResultBlock) -> Wire:
+    """The response object for a result."""
+    texts = [text for block in result.content if (text := _text_of(block)) is not None]
+    if result.is_error:
+        return {"error": "\n".join(texts)}
+    if len(texts) == 1:
+        return {"output": texts[0]}
+    return {"output": texts} if texts else {}
+
+
+def _text_of(block: ContentBlock) -> str | None:
+    """The words of a text, or of a document that is plain text; media of results have none."""
+    if type(block) is TextBlock:
+        return block.text
+    if isinstance(block, DocumentBlock) and block.source.kind == "text":
+        return block.source.data
+    return None
+
+
+def has_same_text(response: Any, result: ToolResultBlock) -> bool:
+    """Whether a response object still says what a result says."""
+    texts, is_error = decode_result_text(response)
+    said = tuple(block for block in result.content if type(block) is TextBlock)
+    return is_error == result.is_error and _words(texts) == _words(said)
+
+
+def _words(blocks: tuple[ContentBlock, ...]) -> list[str]:
+    return [block.text for block in blocks if isinstance(block, TextBlock)]
+
+
+def decode_result_media(wire: Wire, issuer: str) -> tuple[ContentBlock, ...]:
+    """The media of a result."""
+    return tuple(
+        decode_media(maybe_object(part), issuer, is_made=False)
+        or OpaqueBlock(issuer, msgspec.Raw(_write_sorted(part)), PROTOCOL)
+        for part in maybe_list(wire.get("parts"))
+    )
+
+
+def encode_result_media(result: ToolResultBlock) -> list[Any]:
+    """The parts for the media of a result."""
+    parts: list[Any] = []
+    for block in result.content:
+        if isinstance(block, OpaqueBlock):
+            parts.append(block.raw)
+        elif isinstance(block, Media) and block.source.kind != "text":
+            part = encode_media(block)
+            if part is not None:
+                parts.append(part)
+    return parts
+
 
 ALONE = "signature_alone"
 """The format of a signature that came on an empty text part."""
@@ -38,33 +215,33 @@ _KEYS_OF_CALL = 2
 _KEYS_WITH_ID = 3
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_result = made(ToolResultBlock)
-_make_thinking = made(ThinkingBlock)
+
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 
 
-class Names(Protocol):
+class CallIdSource(Protocol):
     """Gives calls and results their ids; the provider's own may be missing."""
 
-    def call(self, name: str, theirs: str | None) -> str:
+    def id_of_call(self, name: str, wire_id: str | None) -> str:
         """Our id for a call."""
         ...
 
-    def answer(self, name: str, theirs: str | None) -> str:
+    def id_of_result(self, name: str, wire_id: str | None) -> str:
         """Our id of the call that a result answers."""
         ...
 
 
-class PartReader:
+class PartDecoder:
     """Reads the parts of one message."""
 
-    def __init__(self, issuer: str, names: Names, *, is_model: bool) -> None:
+    def __init__(self, issuer: str, names: CallIdSource, *, is_model: bool) -> None:
         self._issuer = issuer
         self._names = names
         self._is_model = is_model
 
-    def read(self, parts: list[Any], blocks: list[ContentBlock]) -> bool:
+    def decode(self, parts: list[Any], blocks: list[ContentBlock]) -> bool:
         """Add the blocks of parts; whether each was in the form that we write ourselves."""
         is_usual = True
         for part in parts:
@@ -98,13 +275,13 @@ class PartReader:
         if theirs is not None and type(theirs) is not str:
             return False
         if signature:
-            blocks.append(_make_thinking("", signature, None, ON_NEXT, self._issuer))
-        ours = self._names.call(name, theirs)
+            blocks.append(_make_thinking("", signature, None, SIGNATURE_ON_NEXT, self._issuer))
+        ours = self._names.id_of_call(name, theirs)
         blocks.append(_make_call(ours, name, cast("Wire", arguments)))
         return True
 
     def _read_any(self, wire: Wire, blocks: list[ContentBlock]) -> None:
-        part = normal_part(wire)
+        part = with_camel_keys(wire)
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and self._is_model else None
         if signature and part.get("text") == "" and part.get("thought") is not True:
@@ -115,7 +292,7 @@ class PartReader:
             blocks.append(self._opaque(wire))
             return
         if signature and type(block) is not ThinkingBlock:
-            blocks.append(_make_thinking("", signature, None, ON_NEXT, self._issuer))
+            blocks.append(_make_thinking("", signature, None, SIGNATURE_ON_NEXT, self._issuer))
         blocks.append(block)
 
     def _decode(self, part: Wire, signature: str | None) -> ContentBlock | None:
@@ -135,15 +312,17 @@ class PartReader:
         if not isinstance(name, str) or not isinstance(arguments, dict | None):
             return None
         theirs = call.get("id")
-        ours = self._names.call(name, theirs if isinstance(theirs, str) and theirs else None)
+        ours = self._names.id_of_call(name, theirs if isinstance(theirs, str) and theirs else None)
         return _make_call(ours, name, cast("Wire", arguments or {}))
 
     def _result(self, answer: Wire) -> ContentBlock | None:
         name, response, theirs = answer.get("name"), answer.get("response"), answer.get("id")
         if self._is_model or not isinstance(name, str):
             return None
-        ours = self._names.answer(name, theirs if isinstance(theirs, str) and theirs else None)
-        said, is_error = decode_answer(response)
+        ours = self._names.id_of_result(
+            name, theirs if isinstance(theirs, str) and theirs else None
+        )
+        said, is_error = decode_result_text(response)
         media = decode_result_media(answer, self._issuer) if "parts" in answer else ()
         return _make_result(ours, (*said, *media), is_error=is_error)
 
@@ -161,20 +340,20 @@ def is_result(part: Any) -> bool:
     return isinstance(maybe_object(answer).get("name"), str)
 
 
-class PartWriter:
+class PartEncoder:
     """Writes blocks as parts; knows the ids that the provider gave, and the names of the calls."""
 
     def __init__(self, wire_id: Callable[[str], str | None], names: Mapping[str, str]) -> None:
         self._wire_id = wire_id
         self._names = names
 
-    def write(self, content: tuple[ContentBlock, ...]) -> list[Any]:
+    def encode(self, content: tuple[ContentBlock, ...]) -> list[Any]:
         """The parts for blocks that were projected for this protocol."""
         parts: list[Any] = []
         signature: str | None = None
         for block in content:
             kind = type(block)
-            if kind is ThinkingBlock and cast("ThinkingBlock", block).format == ON_NEXT:
+            if kind is ThinkingBlock and cast("ThinkingBlock", block).format == SIGNATURE_ON_NEXT:
                 signature = cast("ThinkingBlock", block).signature
                 continue
             part = {"text": block.text} if type(block) is TextBlock else self._encode(block)
@@ -212,7 +391,9 @@ class PartWriter:
 
     def _result(self, result: ToolResultBlock) -> Wire:
         ours = result.tool_use_id
-        wire = self._with_id(ours, self._names.get(ours, ""), "response", encode_answer(result))
+        wire = self._with_id(
+            ours, self._names.get(ours, ""), "response", encode_result_object(result)
+        )
         media = encode_result_media(result)
         if media:
             wire["parts"] = media
@@ -228,12 +409,12 @@ def _thought(block: ThinkingBlock) -> Wire:
     return wire
 
 
-def spelling_of_parts(parts: list[Any], written: list[Any]) -> dict[str, Any]:
+def original_form_of_parts(parts: list[Any], written: list[Any]) -> dict[str, Any]:
     """What has to be remembered of parts that were read, so that they can be written again."""
     if _are_equal(written, parts):
         return {}
     style = style_of(parts)
-    if style and _are_equal(in_style(written, style), parts):
+    if style and _are_equal(with_style(written, style), parts):
         return {"style": style}
     return {"parts": parts}
 

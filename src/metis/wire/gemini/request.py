@@ -1,11 +1,12 @@
-"""Requests of Gemini.
+"""Requests of Gemini, decoded.
 
-Decoding: a user content of the wire may hold results and text; each result becomes a tool message,
-the rest user messages, and the borders between contents are remembered. The system instruction
-becomes the first message. Everything that is neither message nor tool goes into the options; the
-model is not in the body, it comes with the context.
+A user content of the wire may hold tool results and text; each result becomes a tool message, the
+rest user messages, and the borders between contents are stored. The system instruction becomes the
+first message. Everything that is neither message nor tool goes into the options; the model is not
+in the body, it comes with the context.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -15,16 +16,112 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.gemini.calls import CallNames
-from metis.wire.gemini.names import PROTOCOL, field, spelled_key
-from metis.wire.gemini.options import decode_options
-from metis.wire.gemini.parts import PartReader, PartWriter, is_result, spelling_of_parts
-from metis.wire.gemini.results import decode_answer, encode_answer
-from metis.wire.gemini.tools import decode_tools
-from metis.wire.shape import Wire, list_at, maybe_object, object_at, read_object
-from metis.wire.spelling import spelled
+from metis.wire.gemini.key_names import PROTOCOL, field, present_key
+from metis.wire.gemini.options import decode_options, decode_tools
+from metis.wire.gemini.parts import (
+    PartDecoder,
+    PartEncoder,
+    decode_result_text,
+    encode_result_object,
+    is_result,
+    original_form_of_parts,
+)
+from metis.wire.json_access import Wire, list_at, maybe_object, object_at, read_object
+from metis.wire.original_form import provider_raw_of
+from metis.wire.tool_ids import canonical_tool_id
+
+_PATH = re.compile(
+    r"(?:/[^/?:]+)*?/v1(?:alpha|beta|beta1)?"
+    r"(?:/projects/[^/?:]+/locations/[^/?:]+)?(?:/publishers/[^/?:]+)?"
+    r"/(?:models/)?(?P<model>[^?:]+):(?P<verb>generateContent|streamGenerateContent)(?:\?.*)?"
+)
+
+
+def parse_path(path: str) -> tuple[str, bool]:
+    """The model that a path names, and whether it asks for a stream.
+
+    >>> read_path("/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
+    ('gemini-2.5-flash', True)
+    """
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise DecodeError(f"no path of generateContent: {path[:200]!r}")
+    return found["model"], found["verb"] == "streamGenerateContent"
+
+
+_Waiting = tuple[str, str, str | None]
+"""Our id of a call that waits for its result, its name, and the provider's id."""
+
+
+class CallPairing:
+    """Gives calls their ids, and results the ids of the calls that they answer."""
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
+        self._waiting: list[_Waiting] = []
+        self._counts: dict[str, int] = {}
+        self._given: dict[str, str] = {}
+        self._is_answering = False
+        self.tool_names: dict[str, str] = {}
+        """The names of the tools by the ids of the calls."""
+        self.wire_ids: dict[str, str] = {}
+        """The provider's ids by ours, of all calls and results so far."""
+
+    def begin_model_content(self) -> None:
+        """A turn of the model begins: results that come now answer no earlier turn."""
+        if not self._is_answering:
+            self._waiting.clear()
+        self._is_answering = True
+
+    def begin_user_content(self) -> None:
+        """A turn of the user begins."""
+        self._is_answering = False
+
+    def take_new_wire_ids(self) -> dict[str, str]:
+        """The provider's ids by ours, of all calls and results since this was last asked."""
+        given, self._given = self._given, {}
+        return given
+
+    def id_of_call(self, name: str, wire_id: str | None) -> str:
+        """Our id for a call; an id that is used again is another call (T09)."""
+        ours = self._next(wire_id or f"\0{name}")
+        self._waiting.append((ours, name, wire_id))
+        self.tool_names[ours] = name
+        self._note(ours, wire_id)
+        return ours
+
+    def id_of_result(self, name: str, wire_id: str | None) -> str:
+        """Our id of the call that a result answers."""
+        waiting = self._find(name, wire_id)
+        if waiting is None:
+            ours = self._next(f"\0\0{wire_id or name}")
+        else:
+            self._waiting.remove(waiting)
+            ours = waiting[0]
+        self._note(ours, wire_id)
+        return ours
+
+    def _note(self, ours: str, theirs: str | None) -> None:
+        if theirs:
+            self._given[ours] = self.wire_ids[ours] = theirs
+
+    def _find(self, name: str, theirs: str | None) -> _Waiting | None:
+        if theirs is not None:
+            for each in self._waiting:
+                if each[2] == theirs:
+                    return each
+        for each in self._waiting:
+            if each[1] == name and (theirs is None or each[2] is None):
+                return each
+        return None
+
+    def _next(self, key: str) -> str:
+        count = self._counts.get(key, 0)
+        self._counts[key] = count + 1
+        return canonical_tool_id(self._scope, key, count)
+
 
 _KEYS_OF_CONTENT = _KEYS_OF_RESULT = 2
 _CONTENT = frozenset({"role", "parts"})
@@ -37,10 +134,10 @@ _ROLES = {
     None: Role.USER,
 }
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
-_make_message = made(Message)
-_make_text = made(TextBlock)
-_make_result = made(ToolResultBlock)
-_make_metadata = made(MessageMetadata)
+_make_message = raw_constructor(Message)
+_make_text = raw_constructor(TextBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_metadata = raw_constructor(MessageMetadata)
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
@@ -53,7 +150,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
 
 def _decode(wire: Wire, context: RequestContext) -> CanonicalRequest:
     draft = _Draft(context)
-    key = spelled_key(wire, "systemInstruction")
+    key = present_key(wire, "systemInstruction")
     if wire.get(key) is not None:
         draft.take_system(wire.pop(key), key)
     contents = wire.pop("contents", None)
@@ -73,9 +170,9 @@ class _Draft:
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._issuer = context.provider or PROTOCOL
-        self._names = CallNames(context.session_id)
-        self._user = PartReader(self._issuer, self._names, is_model=False)
-        self._model = PartReader(self._issuer, self._names, is_model=True)
+        self._names = CallPairing(context.session_id)
+        self._user = PartDecoder(self._issuer, self._names, is_model=False)
+        self._model = PartDecoder(self._issuer, self._names, is_model=True)
         self._plain = _make_metadata(origin=self._issuer)
         self._parts: list[tuple[Role, tuple[ContentBlock, ...], MessageMetadata]] = []
 
@@ -120,20 +217,20 @@ class _Draft:
     def _take_common(self, word: Any, parts: list[Wire]) -> bool:
         """Take an answer, a text, or results of common form; false for all else."""
         if word == "model":
-            self._names.begin_answer()
+            self._names.begin_model_content()
             self._add(_ASSISTANT, parts, {})
             return True
         if word != "user" or not parts:
             return False
         only = parts[0] if len(parts) == 1 else None
         if type(only) is dict and len(only) == 1 and type(text := only.get("text")) is str:
-            self._names.end_answer()
+            self._names.begin_user_content()
             self._parts.append((_USER, (_make_text(text),), self._plain))
             return True
         answers = [_common_answer(part) for part in parts]
         if None in answers:
             return False
-        self._names.end_answer()
+        self._names.begin_user_content()
         for number, answer in enumerate(answers):
             spelling = {"joined": True} if number else {"apart": True}
             self._take_answer(cast("Wire", answer), parts[number], spelling)
@@ -142,14 +239,14 @@ class _Draft:
     def _take_answer(self, answer: Wire, part: Wire, spelling: dict[str, Any]) -> None:
         """Take a result of common form."""
         name, response = answer["name"], answer["response"]
-        ours = self._names.answer(name, answer.get("id"))
-        said, is_error = decode_answer(response)
+        ours = self._names.id_of_result(name, answer.get("id"))
+        said, is_error = decode_result_text(response)
         result = _make_result(ours, said, is_error=is_error)
-        ids = self._names.given()
-        is_unnamed = ours in self._names.theirs and not answer.get("id")
-        if is_unnamed or self._names.by_id.get(ours) != name:
+        ids = self._names.take_new_wire_ids()
+        is_unnamed = ours in self._names.wire_ids and not answer.get("id")
+        if is_unnamed or self._names.tool_names.get(ours) != name:
             self._remember_result([part], result, spelling)
-        elif response != encode_answer(result):
+        elif response != encode_result_object(result):
             spelling["result"] = response
         self._add_answer(result, ids, spelling)
 
@@ -176,10 +273,10 @@ class _Draft:
             spelling["keys"] = _other_keys(wire)
             spelling["roleless"] = not spelling["keys"]
         if role is Role.ASSISTANT:
-            self._names.begin_answer()
+            self._names.begin_model_content()
             self._add(role, parts, spelling)
             return
-        self._names.end_answer()
+        self._names.begin_user_content()
         if not any(map(is_result, parts)):
             self._add(role, parts, spelling)
             return
@@ -194,14 +291,14 @@ class _Draft:
     def _add(self, role: Role, parts: list[Any], spelling: dict[str, Any]) -> None:
         blocks: list[ContentBlock] = []
         reader = self._model if role is Role.ASSISTANT else self._user
-        is_usual = reader.read(parts, blocks)
-        ids = self._names.given()
+        is_usual = reader.decode(parts, blocks)
+        ids = self._names.take_new_wire_ids()
         content = tuple(blocks)
         if not is_usual:
             self._remember(role, parts, content, ids, spelling)
         if ids:
             spelling["ids"] = ids
-        kept = spelled(PROTOCOL, spelling) if spelling else None
+        kept = provider_raw_of(PROTOCOL, spelling) if spelling else None
         metadata = (
             self._plain if kept is None else _make_metadata(origin=self._issuer, provider_raw=kept)
         )
@@ -216,8 +313,8 @@ class _Draft:
         spelling: dict[str, Any],
     ) -> None:
         """Note how parts were written, if it is not how we would write them."""
-        written = PartWriter(ids.get, self._names.by_id).write(content)
-        found = spelling_of_parts(parts, written)
+        written = PartEncoder(ids.get, self._names.tool_names).encode(content)
+        found = original_form_of_parts(parts, written)
         spelling |= found
         if "parts" in found:
             spelling["digest"] = content_digest(role, content)
@@ -225,8 +322,8 @@ class _Draft:
     def _add_result(self, parts: list[Any], spelling: dict[str, Any]) -> None:
         """Add the one result that a tool message holds."""
         blocks: list[ContentBlock] = []
-        self._user.read(parts, blocks)
-        ids = self._names.given()
+        self._user.decode(parts, blocks)
+        ids = self._names.take_new_wire_ids()
         result = blocks[0]
         if not isinstance(result, ToolResultBlock):
             raise TypeError("a part that is a result gives a result")
@@ -242,12 +339,12 @@ class _Draft:
         """Note how a result was written: most differ in the form of the object only."""
         answer = maybe_object(field(maybe_object(parts[0]), "functionResponse"))
         response = answer.get("response")
-        if isinstance(response, dict) and response != encode_answer(result):
+        if isinstance(response, dict) and response != encode_result_object(result):
             spelling["result"] = response
-        written = PartWriter(self._names.theirs.get, self._names.by_id).write((result,))
+        written = PartEncoder(self._names.wire_ids.get, self._names.tool_names).encode((result,))
         if "result" in spelling:
             written[0]["functionResponse"]["response"] = response
-        found = spelling_of_parts(parts, written)
+        found = original_form_of_parts(parts, written)
         spelling |= found
         if "parts" in found:
             spelling["digest"] = content_digest(Role.TOOL, (result,))

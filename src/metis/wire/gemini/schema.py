@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from metis.wire.gemini.names import camel
-from metis.wire.shape import Wire
+from metis.wire.gemini.key_names import camel
+from metis.wire.json_access import Wire
 
 _TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
 _LIMITS = frozenset(
@@ -20,7 +20,7 @@ _UNKNOWN_TO_JSON_SCHEMA = frozenset({"nullable", "propertyOrdering", "example"})
 _NUMBERS: Mapping[str, Callable[[str], float]] = {"integer": int, "number": float}
 
 
-def json_schema(schema: Any) -> Any:
+def decode_schema(schema: Any) -> Any:
     """The JSON Schema of a schema in the dialect; what is JSON Schema already stays as it is."""
     if not isinstance(schema, dict):
         return schema
@@ -76,7 +76,7 @@ def _same(value: Any) -> Any:
 
 
 def _schemas(value: Any) -> Any:
-    return [json_schema(item) for item in cast("list[Any]", value)] if _is_list(value) else value
+    return [decode_schema(item) for item in cast("list[Any]", value)] if _is_list(value) else value
 
 
 def _is_list(value: Any) -> bool:
@@ -86,13 +86,13 @@ def _is_list(value: Any) -> bool:
 def _named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {name: json_schema(item) for name, item in cast("Wire", value).items()}
+    return {name: decode_schema(item) for name, item in cast("Wire", value).items()}
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "type": _type,
-    "items": json_schema,
-    "additionalProperties": json_schema,
+    "items": decode_schema,
+    "additionalProperties": decode_schema,
     "properties": _named,
     "anyOf": _schemas,
     "prefixItems": _schemas,
@@ -100,7 +100,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def dialect_schema(schema: Mapping[str, Any]) -> Wire:
+def encode_schema(schema: Mapping[str, Any]) -> Wire:
     """The same in the dialect of a schema that was brought there but for its types."""
     return {key: _WRITERS.get(key, _same)(value) for key, value in schema.items()}
 
@@ -110,7 +110,7 @@ def _capital(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    return dialect_schema(cast("Wire", value)) if isinstance(value, dict) else value
+    return encode_schema(cast("Wire", value)) if isinstance(value, dict) else value
 
 
 def _all_written(value: Any) -> Any:

@@ -7,7 +7,7 @@ import msgspec
 from metis.canonical.blocks import ContentBlock, ThinkingBlock
 from metis.canonical.errors import ServerError
 from metis.canonical.metadata import StopReason, Usage
-from metis.projection.signatures import ON_NEXT
+from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -20,14 +20,13 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
-    write_frame,
+    encode_sse,
 )
 from metis.wire.call import RequestContext
-from metis.wire.gemini.errors import encode_error
-from metis.wire.gemini.names import HOSTS, PROTOCOL
-from metis.wire.gemini.parts import PartWriter
-from metis.wire.gemini.usage import encode_stop_reason, encode_usage
-from metis.wire.shape import Wire
+from metis.wire.gemini.key_names import HOSTS, PROTOCOL
+from metis.wire.gemini.parts import PartEncoder
+from metis.wire.gemini.response import encode_error, encode_stop_reason, encode_usage
+from metis.wire.json_access import Wire
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
@@ -39,7 +38,7 @@ _BEFORE_TEXT = b'{"candidates":[{"content":{"parts":[{"text":'
 _BEHIND_TEXT = b'}],"role":"model"},"index":0}],'
 
 
-class StreamEncoder:
+class GeminiStreamEncoder:
     """Writes the events of an answer as this protocol streams them."""
 
     def __init__(self, context: RequestContext, framing: Framing = "sse") -> None:
@@ -55,7 +54,7 @@ class StreamEncoder:
         self._is_begun = False
         self._behind = b""
         """What stands behind the text in a chunk that holds nothing else."""
-        self._writer = PartWriter(lambda ours: derived_id(ours, "call_"), {})
+        self._writer = PartEncoder(lambda ours: derived_id(ours, "call_"), {})
 
     def encode(self, event: StreamEvent) -> bytes:
         """The bytes for one event; some events need none."""
@@ -135,10 +134,10 @@ class StreamEncoder:
         return part
 
     def _block(self, message_id: str, block: ContentBlock) -> bytes:
-        if isinstance(block, ThinkingBlock) and block.format == ON_NEXT:
+        if isinstance(block, ThinkingBlock) and block.format == SIGNATURE_ON_NEXT:
             self._signature = block.signature
             return b""
-        return b"".join(self._part(message_id, part) for part in self._writer.write((block,)))
+        return b"".join(self._part(message_id, part) for part in self._writer.encode((block,)))
 
     def _call(self, event: ToolUseEnd) -> Wire:
         ours = event.tool_use_id
@@ -165,5 +164,5 @@ class StreamEncoder:
     def _frame(self, body: bytes) -> bytes:
         is_first, self._is_begun = not self._is_begun, True
         if self._framing == "sse":
-            return write_frame(body)
+            return encode_sse(body)
         return (b"[" if is_first else b",\r\n") + body

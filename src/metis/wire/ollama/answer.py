@@ -3,14 +3,14 @@
 from typing import Any
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from metis.canonical.value import made
-from metis.wire.shape import Wire
+from metis.canonical.value import raw_constructor
+from metis.wire.json_access import Wire
 from metis.wire.tool_ids import canonical_tool_id
 
 _KEYS_OF_TEXT = _KEYS_OF_FUNCTION = 2
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_thinking = made(ThinkingBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 
 
 def read_common(

@@ -12,9 +12,9 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.failure import FIRST_ERROR_STATUS, class_of_status, class_of_words
-from metis.wire.ollama.types import PROTOCOL, write_json
-from metis.wire.shape import Wire, maybe_object, maybe_text
+from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text
+from metis.wire.json_access import Wire, maybe_object, maybe_text
+from metis.wire.ollama.blocks import PROTOCOL, write_json
 
 _STATUS_OF: Mapping[type[ProviderError], int] = {
     RateLimitError: 429,
@@ -41,7 +41,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 def _class_of(status: int | None, text: str) -> type[ProviderError]:
     by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        return class_of_words(text) or by_status
+        return class_of_text(text) or by_status
     return by_status
 
 

@@ -1,20 +1,60 @@
-"""Options of Ollama: those of a request, and those that it nests under `options`.
-
-What the shared options have no word for stays in the spelling: keys of the request under their
-names, keys of `options` as `options.seed`, so that each can be told as lost by itself. A key of a
-request that looks like one of those, or like a prompt in a chat, is kept with a dot before it.
-"""
+"""Options and tools of an Ollama request, with reasoning and the output format."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from metis.canonical.tools import ToolDefinition
+from metis.catalog.model_rules import ReasoningForm, SchemaDialect
 from metis.wire.call import AdapterOptions
-from metis.wire.functions import spell_functions
-from metis.wire.ollama.output import OUTPUT
-from metis.wire.ollama.thinking import REASONING
-from metis.wire.ollama.types import PROTOCOL
-from metis.wire.shape import Wire, maybe_count, maybe_list, maybe_object, maybe_text
+from metis.wire.function_tools import set_functions
+from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
+from metis.wire.ollama.blocks import PROTOCOL
+from metis.wire.output_format import UNSTATED_OUTPUT, DecodedOutput, OutputFormat, OutputFormatCodec
+from metis.wire.reasoning import DecodedReasoning, Reasoning, ReasoningCodec, effort_of
+
+_THINK = "think"
+
+
+def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    think = wire.get(_THINK)
+    if isinstance(think, bool):
+        return DecodedReasoning(Reasoning() if think else Reasoning("none"), frozenset({_THINK}))
+    effort = effort_of(think)
+    return (
+        DecodedReasoning(Reasoning(effort), frozenset({_THINK})) if effort else DecodedReasoning()
+    )
+
+
+def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
+    wire.pop(_THINK, None)
+    if reasoning is not None:
+        wire[_THINK] = False if reasoning.is_off else reasoning.effort or True
+
+
+REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
+
+
+_FORMAT, _JSON = "format", "json"
+_FORMAT_KEYS = frozenset({_FORMAT})
+
+
+def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
+    told = wire.get(_FORMAT)
+    if told == _JSON:
+        return DecodedOutput(OutputFormat(), _FORMAT_KEYS)
+    if isinstance(told, dict) and told:
+        return DecodedOutput(OutputFormat(cast("Wire", told)), _FORMAT_KEYS)
+    return UNSTATED_OUTPUT
+
+
+def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
+    wire.pop(_FORMAT, None)
+    if output is not None:
+        wire[_FORMAT] = _JSON if output.schema is None else output.schema
+
+
+OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
+
 
 _INNER = "options"
 _DOTTED = f"{_INNER}."
@@ -33,7 +73,7 @@ SHARED_KEYS = frozenset({"model", "stream", "tools", _INNER, "prompt", "system",
 
 def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
     """The shared options of a request, with their spelling; only that of a prompt has a prompt."""
-    native: Wire = {_outer(key): value for key, value in wire.items()}
+    native: Wire = {_escape_key(key): value for key, value in wire.items()}
     if not is_prompt and "prompt" in native:
         native[".prompt"] = native.pop("prompt")
     inner = wire.get(_INNER)
@@ -41,7 +81,7 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
     if isinstance(inner, dict):
         native[_INNER] = told = {}
         for key, value in maybe_object(inner).items():
-            ours = _decode(key, value)
+            ours = _decode_nested(key, value)
             if ours is None:
                 native[_DOTTED + key] = value
             else:
@@ -50,7 +90,7 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
     # A server streams unless it is told not to.
     stream = wire.get("stream") is not False
     model = maybe_text(wire.get("model"))
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
     return AdapterOptions(
         model=model,
         stream=stream,
@@ -64,10 +104,10 @@ def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
     """The options as keys of a request; a remembered spelling is kept while it says the same."""
     native = options.native.get(PROTOCOL)
-    body, inner = _unfold(native or {})
+    body, inner = _split_nested(native or {})
     for name, key in _NESTED.items():
         ours = getattr(options, name)
-        if ours != (_decode(key, inner[key]) if key in inner else None):
+        if ours != (_decode_nested(key, inner[key]) if key in inner else None):
             _set(inner, key, ours)
     if inner or isinstance(body.get(_INNER), dict):
         body[_INNER] = inner
@@ -76,13 +116,13 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     wants_stream = bool(options.stream)
     if native is None or wants_stream != (body.get("stream") is not False):
         body["stream"] = wants_stream
-    REASONING.write(body, options.reasoning, is_free=options.origin is None)
-    OUTPUT.write(body, options.output, is_free=options.origin is None)
-    spell_functions(body, tools)
+    REASONING.apply(body, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(body, options.output, keep_native=options.origin is None)
+    set_functions(body, tools)
     return body
 
 
-def _unfold(native: Mapping[str, Any]) -> tuple[Wire, Wire]:
+def _split_nested(native: Mapping[str, Any]) -> tuple[Wire, Wire]:
     """The keys of a request, and those nested in it."""
     body: Wire = {}
     inner: Wire = dict(maybe_object(native.get(_INNER)))
@@ -94,11 +134,11 @@ def _unfold(native: Mapping[str, Any]) -> tuple[Wire, Wire]:
     return body, inner
 
 
-def _outer(key: str) -> str:
+def _escape_key(key: str) -> str:
     return f".{key}" if key.startswith((".", _DOTTED)) else key
 
 
-def _decode(key: str, value: Any) -> Any:
+def _decode_nested(key: str, value: Any) -> Any:
     """The shared option that a nested one stands for; None if it stands for none."""
     match key:
         case "temperature" | "top_p":

@@ -16,28 +16,32 @@ from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
-from metis.canonical.value import made
+from metis.canonical.value import raw_constructor
 from metis.wire.call import UNPRICED, RequestContext
-from metis.wire.failure import has_failed, read_error
+from metis.wire.errors import has_failed, read_error
+from metis.wire.json_access import Wire, maybe_count, maybe_text, object_at, read_object
 from metis.wire.ollama.answer import read_common
-from metis.wire.ollama.assistant import Spelling, joined_speech
-from metis.wire.ollama.calls import CallIds
+from metis.wire.ollama.blocks import (
+    PROTOCOL,
+    CallIds,
+    OriginalForm,
+    decode_artifact,
+    join_response_text,
+    write_json,
+)
 from metis.wire.ollama.errors import decode_error
-from metis.wire.ollama.images import decode_artifact
-from metis.wire.ollama.messages import Content, Decoded, decode_odd_answer, encode_answer
-from metis.wire.ollama.turns import GENERATE
-from metis.wire.ollama.types import PROTOCOL, write_json
-from metis.wire.shape import Wire, maybe_count, maybe_text, object_at, read_object
-from metis.wire.spelling import spelling_of
+from metis.wire.ollama.history import GENERATE_PATH
+from metis.wire.ollama.request import Content, Decoded, decode_any_response, encode_response_message
+from metis.wire.original_form import original_form_of
 from metis.wire.tool_ids import derived_id
 
 _STOP_REASONS = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
 _NS_PER_MS = 1_000_000
 _NOTHING = Decimal(0)
 _COMPLETION = ("response", "thinking", "image")
-_make_message = made(Message)
-_make_metadata = made(MessageMetadata)
-_make_usage = made(Usage)
+_make_message = raw_constructor(Message)
+_make_metadata = raw_constructor(MessageMetadata)
+_make_usage = raw_constructor(Usage)
 _ASSISTANT, _COMPLETE = Role.ASSISTANT, MessageStatus.COMPLETE
 _MAX_TOKENS, _TOOL_USE, _UNKNOWN = StopReason.MAX_TOKENS, StopReason.TOOL_USE, StopReason.UNKNOWN
 
@@ -98,7 +102,7 @@ def call_scope(context: RequestContext, message_id: str) -> str:
 
 
 def _decode_answer(wire: Wire, scope: str, issuer: str) -> Decoded:
-    return read_common(wire, scope, issuer) or decode_odd_answer(wire, CallIds(scope), issuer)
+    return read_common(wire, scope, issuer) or decode_any_response(wire, CallIds(scope), issuer)
 
 
 def _decode_completion(wire: Wire, issuer: str) -> Decoded:
@@ -108,7 +112,7 @@ def _decode_completion(wire: Wire, issuer: str) -> Decoded:
     blocks += (TextBlock(text),) if text else ()
     blocks += (decode_artifact(image),) if image else ()
     content = tuple(blocks)
-    spelling: Spelling = {"is_completion": True}
+    spelling: OriginalForm = {"is_completion": True}
     if _encode_completion(content) != said:
         spelling["completion"] = {"wire": said, "digest": content_digest(Role.ASSISTANT, content)}
     return content, spelling
@@ -144,29 +148,33 @@ def decode_usage(wire: Wire, context: RequestContext) -> Usage | None:
 
 def encode_response(message: Message, context: RequestContext) -> bytes:
     """The response body for a message."""
-    spelling = spelling_of(message, PROTOCOL)
+    spelling = original_form_of(message, PROTOCOL)
     envelope: Wire | None = spelling.get("response")
     if envelope is None:
-        said = _new_answer(message, context)
+        said = _encode_foreign_response(message, context)
         return write_json({**new_envelope(message, context), **said})
     if not spelling.get("is_completion"):
-        return write_json({**envelope, "message": encode_answer(message)})
+        return write_json({**envelope, "message": encode_response_message(message)})
     odd: Mapping[str, Any] = spelling.get("completion") or {}
     if odd and odd["digest"] == message.content_digest():
         return write_json({**envelope, **odd["wire"]})
     return write_json({**envelope, **_encode_completion(message.content)})
 
 
-def _new_answer(message: Message, context: RequestContext) -> Wire:
+def _encode_foreign_response(message: Message, context: RequestContext) -> Wire:
     """What an answer that was born elsewhere says; as a newer server, it gives ids to calls."""
-    if context.path == GENERATE:
+    if context.path == GENERATE_PATH:
         return _encode_completion(message.content)
     calls = (block for block in message.content if isinstance(block, ToolUseBlock))
-    return {"message": encode_answer(message, {c.id: derived_id(c.id, "call_") for c in calls})}
+    return {
+        "message": encode_response_message(
+            message, {c.id: derived_id(c.id, "call_") for c in calls}
+        )
+    }
 
 
 def _encode_completion(content: Content) -> Wire:
-    said: Wire = {"response": joined_speech(content)}
+    said: Wire = {"response": join_response_text(content)}
     thoughts = "".join(block.text for block in content if isinstance(block, ThinkingBlock))
     if thoughts:
         said["thinking"] = thoughts

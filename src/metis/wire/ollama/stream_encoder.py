@@ -16,19 +16,19 @@ from metis.streaming.events import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
+from metis.wire.json_access import Wire
+from metis.wire.ollama.blocks import write_json
+from metis.wire.ollama.history import GENERATE_PATH
 from metis.wire.ollama.response import encode_usage, timestamp, wire_model
-from metis.wire.ollama.turns import GENERATE
-from metis.wire.ollama.types import write_json
-from metis.wire.shape import Wire
 from metis.wire.tool_ids import derived_id
 
 
-class StreamEncoder:
+class OllamaStreamEncoder:
     """Writes the stream of one answer; encode each event, then finish."""
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
-        self._is_completion = context.path == GENERATE
+        self._is_completion = context.path == GENERATE_PATH
         self._head: Wire = {}
         self._before = b""
         self._names: dict[str, str] = {}

@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from metis.canonical.value import made
-from metis.wire.openai_chat.parts import write_json
-from metis.wire.shape import Wire
+from metis.canonical.value import raw_constructor
+from metis.wire.json_access import Wire
+from metis.wire.openai_chat.blocks import write_json
 from metis.wire.tool_ids import canonical_tool_id
 
 _KEYS = frozenset({"annotations", "content", "reasoning_content", "refusal", "role", "tool_calls"})
 _SILENT = ("annotations", "reasoning_content", "refusal")
 _KEYS_OF_CALL, _KEYS_OF_FUNCTION = 3, 2
 _TEXTS = (str, type(None))
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
-_make_thinking = made(ThinkingBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
 _read = msgspec.json.Decoder().decode
 
 

@@ -1,7 +1,7 @@
-"""Assistant messages of Chat Completions: what a model said, thought, made and called.
+"""Assistant messages of Chat Completions: thinking, text, media and tool calls.
 
-The protocol spreads over several keys what is one list of blocks here. The order is always the
-same: thoughts, content, refusal, media, calls.
+The protocol spreads over several keys what is one list of blocks in the canonical form. The
+order is always thinking, content, refusal, media, calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,31 +14,100 @@ from metis.canonical.blocks import (
     ImageBlock,
     MediaSource,
     OpaqueBlock,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
 )
-from metis.wire.openai_chat.calls import (
-    WireId,
+from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.openai_chat.blocks import (
+    PROTOCOL,
+    WireIdOf,
+    as_text,
     decode_call,
     decode_function_call,
-    encode_call,
-    encode_function,
-    is_same_call,
-)
-from metis.wire.openai_chat.parts import (
-    PROTOCOL,
-    as_text,
     decode_part,
     decode_parts,
+    encode_call,
+    encode_function,
     encode_parts,
     is_empty,
-    opaque,
+    is_same_call,
+    opaque_block,
 )
-from metis.wire.openai_chat.thoughts import Thought, clear_text, decode_thoughts, encode_thoughts
-from metis.wire.shape import Wire, maybe_list, maybe_object
-from metis.wire.spelling import NOTHING
+from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds
+
+TEXT_KEYS = ("reasoning_content", "reasoning")
+"""The names under which hosts send clear text."""
+DETAILS_KEY = "reasoning_details"
+"""The name under which OpenRouter sends typed parts."""
+
+AnyThinking = ThinkingBlock | RedactedThinkingBlock
+
+
+def decode_thinking(wire: Wire, issuer: str) -> tuple[list[AnyThinking], dict[str, Any]]:
+    """The thoughts of a message, and under which names they were told.
+
+    A name stands for the clear text of the thoughts (true), or for a value of its own.
+    """
+    names: dict[str, Any] = {}
+    details = maybe_list(wire.get(DETAILS_KEY))
+    thoughts = decode_reasoning_details(details, issuer)
+    if thoughts:
+        names[DETAILS_KEY] = details
+    for name in TEXT_KEYS:
+        text = wire.get(name)
+        if not isinstance(text, str) or not text:
+            continue
+        if not thinking_text(thoughts):
+            thoughts.insert(0, ThinkingBlock(text, issuer=issuer))
+        names[name] = True if thinking_text(thoughts) == text else text
+    return thoughts, names
+
+
+def decode_reasoning_details(details: Sequence[Any], issuer: str) -> list[AnyThinking]:
+    """The thoughts that a list of typed parts holds."""
+    found = (_decode_detail(maybe_object(detail), issuer) for detail in details)
+    return [thought for thought in found if thought is not None]
+
+
+def _decode_detail(wire: Wire, issuer: str) -> AnyThinking | None:
+    own, kind = as_text(wire.get("id")), as_text(wire.get("format"))
+    data = wire.get("data")
+    if isinstance(data, str):
+        return RedactedThinkingBlock(data, own, kind, issuer)
+    text, signature = wire.get("text", wire.get("summary")), wire.get("signature")
+    if isinstance(text, str) or isinstance(signature, str):
+        return ThinkingBlock(as_text(text) or "", as_text(signature), own, kind, issuer)
+    return None
+
+
+def encode_thinking(content: Sequence[ContentBlock], names: Mapping[str, Any]) -> Wire:
+    """The keys that say the thoughts of a message again; none if they are not as they were."""
+    thoughts = [block for block in content if isinstance(block, AnyThinking)]
+    if not names or not thoughts:
+        return {}
+    told = [
+        _sealed_part(thought)
+        for thought in decode_reasoning_details(names.get(DETAILS_KEY) or (), "")
+    ]
+    if not set(told) <= {_sealed_part(thought) for thought in thoughts}:
+        return {}
+    text = thinking_text(thoughts)
+    return {name: text if value is True else value for name, value in names.items()}
+
+
+def thinking_text(blocks: Sequence[ContentBlock]) -> str:
+    """What can be read of the thoughts among these blocks."""
+    return "".join(block.text for block in blocks if isinstance(block, ThinkingBlock))
+
+
+def _sealed_part(thought: AnyThinking) -> tuple[str, str | None]:
+    if isinstance(thought, ThinkingBlock):
+        return thought.text, thought.signature
+    return thought.data, None
+
 
 _SOUND = "audio/*"
 _CALL = "tool_call"
@@ -50,7 +119,7 @@ def decode_assistant(
 ) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
     """The blocks of an assistant message, and how they were spelled."""
     spelling: dict[str, Any] = {}
-    thoughts, spelling["thoughts"] = decode_thoughts(wire, issuer)
+    thoughts, spelling["thoughts"] = decode_thinking(wire, issuer)
     blocks: list[ContentBlock] = [*thoughts, *_decode_content(wire, issuer, spelling)]
     refusal = wire.get("refusal")
     if isinstance(refusal, str) and refusal:
@@ -70,8 +139,8 @@ def _decode_content(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[C
         spelling["parts"] = True
         blocks, spelling["blocks"] = decode_parts(maybe_list(content), issuer)
         for index, block in enumerate(blocks):
-            if not isinstance(block, TextBlock | Thought | OpaqueBlock):
-                blocks[index] = opaque(maybe_list(content)[index], block.type, issuer)
+            if not isinstance(block, TextBlock | AnyThinking | OpaqueBlock):
+                blocks[index] = opaque_block(maybe_list(content)[index], block.type, issuer)
     return _with_citations(blocks, wire, spelling)
 
 
@@ -85,11 +154,11 @@ def _with_citations(
         return blocks
     spelling["annotated"] = True
     text = blocks[place]
-    cited = TextBlock(text.text if isinstance(text, TextBlock) else "", _citations(notes))
+    cited = TextBlock(text.text if isinstance(text, TextBlock) else "", _decode_citations(notes))
     return [*blocks[:place], cited, *blocks[place + 1 :]]
 
 
-def _citations(notes: Sequence[Wire]) -> tuple[Citation, ...]:
+def _decode_citations(notes: Sequence[Wire]) -> tuple[Citation, ...]:
     return tuple(_decode_citation(note) for note in notes)
 
 
@@ -165,7 +234,7 @@ def _decode_calls(
 def encode_assistant(
     content: Sequence[ContentBlock],
     spelling: Mapping[str, Any],
-    wire_id: WireId,
+    wire_id: WireIdOf,
     *,
     is_answer: bool = False,
 ) -> Wire:
@@ -176,7 +245,7 @@ def encode_assistant(
     calls, legacy = _encode_calls(content, spelling, wire_id, is_answer=is_answer)
     attached = _encode_attached(content, spelling)
     refusal = _refusal(content, spelling)
-    wire: Wire = {"role": "assistant", **encode_thoughts(content, spelling.get("thoughts") or {})}
+    wire: Wire = {"role": "assistant", **encode_thinking(content, spelling.get("thoughts") or {})}
     is_foreign = is_answer and not spelling
     wire["content"] = (
         _joined_text(content) if is_foreign else _encode_content(content, spelling, refusal)
@@ -205,14 +274,14 @@ def _joined_text(content: Sequence[ContentBlock]) -> str | None:
 def _encode_asides(content: Sequence[ContentBlock]) -> Wire:
     """What an answer from elsewhere says beside its text: thoughts, and the pages it cites."""
     asides: Wire = {}
-    if text := clear_text(content):
+    if text := thinking_text(content):
         asides["reasoning_content"] = text
-    if notes := encode_notes(content):
+    if notes := encode_annotations(content):
         asides["annotations"] = notes
     return asides
 
 
-def encode_notes(content: Sequence[ContentBlock]) -> list[Wire]:
+def encode_annotations(content: Sequence[ContentBlock]) -> list[Wire]:
     """What texts cite, with places in the one string that they become."""
     notes: list[Wire] = []
     begun = 0
@@ -255,7 +324,7 @@ def _encode_content(
 def _encode_calls(
     content: Sequence[ContentBlock],
     spelling: Mapping[str, Any],
-    wire_id: WireId,
+    wire_id: WireIdOf,
     *,
     is_answer: bool,
 ) -> tuple[list[Any], Wire]:
@@ -271,19 +340,19 @@ def _encode_calls(
             same = is_same_call(block, {"function": old[block.id]})
             legacy["function_call"] = old[block.id] if same else encode_function(block)
         else:
-            kept = kept_call(block, spelling, wire_id, is_answer=is_answer)
+            kept = original_call(block, spelling, wire_id, is_answer=is_answer)
             calls.append(kept or encode_call(block, wire_id))
     return calls, legacy
 
 
-def kept_call(
-    block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireId, *, is_answer: bool = False
+def original_call(
+    block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireIdOf, *, is_answer: bool = False
 ) -> Wire | None:
     """A call as it came; in a history with an id, and without what its host had left empty.
 
     None if nothing is kept of it, or if the block says something else by now.
     """
-    call = spelling.get("calls", NOTHING).get(block.id)
+    call = spelling.get("calls", EMPTY).get(block.id)
     if call is None or not is_same_call(block, call):
         return None
     if is_answer:
@@ -314,7 +383,7 @@ def _refusal(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> Te
     return next((block for block in texts if told and block.text == told), None)
 
 
-def cite(citation: Citation) -> Wire | None:
+def encode_foreign_citation(citation: Citation) -> Wire | None:
     """The note for a page that another provider cited."""
     if citation.url is None:
         return None

@@ -1,16 +1,13 @@
 """The codec of Chat Completions."""
 
 from metis.wire.codec import Codec
-from metis.wire.openai_chat.assistant import cite
-from metis.wire.openai_chat.output import OUTPUT
-from metis.wire.openai_chat.parts import PROTOCOL
-from metis.wire.openai_chat.request import decode_request
+from metis.wire.openai_chat.assistant import encode_foreign_citation
+from metis.wire.openai_chat.blocks import PROTOCOL
+from metis.wire.openai_chat.options import OUTPUT_FORMAT, REASONING
+from metis.wire.openai_chat.request import ChatHistoryEncoder, decode_request, unmapped_keys
 from metis.wire.openai_chat.response import decode_response, encode_response
-from metis.wire.openai_chat.stream import StreamDecoder
-from metis.wire.openai_chat.stream_encoder import StreamEncoder
-from metis.wire.openai_chat.thinking import REASONING
-from metis.wire.openai_chat.turns import Turns
-from metis.wire.openai_chat.unsaid import unsaid_keys
+from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder
+from metis.wire.openai_chat.stream_encoder import ChatStreamEncoder
 from metis.wire.openai_errors import decode_error, encode_error
 
 SHARED_KEYS = frozenset(
@@ -49,20 +46,20 @@ COMMON_KEYS = frozenset(
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    turns=Turns,
+    history=ChatHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_reader=StreamDecoder,
-    stream_writer=StreamEncoder,
+    stream_decoder=ChatStreamDecoder,
+    stream_encoder=ChatStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
     shared_keys=SHARED_KEYS,
     reasoning=REASONING,
-    output=OUTPUT,
+    output=OUTPUT_FORMAT,
     common_keys=COMMON_KEYS,
-    unsaid=unsaid_keys,
-    cite=cite,
-    cites_in_streams="all",
-    private_parts=True,
+    unmapped_paths=unmapped_keys,
+    encode_citation=encode_foreign_citation,
+    stream_citations="all",
+    has_private_parts=True,
 )
 """Chat Completions, both directions."""

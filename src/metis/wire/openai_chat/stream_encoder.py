@@ -15,19 +15,18 @@ from metis.streaming.events import (
     ToolUseStart,
     UsageUpdate,
 )
-from metis.streaming.sse import write_frame
+from metis.streaming.text_frames import encode_sse
 from metis.wire.call import RequestContext
-from metis.wire.failure import UNFINISHED, broken_error, error_of, is_broken
-from metis.wire.openai_chat.assistant import encode_notes
-from metis.wire.openai_chat.parts import PROTOCOL, write_json
-from metis.wire.openai_chat.response import wire_model
-from metis.wire.openai_chat.usage import encode_stop_reason, encode_usage
+from metis.wire.errors import STREAM_CUT_OFF, error_of_event, failed_stop_error, is_failed_stop
+from metis.wire.json_access import Wire
+from metis.wire.openai_chat.assistant import encode_annotations
+from metis.wire.openai_chat.blocks import PROTOCOL, write_json
+from metis.wire.openai_chat.response import encode_stop_reason, encode_usage, wire_model
 from metis.wire.openai_errors import encode_error
-from metis.wire.shape import Wire
 from metis.wire.tool_ids import derived_id
 
 
-class StreamEncoder:
+class ChatStreamEncoder:
     """Writes the stream of one answer; encode each event, then finish."""
 
     def __init__(self, context: RequestContext) -> None:
@@ -51,8 +50,8 @@ class StreamEncoder:
     def finish(self) -> bytes:
         """The mark of the end; after an error, and after a stream that broke off, there is none."""
         if not self._is_over:
-            return self._fail(NetworkError(UNFINISHED))
-        return b"" if self._has_failed else write_frame(b"[DONE]")
+            return self._fail(NetworkError(STREAM_CUT_OFF))
+        return b"" if self._has_failed else encode_sse(b"[DONE]")
 
     def _encode(self, event: StreamEvent) -> bytes:
         match event:
@@ -76,7 +75,7 @@ class StreamEncoder:
             case MessageComplete():
                 return self._complete(event)
             case StreamError():
-                return self._fail(error_of(event))
+                return self._fail(error_of_event(event))
             case UsageUpdate():
                 self._usage = event.usage
                 return b""
@@ -102,7 +101,7 @@ class StreamEncoder:
         return self._delta({key: event.text}) if event.text else b""
 
     def _delta(self, delta: Wire) -> bytes:
-        return write_frame(self._before + write_json(delta) + self._after)
+        return encode_sse(self._before + write_json(delta) + self._after)
 
     def _call(self, ours: str, rest: Wire) -> bytes:
         if ours not in self._calls:
@@ -130,21 +129,21 @@ class StreamEncoder:
         return self._continue_call(event.tool_use_id, whole)
 
     def _complete(self, event: MessageComplete) -> bytes:
-        if is_broken(event.stop_reason):
-            return self._fail(broken_error(event.stop_reason))
+        if is_failed_stop(event.stop_reason):
+            return self._fail(failed_stop_error(event.stop_reason))
         self._is_over = True
-        notes = encode_notes(event.message.content)
+        notes = encode_annotations(event.message.content)
         told = self._delta({"annotations": notes}) if notes else b""
         reason = encode_stop_reason(event.stop_reason)
         choice: Wire = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
-        end = told + write_frame(write_json({**self._envelope, "choices": [choice]}))
+        end = told + encode_sse(write_json({**self._envelope, "choices": [choice]}))
         usage = event.message.metadata.usage or self._usage
         if usage is None:
             return end
         last: Wire = {**self._envelope, "choices": [], "usage": encode_usage(usage)}
-        return end + write_frame(write_json(last))
+        return end + encode_sse(write_json(last))
 
     def _fail(self, error: ProviderError) -> bytes:
         self._is_over = self._has_failed = True
         _, body = encode_error(error)
-        return write_frame(body)
+        return encode_sse(body)

@@ -3,14 +3,14 @@
 from typing import Any, NamedTuple
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
-from metis.canonical.value import made
-from metis.streaming.arguments import read_exactly
-from metis.wire.shape import Wire
+from metis.canonical.value import raw_constructor
+from metis.streaming.arguments import parse_arguments_exactly
+from metis.wire.json_access import Wire
 from metis.wire.tool_ids import canonical_tool_id
 
 _KEYS_OF_TEXT = 3
-_make_text = made(TextBlock)
-_make_call = made(ToolUseBlock)
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
 
 
 class Answer(NamedTuple):
@@ -80,7 +80,7 @@ def _read_call(
     if not theirs or not name or ours in ids:
         return False
     del extra["type"]
-    arguments, invalid, is_exact = read_exactly(text)
+    arguments, invalid, is_exact = parse_arguments_exactly(text)
     if not is_exact:
         extra["arguments"] = text
     ids[ours] = theirs

@@ -1,4 +1,4 @@
-"""Options and tools of OpenAI Responses."""
+"""Options and tools of an OpenAI Responses request, with reasoning and the output format."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -6,12 +6,78 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.catalog.model_rules import ReasoningForm, SchemaDialect
 from metis.projection.target import Target
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
-from metis.wire.openai_responses.output_format import OUTPUT
-from metis.wire.openai_responses.parts import PROTOCOL
-from metis.wire.openai_responses.thinking import REASONING
-from metis.wire.shape import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.openai_responses.blocks import PROTOCOL
+from metis.wire.output_format import (
+    UNSTATED_OUTPUT,
+    DecodedOutput,
+    OutputFormat,
+    OutputFormatCodec,
+    decode_named_schema,
+    encode_named_schema,
+)
+from metis.wire.reasoning import (
+    DecodedReasoning,
+    Reasoning,
+    ReasoningCodec,
+    effort_of,
+    set_inner_keys,
+)
+
+_REASONING = "reasoning"
+
+
+def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    effort = effort_of(maybe_object(wire.get(_REASONING)).get("effort"))
+    return (
+        DecodedReasoning(Reasoning(effort), frozenset({"reasoning.effort"}))
+        if effort
+        else DecodedReasoning()
+    )
+
+
+def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
+    effort = None if reasoning is None else reasoning.effort or "medium"
+    set_inner_keys(wire, _REASONING, {"effort": effort})
+
+
+REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
+
+
+_TEXT, _FORMAT = "text", "format"
+_FORMAT_PATH = f"{_TEXT}.{_FORMAT}."
+_TYPE = frozenset({f"{_FORMAT_PATH}type"})
+
+
+def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
+    if _TEXT not in wire:
+        return UNSTATED_OUTPUT
+    own = maybe_object(maybe_object(wire[_TEXT]).get(_FORMAT))
+    match own.get("type"):
+        case "text":
+            return DecodedOutput(None, _TYPE)
+        case "json_object":
+            return DecodedOutput(OutputFormat(), _TYPE)
+        case "json_schema":
+            return decode_named_schema(own, _FORMAT_PATH)
+        case _:
+            return UNSTATED_OUTPUT
+
+
+def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
+    told: Wire | None = None
+    if output is not None and output.schema is None:
+        told = {"type": "json_object"}
+    elif output is not None:
+        told = {"type": "json_schema", **encode_named_schema(output)}
+    set_inner_keys(wire, _TEXT, {_FORMAT: told})
+
+
+OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
+
 
 _KEYS: Mapping[str, str] = {
     "model": "model",
@@ -91,7 +157,7 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 def decode_options(wire: Wire) -> AdapterOptions:
     """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT.decode(wire).output
+    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
     return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
 
 
@@ -104,8 +170,8 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         ours = getattr(options, name)
         if ours != remembered.get(name):
             _set(native, key, _render(ours))
-    REASONING.write(native, options.reasoning, is_free=options.origin is None)
-    OUTPUT.write(native, options.output, is_free=options.origin is None)
+    REASONING.apply(native, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(native, options.output, keep_native=options.origin is None)
     spelled = maybe_list(native.get("tools"))
     if decode_tools(spelled) != tuple(tools):
         foreign = [tool for tool in spelled if _decode_tool(maybe_object(tool)) is None]

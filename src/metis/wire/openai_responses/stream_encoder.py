@@ -24,17 +24,25 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
-    write_frame,
+    encode_sse,
 )
 from metis.wire.call import RequestContext
-from metis.wire.openai_responses.items import encode_picture, item_id
-from metis.wire.openai_responses.parts import PROTOCOL, write_json
-from metis.wire.openai_responses.response import bare_envelope, encode_output_items, wire_model
-from metis.wire.openai_responses.said import encode_answered
-from metis.wire.openai_responses.thoughts import encode_foreign, encode_plain
-from metis.wire.openai_responses.usage import encode_status, encode_usage
-from metis.wire.shape import Wire
-from metis.wire.spelling import NOTHING
+from metis.wire.json_access import Wire
+from metis.wire.openai_responses.blocks import (
+    PROTOCOL,
+    encode_foreign_thinking,
+    encode_plain_thinking,
+    write_json,
+)
+from metis.wire.openai_responses.items import encode_foreign_message, encode_image, item_id
+from metis.wire.openai_responses.response import (
+    bare_envelope,
+    encode_output_items,
+    encode_status,
+    encode_usage,
+    wire_model,
+)
+from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import derived_id
 
 # Text comes word by word: what is the same in all its deltas is written once.
@@ -44,7 +52,7 @@ _NUMBER = b',"sequence_number":'
 _AFTER_DELTA = b',"type":"%b"}\n\n' % _DELTA
 
 
-class StreamEncoder:
+class ResponsesStreamEncoder:
     """Writes the stream of one answer; encode each event, then finish."""
 
     def __init__(self, context: RequestContext) -> None:
@@ -120,7 +128,7 @@ class StreamEncoder:
     def _event(self, kind: str, **keys: Any) -> bytes:
         body = write_json({"type": kind, "sequence_number": self._sequence, **keys})
         self._sequence += 1
-        return write_frame(body, kind.encode())
+        return encode_sse(body, kind.encode())
 
     def _about(self, kind: str, **keys: Any) -> bytes:
         """An event about the open item."""
@@ -222,9 +230,11 @@ class StreamEncoder:
                 is_own = block.issuer in (self._context.provider, PROTOCOL)
                 if isinstance(block, OpaqueBlock):
                     return block.data if is_own else None
-                return encode_plain(block) if is_own else encode_foreign(block, name)
+                return (
+                    encode_plain_thinking(block) if is_own else encode_foreign_thinking(block, name)
+                )
             case ArtifactBlock():
-                return encode_picture(block, NOTHING, name)
+                return encode_image(block, EMPTY, name)
             case _:
                 return None
 
@@ -263,7 +273,7 @@ class StreamEncoder:
         """The part of a message; what it cites is known if the answer is at its end."""
         block = self._said[self._index] if self._index < len(self._said) else None
         if isinstance(block, TextBlock) and block.citations and block.text == text:
-            return encode_answered(block, item["id"])["content"][0]
+            return encode_foreign_message(block, item["id"])["content"][0]
         return _text_part(text)
 
     def _close_summary(self, text: str) -> bytes:
@@ -279,10 +289,10 @@ class StreamEncoder:
         name: str = item["id"]
         if thought.issuer is None:
             # An envelope without an issuer could be opened by anybody.
-            return encode_plain(ThinkingBlock(thought.text, id=name))
+            return encode_plain_thinking(ThinkingBlock(thought.text, id=name))
         if thought.issuer in (self._context.provider, PROTOCOL):
-            return encode_plain(ThinkingBlock(thought.text, thought.signature, name))
-        return encode_foreign(thought, name)
+            return encode_plain_thinking(ThinkingBlock(thought.text, thought.signature, name))
+        return encode_foreign_thinking(thought, name)
 
     def _complete(self, event: MessageComplete) -> bytes:
         message = event.message
@@ -304,7 +314,7 @@ class StreamEncoder:
 
     def _tell(self, message: Message) -> bytes:
         """An answer of which no event has told."""
-        items = encode_output_items(message, NOTHING)
+        items = encode_output_items(message, EMPTY)
         return b"".join(self._give(index, item) for index, item in enumerate(items))
 
     def _reseal(self, message: Message) -> None:
@@ -314,7 +324,7 @@ class StreamEncoder:
             if isinstance(block, ThinkingBlock) and item.get("type") == "reasoning":
                 self._output[number] = self._sealed(item, block)
             elif isinstance(block, TextBlock) and block.citations and item.get("type") == "message":
-                part = encode_answered(block, item["id"])["content"][0]
+                part = encode_foreign_message(block, item["id"])["content"][0]
                 self._output[number] = {**item, "content": [part]}
 
     def _end(self, name: str, changes: Wire) -> bytes:

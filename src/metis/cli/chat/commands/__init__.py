@@ -5,14 +5,14 @@ import difflib
 from metis.cli.chat.commands import about, conversation, copy, export, model, money, sessions, tools
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.commands.help import help_command
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.state import ChatState
 
 __all__ = ["COMMANDS", "Command", "run_command"]
 
-LEAVING = ("quit", "exit", "q")
+QUIT_NAMES = ("quit", "exit", "q")
 _NEW, _THINKING = "/new begins anew.", "/thinking LEVEL sets how much is thought."
 _FILES, _EDITOR = "write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
-ELSEWHERE = {
+EQUIVALENTS = {
     "add": _FILES,
     "attach": _FILES,
     "clear": _NEW,
@@ -51,10 +51,10 @@ COMMANDS: dict[str, Command] = {each.name: each for each in _ALL}
 COMMANDS["help"] = help_command(COMMANDS)
 
 
-async def run_command(talk: Talk, text: str) -> bool:
+async def run_command(talk: ChatState, text: str) -> bool:
     """Do what a line that begins with a slash asks for; whether the chat goes on."""
     name, _, argument = text[1:].partition(" ")
-    if name.strip() in LEAVING:
+    if name.strip() in QUIT_NAMES:
         return False
     command = COMMANDS.get(name.strip())
     if command is None:
@@ -68,4 +68,4 @@ async def run_command(talk: Talk, text: str) -> bool:
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
     hint = f"did you mean /{near[0]}?" if near else "/help lists all."
-    return f"There is no command /{name}; {ELSEWHERE.get(name, hint)}"
+    return f"There is no command /{name}; {EQUIVALENTS.get(name, hint)}"

@@ -5,9 +5,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.state import ChatState
 
-Run = Callable[[Talk, str], Awaitable[None]]
+Run = Callable[[ChatState, str], Awaitable[None]]
 """Does the command, with what stands behind its name."""
 
 Completes = Literal["", "model", "file", "command", "session", "thinking"]

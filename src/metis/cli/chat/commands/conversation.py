@@ -2,25 +2,25 @@
 
 from metis.canonical.errors import NoTurnError
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.letters import one_line
-from metis.cli.chat.table import columns
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.rows import column_rows
+from metis.cli.chat.state import ChatState
 from metis.cli.render import count
-from metis.session.facts import words_of
-from metis.settings.thinking import AUTO, LEVELS, read_thinking, told_thinking
+from metis.cli.text import one_line
+from metis.session.state import text_of
+from metis.settings.settings import AUTO, LEVELS, format_thinking, parse_thinking
 
 _LISTED = 10
-SHOWING = ("show", "hide")
+DISPLAY_MODES = ("show", "hide")
 """The words that are about the screen, and not about the model."""
 _AS_IT_LIKES = "The model thinks as much as it does by itself"
 
 
-async def retry(talk: Talk, model: str) -> None:
+async def retry(talk: ChatState, model: str) -> None:
     """Take the last turn back and ask the same again, another model if one is named."""
     await talk.play(talk.session.retry(model.removeprefix("@") or None))
 
 
-async def rewind(talk: Talk, words: str) -> None:
+async def rewind(talk: ChatState, words: str) -> None:
     """Go back to before a turn, or to a place; without one, list the turns."""
     if not words:
         _list_turns(talk)
@@ -39,20 +39,20 @@ async def rewind(talk: Talk, words: str) -> None:
     talk.screen.say(f"The conversation has {now} now; the store still has the others.", "dim")
 
 
-def _list_turns(talk: Talk) -> None:
+def _list_turns(talk: ChatState) -> None:
     turns = talk.session.turns[-_LISTED:]
     if not turns:
         talk.screen.say("Nothing was said yet.", "dim")
         return
     rows = [
-        (str(turn.number), one_line(words_of(turn.question.content), talk.screen.width - 8))
+        (str(turn.number), one_line(text_of(turn.prompt.content), talk.screen.width - 8))
         for turn in turns
     ]
-    talk.screen.write(columns(rows, talk.screen.width, right=(0,)))
+    talk.screen.write(column_rows(rows, talk.screen.width, right=(0,)))
     talk.screen.say("/rewind NUMBER goes back to before it.", "dim")
 
 
-async def bookmark(talk: Talk, name: str) -> None:
+async def bookmark(talk: ChatState, name: str) -> None:
     """Give a number to this place, and a name to what goes on from it; or list them."""
     session = talk.session
     if name:
@@ -60,17 +60,17 @@ async def bookmark(talk: Talk, name: str) -> None:
         number = await session.checkpoint()
         talk.screen.say(f"This is {name}; /rewind #{number} comes back to this very place.", "dim")
         return
-    said = {each.id: words_of(each.content) for each in session.messages}
+    said = {each.id: text_of(each.content) for each in session.messages}
     places = [(f"#{number}", place) for number, place in session.checkpoints.items()]
     places += session.bookmarks.items()
     if not places:
         talk.screen.say("There is no bookmark; /bookmark NAME makes one.", "dim")
         return
     rows = [(mark, one_line(said.get(place or "", ""), 60)) for mark, place in places]
-    talk.screen.write(columns(rows, talk.screen.width))
+    talk.screen.write(column_rows(rows, talk.screen.width))
 
 
-async def compact(talk: Talk, model: str) -> None:
+async def compact(talk: ChatState, model: str) -> None:
     """Sum up what is old, so that there is room again."""
     talk.screen.say("summing up …", "dim")
     done = await talk.session.compact(model or None)
@@ -81,15 +81,15 @@ async def compact(talk: Talk, model: str) -> None:
         talk.screen.say("There is nothing old enough to be summed up.", "dim")
 
 
-async def thinking(talk: Talk, words: str) -> None:
+async def thinking(talk: ChatState, words: str) -> None:
     """Set how much models think, or whether their thoughts are shown; without a word, say both."""
-    if words in SHOWING:
+    if words in DISPLAY_MODES:
         talk.shows_thinking = words == "show"
         talk.screen.say(f"Thoughts are {_shown(talk)} from now on.", "dim")
         return
     if words:
-        await talk.session.set_reasoning(read_thinking(words))
-    level = told_thinking(talk.session.reasoning)
+        await talk.session.set_reasoning(parse_thinking(words))
+    level = format_thinking(talk.session.reasoning)
     how = _AS_IT_LIKES if level == AUTO else f"Thinking is {level}"
     talk.screen.say(f"{how}; thoughts are {_shown(talk)}.", "dim")
     if not words:
@@ -97,7 +97,7 @@ async def thinking(talk: Talk, words: str) -> None:
         talk.screen.say(f"/thinking takes {known}; show, hide.", "dim")
 
 
-def _shown(talk: Talk) -> str:
+def _shown(talk: ChatState) -> str:
     return "shown in full" if talk.shows_thinking else "folded"
 
 

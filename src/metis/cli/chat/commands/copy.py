@@ -4,18 +4,17 @@ import base64
 
 from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.talk import Talk
-from metis.cli.code import first_code
-from metis.cli.render import count
-from metis.session.facts import words_of
+from metis.cli.chat.state import ChatState
+from metis.cli.render import count, first_code
+from metis.session.state import text_of
 
 CODE = "code"
 
 
-async def copy(talk: Talk, words: str) -> None:
+async def copy_response(talk: ChatState, words: str) -> None:
     """Give the last answer to the clipboard of the terminal, as most terminals let programs do."""
     answers = [each for each in talk.session.messages if each.role is Role.ASSISTANT]
-    text = words_of(answers[-1].content) if answers else ""
+    text = text_of(answers[-1].content) if answers else ""
     if words == CODE:
         text = first_code(text)
     if not text:
@@ -28,4 +27,6 @@ async def copy(talk: Talk, words: str) -> None:
         talk.screen.say(told, "dim")
 
 
-COMMANDS = (Command(name="copy", usage="[code]", help="the last answer, or its code", run=copy),)
+COMMANDS = (
+    Command(name="copy", usage="[code]", help="the last answer, or its code", run=copy_response),
+)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from metis.canonical.errors import InvalidValueError
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.losses import loss_rows
-from metis.cli.chat.talk import Talk
-from metis.cli.exports import WRITERS, Written
-from metis.cli.exports import Talk as Held
+from metis.cli.chat.state import ChatState
+from metis.cli.chat.turn_parts import loss_rows
 from metis.cli.render import count
+from metis.interchange.writers import WRITERS, ExportedFile
+from metis.interchange.writers import Conversation as Held
 from metis.store.threads import Threads
 
 LINES = "jsonl"
@@ -24,7 +24,7 @@ _FORMS: Mapping[str, str] = {
 _SHORT = 6
 
 
-async def export(talk: Talk, words: str) -> None:
+async def export_file(talk: ChatState, words: str) -> None:
     """Write the session to a file: its name, and a form if the ending does not say it."""
     name, _, form = words.partition(" ")
     path = _path(name or f"metis-{talk.session.id[-_SHORT:]}.md")
@@ -44,10 +44,10 @@ def _path(name: str) -> Path:
     return Path(name).expanduser()
 
 
-async def _written(talk: Talk, form: str) -> Written:
+async def _written(talk: ChatState, form: str) -> ExportedFile:
     store, own = talk.library.store, talk.session.id
     if form == LINES:
-        return Written(b"".join(line + b"\n" for line in await store.export(own)))
+        return ExportedFile(b"".join(line + b"\n" for line in await store.export(own)))
     messages = Threads(await store.history(own)).path()
     return WRITERS[form](Held(await store.session(own), messages))
 
@@ -57,7 +57,7 @@ COMMANDS = (
         name="export",
         usage="[FILE] [FORM]",
         help="write this one to a file: .md, .html, .json, .jsonl",
-        run=export,
+        run=export_file,
         completes="file",
     ),
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.table import columns
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.rows import column_rows
+from metis.cli.chat.state import ChatState
 
 KEYS = (
     ("Enter", "send"),
@@ -23,7 +23,7 @@ KEYS = (
 def help_command(commands: Mapping[str, Command]) -> Command:
     """The command that tells of all the others."""
 
-    async def run(talk: Talk, name: str) -> None:
+    async def run(talk: ChatState, name: str) -> None:
         if name:
             _show_one(talk, commands, name.removeprefix("/"))
         else:
@@ -33,17 +33,17 @@ def help_command(commands: Mapping[str, Command]) -> Command:
     return Command(name="help", usage=usage, help="this list", run=run, completes="command")
 
 
-def _show_all(talk: Talk, commands: Mapping[str, Command]) -> None:
+def _show_all(talk: ChatState, commands: Mapping[str, Command]) -> None:
     rows = [
         (Text(f"/{each.name} {each.usage}".rstrip(), "bold"), Text(each.help))
         for each in commands.values()
     ]
     rows.append((Text("/quit", "bold"), Text("leave")))
     keys = [(Text(key, "bold"), Text(what)) for key, what in KEYS]
-    talk.screen.write(columns([*rows, (Text(), Text()), *keys], talk.screen.width))
+    talk.screen.write(column_rows([*rows, (Text(), Text()), *keys], talk.screen.width))
 
 
-def _show_one(talk: Talk, commands: Mapping[str, Command], name: str) -> None:
+def _show_one(talk: ChatState, commands: Mapping[str, Command], name: str) -> None:
     command = commands.get(name)
     if command is None:
         near = difflib.get_close_matches(name, commands, n=1, cutoff=0.5)

@@ -6,13 +6,17 @@ from metis import adapters
 from metis.canonical.errors import UnpricedModelError
 from metis.catalog import ModelInfo, PriceTable, price_table
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.confirm import agree
-from metis.cli.chat.felt import THINKING, form_line, is_felt
-from metis.cli.chat.losses import loss_key, loss_rows
-from metis.cli.chat.rows import wrapped
-from metis.cli.chat.statusline import share, tokens, why
-from metis.cli.chat.table import table_rows
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.keyboard import ask_yes_no
+from metis.cli.chat.rows import table_rows, wrap
+from metis.cli.chat.state import ChatState
+from metis.cli.chat.statusline import format_tokens, routing_reason, window_share
+from metis.cli.chat.turn_parts import (
+    REASONING_PATH,
+    is_noticeable,
+    loss_key,
+    loss_rows,
+    reformatted_line,
+)
 from metis.cli.render import count
 from metis.projection.loss import Loss
 from metis.session import Preview
@@ -24,7 +28,7 @@ _ROOM_FOR_ALL = 72
 """How wide a screen has to be for all columns."""
 
 
-async def choose(talk: Talk, name: str) -> None:
+async def choose(talk: ChatState, name: str) -> None:
     """Let another model answer; without a name, say who does."""
     if not name or name == "show":
         _show(talk)
@@ -38,7 +42,7 @@ async def choose(talk: Talk, name: str) -> None:
         await _swap(talk, _named(talk, name))
 
 
-def _named(talk: Talk, name: str) -> str:
+def _named(talk: ChatState, name: str) -> str:
     """A model by its own name, by that of its provider, or the one before."""
     if name == "-":
         return talk.previous_model or talk.model or ""
@@ -47,17 +51,17 @@ def _named(talk: Talk, name: str) -> str:
     return name
 
 
-async def _swap(talk: Talk, name: str) -> None:
+async def _swap(talk: ChatState, name: str) -> None:
     """Show what the model would not see; ask, if anything is lost; swap."""
     preview = talk.session.preview_swap(name)
     before = talk.model
     if preview.fits:
         _show_preview(talk, preview)
-        if _is_worth_a_question(preview) and not await agree(talk.keyboard, "Swap?"):
+        if _is_worth_a_question(preview) and not await ask_yes_no(talk.keyboard, "Swap?"):
             talk.screen.say(f"{before or 'The rules'} goes on.", "dim")
             return
     await talk.session.swap(preview.model)
-    talk.told_losses |= {loss_key(loss) for loss in _losses(preview)}
+    talk.reported_losses |= {loss_key(loss) for loss in _losses(preview)}
     talk.previous_model = before
     talk.refresh()
     talk.screen.say(f"{preview.model} answers from now on.", "dim")
@@ -66,36 +70,36 @@ async def _swap(talk: Talk, name: str) -> None:
 def _is_worth_a_question(preview: Preview) -> bool:
     """Whether the model would miss something that a person said or showed."""
     losses = (*preview.dropped, *preview.altered)
-    return any(is_felt(loss) and loss.path != THINKING for loss in losses)
+    return any(is_noticeable(loss) and loss.path != REASONING_PATH for loss in losses)
 
 
 def _losses(preview: Preview) -> tuple[Loss, ...]:
-    return (*preview.dropped, *preview.altered, *preview.kept)
+    return (*preview.dropped, *preview.altered, *preview.sealed)
 
 
-def _show_preview(talk: Talk, preview: Preview) -> None:
+def _show_preview(talk: ChatState, preview: Preview) -> None:
     """Block by block what a model would not see as it was said."""
     window = talk.library.models.catalog.model(preview.model).capabilities.max_context_tokens
-    title = f"{preview.model} · the conversation takes {share(preview.input_tokens, window)}"
+    title = f"{preview.model} · the conversation takes {window_share(preview.input_tokens, window)}"
     rows = [Text(title)]
     parts = (
         ("It does not see:", preview.dropped),
         ("It sees otherwise:", preview.altered),
-        ("It does not see, and whoever said it has it back later:", preview.kept),
+        ("It does not see, and whoever said it has it back later:", preview.sealed),
     )
     for head, losses in parts:
-        felt = [loss for loss in losses if is_felt(loss)]
+        felt = [loss for loss in losses if is_noticeable(loss)]
         if felt:
             rows += [Text(head, "yellow"), *loss_rows(felt, talk.screen.width)]
-    formal = form_line(loss for loss in _losses(preview) if not is_felt(loss))
+    formal = reformatted_line(loss for loss in _losses(preview) if not is_noticeable(loss))
     if formal:
-        rows += wrapped(Text(formal, "dim"), talk.screen.width)
+        rows += wrap(Text(formal, "dim"), talk.screen.width)
     elif len(rows) == 1:
         rows.append(Text("It sees everything as it was said.", "dim"))
     talk.screen.write(rows)
 
 
-def _show(talk: Talk) -> None:
+def _show(talk: ChatState) -> None:
     """Who answers and why."""
     model, record = talk.model, talk.record
     if model is None:
@@ -105,17 +109,17 @@ def _show(talk: Talk) -> None:
     names = f" ({', '.join(info.aliases)})" if info.aliases else ""
     reason = "your choice" if talk.session.model else "chosen by the rules"
     if record is not None and record.chosen_model == model:
-        reason = f"{why(record)}: {record.reason}"
+        reason = f"{routing_reason(record)}: {record.reason}"
     talk.screen.say(f"{model}{names}", "bold")
-    talk.screen.say(f"{reason} · {tokens(info.capabilities.max_context_tokens)} tokens")
+    talk.screen.say(f"{reason} · {format_tokens(info.capabilities.max_context_tokens)} tokens")
     if talk.previous_model:
         talk.screen.say(f"/model - goes back to {talk.previous_model}", "dim")
 
 
-async def list_models(talk: Talk, words: str) -> None:
+async def list_models(talk: ChatState, words: str) -> None:
     """List the models that can be asked, or all that hold the words."""
     models = talk.library.models
-    configured = models.configured()
+    configured = models.available_providers()
     found = [
         info
         for info in models.catalog.models()
@@ -151,11 +155,11 @@ def _can(info: ModelInfo) -> list[str]:
 def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
     style = "" if is_ready else "dim"
     try:
-        rates = table.prices(info.id).on(None).standard.rates_for(0)
+        rates = table.prices(info.id).period_on(None).standard.rates_for(0)
         price = (str(rates.input_per_mtok_usd), str(rates.output_per_mtok_usd))
     except UnpricedModelError:
         price = ("", "")
-    window = tokens(info.capabilities.max_context_tokens)
+    window = format_tokens(info.capabilities.max_context_tokens)
     bare = info.id.partition(":")[2]
     aliases = " ".join(alias for alias in info.aliases if alias != bare)
     can = " ".join(_CAPABILITIES[each] for each in _can(info))
@@ -163,7 +167,7 @@ def _row(info: ModelInfo, table: PriceTable, *, is_ready: bool) -> list[Text]:
     return [Text(cell, style) for cell in cells]
 
 
-async def diff(talk: Talk, name: str) -> None:
+async def diff(talk: ChatState, name: str) -> None:
     """Compare what two models would see of the conversation."""
     if not name:
         talk.screen.say("Name the model to compare with: /diff MODEL.", "red")
@@ -175,7 +179,7 @@ async def diff(talk: Talk, name: str) -> None:
         _show_preview(talk, preview)
         if not preview.fits:
             talk.screen.say(f"It cannot take over: {preview.why}.", "red")
-        lost = len(preview.dropped) + len(preview.altered) + len(preview.kept)
+        lost = len(preview.dropped) + len(preview.altered) + len(preview.sealed)
         talk.screen.say(f"{count(lost, 'difference')} from what was said\n", "dim")
 
 

@@ -7,44 +7,46 @@ from rich.text import Text
 
 from metis.canonical.errors import InvalidValueError
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.statusline import money, tokens
-from metis.cli.chat.table import columns, table_rows
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.rows import column_rows, table_rows
+from metis.cli.chat.state import ChatState
+from metis.cli.chat.statusline import format_cost, format_tokens
 from metis.events.budget import SCOPES
 
 _HEAD = ("model", "calls", "in", "from cache", "out", "cost")
 
 
-async def cost(talk: Talk, words: str) -> None:
+async def show_cost(talk: ChatState, words: str) -> None:
     """Show tokens and money of the session, by model."""
     del words
     spent = talk.session.cost()
     cells = [[Text(name, "bold") for name in _HEAD]]
     for model, amount in spent.by_model.items():
-        told = money(amount) if model not in spent.unpriced_models else "no price known"
-        numbers = map(tokens, astuple(spent.used[model]))
+        told = format_cost(amount) if model not in spent.unpriced_models else "no price known"
+        numbers = map(format_tokens, astuple(spent.used[model]))
         cells.append([Text(cell) for cell in (model, *numbers, told)])
     if len(cells) == 1:
         talk.screen.say("Nothing was spent yet.", "dim")
         return
     talk.screen.write(table_rows(cells, talk.screen.width, right=range(1, len(_HEAD))))
-    talk.screen.say(f"together {money(spent.total_usd)}; `metis cost` tells of all sessions", "dim")
+    talk.screen.say(
+        f"together {format_cost(spent.total_usd)}; `metis cost` tells of all sessions", "dim"
+    )
 
 
-async def budget(talk: Talk, words: str) -> None:
+async def show_budget(talk: ChatState, words: str) -> None:
     """Show the limits, or set what this session may cost."""
     if words:
-        await talk.session.set_budget(_limit(words))
+        await talk.session.set_budget(_parse_limit(words))
     limits, spent = talk.session.budget, talk.session.cost().total_usd
     rows = [
-        (scope, "no limit" if limit is None else money(limit))
+        (scope, "no limit" if limit is None else format_cost(limit))
         for scope, limit in ((scope, limits.limit(scope)) for scope in SCOPES)
     ]
-    talk.screen.write(columns(rows, talk.screen.width, right=(1,)))
-    talk.screen.say(f"{money(spent)} of it are spent in this session", "dim")
+    talk.screen.write(column_rows(rows, talk.screen.width, right=(1,)))
+    talk.screen.say(f"{format_cost(spent)} of it are spent in this session", "dim")
 
 
-def _limit(words: str) -> Decimal | None:
+def _parse_limit(words: str) -> Decimal | None:
     if words in ("none", "off"):
         return None
     try:
@@ -58,6 +60,6 @@ def _limit(words: str) -> Decimal | None:
 
 
 COMMANDS = (
-    Command(name="cost", help="what this conversation has cost", run=cost),
-    Command(name="budget", usage="[USD|none]", help="what it may cost at most", run=budget),
+    Command(name="cost", help="what this conversation has cost", run=show_cost),
+    Command(name="budget", usage="[USD|none]", help="what it may cost at most", run=show_budget),
 )

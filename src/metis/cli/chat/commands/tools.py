@@ -1,14 +1,14 @@
 """/tools: what models may call here."""
 
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.table import columns
-from metis.cli.chat.talk import Talk
+from metis.cli.chat.rows import column_rows
+from metis.cli.chat.state import ChatState
 from metis.tools import Rule
 
 _TOLD = {Rule.AUTO: "runs", Rule.ASK: "asks", Rule.DENY: "denied"}
 
 
-async def tools(talk: Talk, words: str) -> None:
+async def list_tools(talk: ChatState, words: str) -> None:
     """List the tools, and whether they run at once."""
     del words
     options = talk.library.options
@@ -19,7 +19,7 @@ async def tools(talk: Talk, words: str) -> None:
     for tool in options.tools.tools.values():
         rule = Rule.DENY if options.confirmation is None else options.confirmation.rule(tool)
         rows.append((tool.name, _TOLD[rule], tool.description.partition(". ")[0]))
-    talk.screen.write(columns(rows, talk.screen.width))
+    talk.screen.write(column_rows(rows, talk.screen.width))
 
 
-COMMANDS = (Command(name="tools", help="what models may call", run=tools),)
+COMMANDS = (Command(name="tools", help="what models may call", run=list_tools),)

@@ -1,0 +1,180 @@
+"""The two rule profiles: which blocks each role may hold, and which fields only `full` accepts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, cast
+
+from msgspec import NODEFAULT, UNSET
+
+from metis.canonical.blocks import (
+    ImageBlock,
+    ImageSource,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.json_value import join_path
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, Usage
+from metis.canonical.value import OpenEnum, UnknownBlock, Value, fields_of
+
+RuleProfile = Literal["strict", "full"]
+"""`strict` is the source text to the letter; `full` knows the additions."""
+
+_MEDIA = frozenset({"image", "document", "audio", "video"})
+_SAID = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
+
+ALLOWED_BLOCKS: Mapping[RuleProfile, Mapping[Role, frozenset[str]]] = {
+    "strict": {
+        Role.USER: frozenset({"text", "image"}),
+        Role.ASSISTANT: _SAID,
+        Role.SYSTEM: frozenset({"text"}),
+        Role.TOOL: frozenset({"tool_result"}),
+    },
+    "full": {
+        Role.USER: frozenset({"text", "opaque"}) | _MEDIA,
+        Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA,
+        Role.ASSISTANT: _SAID | {"artifact", "opaque"},
+        Role.SYSTEM: frozenset({"text", "opaque"}),
+        Role.TOOL: frozenset({"tool_result"}),
+    },
+}
+"""The tags that a message of each role may hold."""
+
+ALLOWED_IN_TOOL_RESULT: Mapping[RuleProfile, frozenset[str]] = {
+    "strict": frozenset({"text", "image"}),
+    "full": frozenset({"text", "artifact", "opaque"}) | _MEDIA,
+}
+"""The tags that a tool result may hold."""
+
+_ROW_OF_ROLE = {
+    Role.USER: "M-125",
+    Role.ASSISTANT: "M-128",
+    Role.TOOL: "M-131",
+    Role.SYSTEM: "M-133",
+}
+_ROW_OF_PAIR = {
+    (Role.USER, "tool_use"): "M-126",
+    (Role.USER, "tool_result"): "M-127",
+    (Role.ASSISTANT, "tool_result"): "M-129",
+    (Role.ASSISTANT, "image"): "M-130",
+}
+
+
+def misplaced_blocks(message: Message, profile: RuleProfile) -> Iterator[tuple[str, str, str]]:
+    """Row, path and text for every block that may not stand where it stands.
+
+    Blocks and roles that we do not know are a newer writer's business: `full` lets them be.
+    """
+    allowed = ALLOWED_BLOCKS[profile].get(message.role)
+    for index, block in enumerate(message.content):
+        path = f"$.content[{index}]"
+        if allowed is not None and not _may_stand(block, allowed, profile):
+            row = _ROW_OF_PAIR.get((message.role, block.type)) or _ROW_OF_ROLE.get(message.role)
+            text = f"a {message.role} message holds no {block.type} block"
+            yield row or "M-125", path, text
+        if isinstance(block, ToolResultBlock):
+            yield from _misplaced_in_result(block, path, profile)
+
+
+def _misplaced_in_result(
+    result: ToolResultBlock, path: str, profile: RuleProfile
+) -> Iterator[tuple[str, str, str]]:
+    for index, inner in enumerate(result.content):
+        if not _may_stand(inner, ALLOWED_IN_TOOL_RESULT[profile], profile):
+            text = f"a tool result holds no {inner.type} block"
+            yield "M-045", f"{path}.content[{index}]", text
+
+
+def _may_stand(block: object, allowed: frozenset[str], profile: RuleProfile) -> bool:
+    if isinstance(block, UnknownBlock):
+        return profile == "full"
+    return getattr(block, "type", None) in allowed
+
+
+SPEC_FIELDS: Mapping[type[Value], frozenset[str]] = {
+    Message: frozenset(
+        {"id", "session_id", "role", "content", "metadata", "created_at", "schema_version"}
+    ),
+    TextBlock: frozenset({"text"}),
+    ToolUseBlock: frozenset({"id", "name", "input"}),
+    ToolResultBlock: frozenset({"tool_use_id", "content", "is_error"}),
+    ImageBlock: frozenset({"source", "media_type"}),
+    ImageSource: frozenset({"kind", "data"}),
+    ThinkingBlock: frozenset({"text", "signature"}),
+    RedactedThinkingBlock: frozenset({"data"}),
+    MessageMetadata: frozenset(
+        {
+            "model",
+            "provider",
+            "routing",
+            "usage",
+            "parent_tool_use_id",
+            "status",
+            "provider_raw",
+            "user_id",
+            "team_id",
+        }
+    ),
+    RoutingDecisionRecord: frozenset(
+        {
+            "mode",
+            "chosen_model",
+            "reason",
+            "rule_name",
+            "confidence",
+            "alternatives_considered",
+        }
+    ),
+    Usage: frozenset(
+        {
+            "input_tokens",
+            "output_tokens",
+            "cached_input_tokens",
+            "cache_creation_input_tokens",
+            "cost_usd",
+            "pricing_version",
+            "latency_ms",
+        }
+    ),
+}
+"""The types of the source text with their fields; everything else is an addition."""
+
+_TEXT = "it is no part of the source text"
+
+
+def additions(message: Message, _: RuleProfile) -> Iterator[tuple[str, str, str]]:
+    """Row, path and text for every part of a message that the source text does not know."""
+    if message.role == Role.DEVELOPER:
+        yield "M-033", "$.role", f"the role {str(message.role)!r}: {_TEXT}"
+    yield from _added(message, "$")
+
+
+def _added(value: object, path: str) -> Iterator[tuple[str, str, str]]:
+    if isinstance(value, Value):
+        yield from _added_fields(value, path)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(cast("tuple[object, ...]", value)):
+            yield from _added(item, join_path(path, index))
+    elif isinstance(value, UnknownBlock):
+        yield "M-037", path, f"the block {value.type!r}: {_TEXT}"
+    elif isinstance(value, OpenEnum) and not value.is_known:
+        yield "M-028", path, f"{value.value!r} is no {type(value).__name__}"
+
+
+def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
+    known = SPEC_FIELDS.get(type(value))
+    if known is None:
+        kind = getattr(value, "type", type(value).__name__)
+        yield "M-037", path, f"{kind!r}: {_TEXT}"
+        return
+    if value.extra is not UNSET:
+        for name in value.extra:
+            yield "M-037", join_path(path, name), _TEXT
+    for field in fields_of(type(value)):
+        content = getattr(value, field.name)
+        if field.name in known:
+            yield from _added(content, join_path(path, field.name))
+        elif field.default is NODEFAULT or content is not field.default:
+            yield "M-037", join_path(path, field.name), _TEXT

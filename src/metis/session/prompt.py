@@ -1,0 +1,416 @@
+"""The system prompt: instructions, skills, user and memory files.
+
+And the tools that change memory.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from metis.canonical.blocks import TextBlock
+from metis.canonical.ids import new_ulid
+from metis.canonical.message import Message, Role
+from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.events import Bus
+from metis.events.system_events import MemoryEviction, MemoryUpdated
+from metis.session.events import Trace
+from metis.tools import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput
+from metis.tools.tool import object_schema, read_arguments, string_property, text_output
+
+
+def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
+    """The text of a file up to a limit; a file that is not there is empty, a longer one is told.
+
+    Of a file whose head only is wanted, nobody is told that it goes on.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path.name, error.strerror)
+        return ""
+    if len(data) > limit and not head_only:
+        log.warning("%s is longer than %d bytes: the rest is left out", path.name, limit)
+    return data[:limit].decode("utf-8", "ignore").strip()
+
+
+log = logging.getLogger("metis.session")
+
+HEAD_BYTES = 4096
+BODY_BYTES = 131_072
+MAX_SKILLS = 100
+DESCRIPTION_LENGTH = 1024
+_FENCE = "---"
+_words = re.compile(r"[^\W_]+").findall
+
+
+class Skill(Struct, frozen=True):
+    """A folder with a `SKILL.md`: what it is for, and where its body is."""
+
+    name: str
+    description: str
+    path: str
+    source: Literal["workspace", "global"] = "global"
+
+    def body(self) -> str:
+        """Everything behind the head of the file."""
+        text = read_bounded(Path(self.path), BODY_BYTES)
+        lines = text.splitlines()
+        if not lines or lines[0].strip() != _FENCE:
+            return text
+        end = next((n for n, line in enumerate(lines[1:], 1) if line.strip() == _FENCE), 0)
+        return "\n".join(lines[end + 1 :]).strip()
+
+
+def skill_version(body: str) -> str:
+    """A short name for the words of a skill, so that a change is seen."""
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+
+def find_skills(home: Path | None, workspace: Path | None) -> tuple[Skill, ...]:
+    """All skills by name; of two with one name the one of the workspace counts."""
+    found: dict[str, Skill] = {}
+    if home is not None:
+        found |= {skill.name: skill for skill in _in(home / "skills", "global")}
+    if workspace is not None:
+        folder = workspace / ".metis" / "skills"
+        found |= {skill.name: skill for skill in _in(folder, "workspace")}
+    return tuple(found[name] for name in sorted(found))
+
+
+def matching_skills(skills: Sequence[Skill], text: str) -> frozenset[str]:
+    """The skills that a text speaks of: all words of the name are in it."""
+    if not skills:
+        return frozenset()
+    said = set(_words(text.lower()))
+    return frozenset(skill.name for skill in skills if said.issuperset(_words(skill.name.lower())))
+
+
+def _in(folder: Path, source: Literal["workspace", "global"]) -> Iterable[Skill]:
+    for path in sorted(folder.glob("*/SKILL.md"))[:MAX_SKILLS]:
+        head = read_bounded(path, HEAD_BYTES, head_only=True)
+        name = _field(head, "name") or path.parent.name
+        if name != path.parent.name:
+            log.warning("the skill %s stands in a folder of another name", path.parent.name)
+        description = _field(head, "description")[:DESCRIPTION_LENGTH]
+        yield Skill(name, description, str(path), source)
+
+
+def _field(head: str, name: str) -> str:
+    """A field of the lines between two fences at the top of a file."""
+    lines = head.splitlines()
+    if not lines or lines[0].strip() != _FENCE:
+        return ""
+    for line in lines[1:]:
+        if line.strip() == _FENCE:
+            break
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip().strip("\"'")
+    return ""
+
+
+AGENTS_BYTES = 32_768
+MEMORY_BYTES = 4096
+USER_BYTES = 3072
+
+
+SKILLS_LEAD = "Before you do what one of these is for, read it with `load_skill`.\n"
+"""What a model is told above the list of skills."""
+
+
+class SystemPrompt(Struct, frozen=True, kw_only=True):
+    """The parts of the instructions, as plain text."""
+
+    base: str = ""
+    workspace: str = ""
+    """What `AGENTS.md` says."""
+    skills: tuple[Skill, ...] = ()
+    user: str = ""
+    """What `USER.md` says of the person."""
+    memory: str = ""
+    """What `MEMORY.md` remembers."""
+    facts: str = ""
+    """Where and when the work is done."""
+
+    @property
+    def stable(self) -> str:
+        """What stays the same from turn to turn and from session to session."""
+        return _joined(
+            self.base,
+            _titled("Instructions of the workspace", self.workspace),
+            _titled(
+                "Skills", "\n".join([SKILLS_LEAD, *map(_line, self.skills)]) if self.skills else ""
+            ),
+        )
+
+    @property
+    def volatile(self) -> str:
+        """What may be another tomorrow."""
+        return _joined(
+            _titled("The user", self.user),
+            _titled("Memory", self.memory),
+            _titled("The workspace", self.facts),
+        )
+
+    def texts(self) -> list[str]:
+        """One text for each SYSTEM message, the stable one first; empty ones are left out."""
+        return [text for text in (self.stable, self.volatile) if text]
+
+
+def read_system_prompt(
+    base: str = "",
+    *,
+    workspace: Path | None = None,
+    home: Path | None = None,
+    today: date | None = None,
+) -> SystemPrompt:
+    """The context of a workspace, and of a folder with the memory and the skills of a user."""
+    day = "" if today is None else f" Today is {today:%A}, {today.isoformat()}."
+    return SystemPrompt(
+        base=base,
+        workspace="" if workspace is None else read_bounded(workspace / "AGENTS.md", AGENTS_BYTES),
+        skills=find_skills(home, workspace),
+        user="" if home is None else read_bounded(home / "USER.md", USER_BYTES),
+        memory="" if home is None else read_bounded(home / "MEMORY.md", MEMORY_BYTES),
+        facts="" if workspace is None else f"The workspace is {workspace}.{day}",
+    )
+
+
+def system_messages(session_id: str, texts: Sequence[str], now: datetime) -> list[Message]:
+    """The texts as the SYSTEM messages with which a session begins."""
+    return [
+        Message(
+            id=new_ulid(),
+            session_id=session_id,
+            role=Role.SYSTEM,
+            content=(TextBlock(text),),
+            created_at=now,
+        )
+        for text in texts
+    ]
+
+
+def _titled(title: str, text: str) -> str:
+    return f"# {title}\n\n{text}" if text else ""
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+def _line(skill: Skill) -> str:
+    return f"- {skill.name}: {skill.description}"
+
+
+Operation = Literal["add", "replace", "consolidate"]
+
+
+class SizeLimits(Struct, frozen=True):
+    """How large a memory file should be, and how large it may be, in bytes."""
+
+    soft: int
+    hard: int
+
+
+MEMORY_FILES: Mapping[str, SizeLimits] = {
+    "MEMORY.md": SizeLimits(2048, 4096),
+    "USER.md": SizeLimits(1536, 3072),
+}
+"""The memory files."""
+
+
+class Memory:
+    """The memory files of one folder; whoever changes them waits for whoever does."""
+
+    def __init__(self, folder: Path, bus: Bus | None = None) -> None:
+        self._folder = folder
+        self._bus = bus
+        self._lock = asyncio.Lock()
+
+    async def change(
+        self, file: str, operation: Operation, make: Callable[[str], str], context: ToolContext
+    ) -> str:
+        """Write a file anew from its text, and tell it; gives a word for the model.
+
+        Raises:
+            ToolFailedError: it would be too large, or `make` refuses; nothing was changed.
+        """
+        async with self._lock:
+            before = await asyncio.to_thread(self._read, file)
+            after = make(before)
+            bounds, size = MEMORY_FILES[file], len(after.encode())
+            if size > bounds.hard:
+                text = (
+                    f"{file} would have {size} bytes, and {bounds.hard} are the most. "
+                    "Write what matters anew and shorter with memory_consolidate."
+                )
+                raise ToolFailedError(text)
+            await asyncio.to_thread(self._write, file, after)
+        self._tell(file, operation, before.encode(), after.encode(), context)
+        hint = ""
+        if size > bounds.soft:
+            hint = " It is nearly full: make it shorter with memory_consolidate."
+        return f"{file} has {size} of {bounds.hard} bytes now.{hint}"
+
+    def _read(self, file: str) -> str:
+        try:
+            return (self._folder / file).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolFailedError(f"{file} cannot be read: {type(error).__name__}.") from None
+
+    def _write(self, file: str, text: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        new = self._folder / f".{file}.new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(text.encode())
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(self._folder / file)
+
+    def _tell(
+        self, file: str, operation: Operation, before: bytes, after: bytes, context: ToolContext
+    ) -> None:
+        trace = Trace(self._bus, context.session_id, context.turn_id)
+        trace.emit(
+            MemoryUpdated(
+                file=file,
+                operation=operation,
+                hash_before=hashlib.sha256(before).hexdigest(),
+                hash_after=hashlib.sha256(after).hexdigest(),
+                size_before_bytes=len(before),
+                size_after_bytes=len(after),
+            )
+        )
+        if len(before) > MEMORY_FILES[file].soft and len(after) < len(before):
+            trace.emit(
+                MemoryEviction(
+                    file=file, size_before_bytes=len(before), size_after_bytes=len(after)
+                )
+            )
+
+
+class _Whole(Struct, frozen=True, forbid_unknown_fields=True):
+    """What memory_add and memory_consolidate take."""
+
+    file: Literal["MEMORY.md", "USER.md"]
+    text: str
+
+
+class _Exchange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What memory_replace takes."""
+
+    file: Literal["MEMORY.md", "USER.md"]
+    old: str
+    new: str
+
+
+_FILE: Mapping[str, Any] = {
+    "type": "string",
+    "enum": sorted(MEMORY_FILES),
+    "description": "MEMORY.md for what was learned, USER.md for what is known of the user.",
+}
+
+
+def _definition(name: str, description: str, **properties: Mapping[str, Any]) -> ToolDefinition:
+    return ToolDefinition(
+        name=name,
+        description=description,
+        input_schema=object_schema(("file", *properties), file=_FILE, **properties),
+        side_effects=SideEffects.WRITE,
+        requires_workspace=False,
+    )
+
+
+class _MemoryTool:
+    """What the three tools share."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def cancel(self) -> bool:
+        """A write that has begun is finished, so that the answer is true."""
+        return True
+
+
+class MemoryAdd(_MemoryTool):
+    """Adds a line to a memory file."""
+
+    definition = _definition(
+        "memory_add",
+        "Remember something beyond this session: one line is added to a small file.",
+        text=string_property("One plain sentence."),
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Add the line."""
+        asked = read_arguments(_Whole, arguments)
+
+        def add(text: str) -> str:
+            return f"{text.rstrip()}\n{asked.text.strip()}\n".lstrip()
+
+        return text_output(await self._memory.change(asked.file, "add", add, context))
+
+
+class MemoryReplace(_MemoryTool):
+    """Replaces a text in a memory file."""
+
+    definition = _definition(
+        "memory_replace",
+        "Correct what is remembered: a text that stands once in the file is replaced.",
+        old=string_property("The text as it stands there; it must stand there exactly once."),
+        new=string_property("What stands there afterwards; empty takes the text out."),
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Replace the text."""
+        asked = read_arguments(_Exchange, arguments)
+
+        def exchange(text: str) -> str:
+            count = text.count(asked.old) if asked.old else 0
+            if count != 1:
+                raise ToolFailedError(
+                    f"The text stands {count} times in {asked.file}.", ErrorClass.VALIDATION_ERROR
+                )
+            return text.replace(asked.old, asked.new)
+
+        return text_output(await self._memory.change(asked.file, "replace", exchange, context))
+
+
+class MemoryConsolidate(_MemoryTool):
+    """Writes a memory file anew."""
+
+    definition = _definition(
+        "memory_consolidate",
+        "Write a memory file anew, shorter: everything that is not in the new text is forgotten.",
+        text=string_property("All that the file is to hold."),
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Write the file."""
+        asked = read_arguments(_Whole, arguments)
+        text = f"{asked.text.strip()}\n" if asked.text.strip() else ""
+        told = await self._memory.change(asked.file, "consolidate", lambda _: text, context)
+        return text_output(told)
+
+
+def memory_tools(memory: Memory) -> tuple[Callable[[], Tool], ...]:
+    """The tools that write to a memory."""
+    return (
+        lambda: MemoryAdd(memory),
+        lambda: MemoryReplace(memory),
+        lambda: MemoryConsolidate(memory),
+    )

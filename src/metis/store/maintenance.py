@@ -1,0 +1,286 @@
+"""Maintenance: integrity checks, recovery after a crash, and retention of old data."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from metis.canonical.blocks import TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.errors import MetisError
+from metis.canonical.ids import is_ulid, new_ulid, new_ulid_after
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import MessageMetadata, MessageStatus, Outcome, OutcomeStatus
+from metis.canonical.rules import as_failed, validate_session
+from metis.projection.tool_calls import NO_RESULT
+from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
+from metis.store.database import Transaction
+from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.queries import read_history, read_message
+from metis.store.records import to_microseconds
+from metis.store.tables import BEFORE_ANY_TIME, Tables
+
+_MOST = 1000
+
+
+def find_problems(transaction: Transaction) -> list[str]:
+    """Every problem of every session, up to a thousand."""
+    found: list[str] = []
+    for (session_id,) in transaction.run("SELECT id FROM sessions ORDER BY id"):
+        for problem in _session_problems(transaction, session_id):
+            found.append(f"session {session_id}: {problem}")
+            if len(found) >= _MOST:
+                return found
+    return found
+
+
+def _session_problems(transaction: Transaction, session_id: str) -> Iterator[str]:
+    try:
+        entries = read_history(transaction, session_id)
+    except MetisError as error:
+        yield str(error)
+        return
+    numbers = [entry.seq for entry in entries]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield "the entries are not numbered one by one"
+    yield from _place_problems(transaction, session_id, entries)
+    messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
+    yield from map(str, validate_session(messages))
+    yield from _call_problems(transaction, session_id, messages)
+
+
+def _place_problems(
+    transaction: Transaction, session_id: str, entries: Sequence[AnyEntry]
+) -> Iterator[str]:
+    """Where the journal does not say what the messages do."""
+    told: dict[int, tuple[str | None, int]] = {}
+    latest_at = BEFORE_ANY_TIME
+    for entry in entries:
+        is_message = isinstance(entry, MessageEntry)
+        if is_message:
+            latest_at = max(latest_at, to_microseconds(entry.created_at))
+        told[entry.seq] = (entry.id if is_message else None, latest_at)
+    sql = "SELECT seq, message_id, latest_at FROM journal WHERE session_id = ? ORDER BY seq"
+    for seq, message_id, latest in transaction.run(sql, (session_id,)):
+        if told.get(seq) != (message_id, latest):
+            yield f"number {seq}: the journal says {message_id}, the messages {told.get(seq)}"
+            return
+
+
+def _call_problems(
+    transaction: Transaction, session_id: str, messages: list[Message]
+) -> Iterator[str]:
+    """Where `tool_calls` and the messages disagree."""
+    answers: dict[str, str] = {}
+    calls: dict[str, str] = {}
+    for message in messages:
+        if message.metadata.status == MessageStatus.PARTIAL:
+            continue
+        for block in message.content:
+            if isinstance(block, ToolUseBlock) and message.role == Role.ASSISTANT:
+                calls[block.id] = message.id
+            elif isinstance(block, ToolResultBlock) and message.role == Role.TOOL:
+                answers[block.tool_use_id] = message.id
+    sql = "SELECT id, message_id, result_message_id FROM tool_calls WHERE session_id = ?"
+    rows = {row[0]: (row[1], row[2]) for row in transaction.run(sql, (session_id,))}
+    told = {call: (message, answers.get(call)) for call, message in calls.items()}
+    for call in sorted({*rows, *told}):
+        if rows.get(call) != told.get(call):
+            yield f"call {call}: the table says {rows.get(call)}, the messages {told.get(call)}"
+
+
+log = logging.getLogger("metis.store")
+
+_PENDING = (
+    "SELECT session_id, id, name FROM tool_calls WHERE status = 'pending' "
+    "ORDER BY session_id, created_at, id"
+)
+_OPEN = "SELECT session_id, message_id FROM open_messages ORDER BY session_id, message_id"
+
+
+class Recovery:
+    """Everything that is open, by session."""
+
+    def __init__(self, tables: Tables, now: Callable[[], datetime]) -> None:
+        self._tables = tables
+        self._now = now
+        self._failed: dict[str, list[str]] = {}
+        self._aborted: dict[str, list[str]] = {}
+
+    def run(self) -> list[RecoveryEntry]:
+        """Close it all, and give an entry for each session."""
+        tables = self._tables
+        for session_id, message_id in tables.run(_OPEN):
+            message = read_message(tables, session_id, message_id)
+            SaveJob(prepare_message(as_failed(message))).write(tables)
+            self._failed.setdefault(session_id, []).append(message_id)
+        for session_id, call_id, name in tables.run(_PENDING):
+            self._abort(session_id, call_id, name)
+            self._aborted.setdefault(session_id, []).append(call_id)
+        tables.change("DELETE FROM writers")
+        return [self._entry(each) for each in sorted({*self._failed, *self._aborted})]
+
+    def _abort(self, session_id: str, call_id: str, name: str) -> None:
+        result = ToolResultBlock(
+            tool_use_id=call_id, content=(TextBlock(NO_RESULT),), is_error=True
+        )
+        message = Message(
+            id=self._next_id(session_id),
+            session_id=session_id,
+            role=Role.TOOL,
+            content=(result,),
+            metadata=MessageMetadata(
+                parent_tool_use_id=call_id,
+                outcome=Outcome(status=OutcomeStatus.ABORTED, tool_name=name),
+            ),
+            created_at=self._now(),
+        )
+        AppendJob([prepare_message(message)]).write(self._tables)
+
+    def _next_id(self, session_id: str) -> str:
+        newest = self._tables.head(session_id).newest_id
+        return new_ulid_after(newest) if is_ulid(newest) else new_ulid()
+
+    def _entry(self, session_id: str) -> RecoveryEntry:
+        failed = tuple(self._failed.get(session_id, ()))
+        aborted = tuple(self._aborted.get(session_id, ()))
+        entry = RecoveryEntry(
+            id=self._next_id(session_id),
+            session_id=session_id,
+            created_at=self._now(),
+            aborted_calls=aborted,
+            failed_messages=failed,
+        )
+        facts: dict[str, Any] = {"session_id": session_id, "messages": failed, "calls": aborted}
+        log.warning(
+            "session %s was left open: %d messages ended as failed, %d calls as aborted",
+            session_id,
+            len(failed),
+            len(aborted),
+            extra=facts,
+        )
+        RecordJob(entry).write(self._tables)
+        return entry
+
+
+RAW_FIELD = "provider_raw"
+_AT_ONCE = 500
+_split_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_write_json = msgspec.json.Encoder(order="sorted").encode
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What is let go; None keeps everything."""
+
+    sessions_before: datetime | None = None
+    """Sessions that have not changed since are deleted."""
+    raw_before: datetime | None = None
+    """Raw parts of messages older than this are dropped."""
+    raw_bytes: int | None = None
+    """Raw parts larger than this are dropped."""
+    events_before: datetime | None = None
+    """Events older than this are deleted."""
+
+
+class Eviction(Struct, frozen=True, kw_only=True):
+    """A raw part that goes."""
+
+    session_id: str
+    message_id: str
+    size_bytes: int
+
+
+class Sweep(Struct, frozen=True, kw_only=True):
+    """What a sweep takes away, or would take away."""
+
+    sessions: tuple[str, ...]
+    evictions: tuple[Eviction, ...]
+    event_count: int
+    is_dry_run: bool
+
+
+def expired_sessions(transaction: Transaction, policy: Policy) -> tuple[str, ...]:
+    """The sessions that a policy lets go."""
+    if policy.sessions_before is None:
+        return ()
+    sql = "SELECT id FROM sessions WHERE updated_at < ? ORDER BY id"
+    return tuple(row[0] for row in transaction.run(sql, (to_microseconds(policy.sessions_before),)))
+
+
+def expired_event_count(transaction: Transaction, policy: Policy) -> int:
+    """The number of events that a policy lets go."""
+    if policy.events_before is None:
+        return 0
+    sql = "SELECT count(*) FROM events WHERE timestamp_us < ?"
+    return transaction.run(sql, (to_microseconds(policy.events_before),))[0][0]
+
+
+def evictable_raw_parts(
+    transaction: Transaction, policy: Policy, leaving: Sequence[str]
+) -> tuple[Eviction, ...]:
+    """The raw parts that a policy lets go, in sessions that stay."""
+    if policy.raw_before is None and policy.raw_bytes is None:
+        return ()
+    before = None if policy.raw_before is None else to_microseconds(policy.raw_before)
+    gone = set(leaving)
+    found: list[Eviction] = []
+    sql = (
+        "SELECT session_id, id, created_at, metadata_json FROM messages "
+        "WHERE metadata_json LIKE ? ORDER BY id"
+    )
+    for session_id, message_id, created_at, metadata in transaction.stream(
+        sql, (f'%"{RAW_FIELD}":%',)
+    ):
+        size = len(bytes(_split_object(metadata).get(RAW_FIELD, b"")))
+        is_old = before is not None and created_at < before
+        is_large = policy.raw_bytes is not None and size > policy.raw_bytes
+        is_due = size and (is_old or is_large) and session_id not in gone
+        if is_due and not _is_kept_whole(transaction, session_id, message_id):
+            evicted = Eviction(session_id=session_id, message_id=message_id, size_bytes=size)
+            found.append(evicted)
+    return tuple(found)
+
+
+def _is_kept_whole(transaction: Transaction, session_id: str, message_id: str) -> bool:
+    """Whether a newer version wrote more of a message than its columns hold; that stays exact."""
+    sql = (
+        "SELECT 1 FROM journal WHERE session_id = ? AND message_id = ? "
+        "AND entry_json IS NOT NULL LIMIT 1"
+    )
+    return bool(transaction.run(sql, (session_id, message_id)))
+
+
+def evict(tables: Tables, evictions: Sequence[Eviction]) -> None:
+    """Drop raw parts; what a message means does not change by it."""
+    for eviction in evictions:
+        sql = "SELECT metadata_json FROM messages WHERE id = ?"
+        for (metadata,) in tables.run(sql, (eviction.message_id,)):
+            fields = _split_object(metadata)
+            if fields.pop(RAW_FIELD, None) is None:
+                continue
+            text = _write_json(fields).decode()
+            tables.change(
+                "UPDATE messages SET metadata_json = ? WHERE id = ?", (text, eviction.message_id)
+            )
+            log.info(
+                "message %s: %d raw bytes were dropped",
+                eviction.message_id,
+                eviction.size_bytes,
+                extra={"session_id": eviction.session_id, "message_id": eviction.message_id},
+            )
+
+
+def delete_expired(tables: Tables, policy: Policy, found: Sweep) -> None:
+    """Take away what a sweep found beside the sessions."""
+    evict(tables, found.evictions)
+    if policy.events_before is not None:
+        sql = "DELETE FROM events WHERE timestamp_us < ?"
+        tables.change(sql, (to_microseconds(policy.events_before),))
+    log.info(
+        "swept: %d sessions, %d raw parts, %d events",
+        len(found.sessions),
+        len(found.evictions),
+        found.event_count,
+    )

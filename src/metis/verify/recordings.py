@@ -1,0 +1,207 @@
+"""Recorded exchanges with a provider, one JSON object per line.
+
+And the protocol that a body is in.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from metis.adapters import registry
+from metis.adapters.adapter import Adapter
+from metis.adapters.profiles import PROFILES
+from metis.canonical.errors import DecodeError
+from metis.wire.json_access import maybe_list, maybe_object
+
+PROTOCOL_NAMES: Mapping[str, str] = {
+    "anthropic": "Anthropic Messages",
+    "bedrock_converse": "Bedrock Converse",
+    "gemini": "Gemini",
+    "ollama": "Ollama",
+    "openai_chat": "Chat Completions",
+    "openai_responses": "OpenAI Responses",
+}
+"""The protocols that are told apart, with the names that people call them by."""
+
+_KEYS: Mapping[str, frozenset[str]] = {
+    "anthropic": frozenset(
+        {"anthropic_version", "max_tokens", "mcp_servers", "stop_sequences", "system"}
+    ),
+    "bedrock_converse": frozenset(
+        {"additionalModelRequestFields", "guardrailConfig", "inferenceConfig", "system"}
+    ),
+    "gemini": frozenset(
+        {"contents", "generationConfig", "generation_config", "safetySettings", "systemInstruction"}
+    ),
+    "ollama": frozenset({"format", "keep_alive", "options", "prompt", "raw", "template", "think"}),
+    "openai_chat": frozenset(
+        {
+            "frequency_penalty",
+            "logit_bias",
+            "max_completion_tokens",
+            "n",
+            "presence_penalty",
+            "reasoning_effort",
+            "response_format",
+            "stop",
+            "stream_options",
+        }
+    ),
+    "openai_responses": frozenset(
+        {"include", "input", "instructions", "max_output_tokens", "previous_response_id", "store"}
+    ),
+}
+_PARTS: Mapping[str, str] = {
+    "document": "anthropic",
+    "image": "anthropic",
+    "redacted_thinking": "anthropic",
+    "tool_result": "anthropic",
+    "tool_use": "anthropic",
+    "file": "openai_chat",
+    "image_url": "openai_chat",
+    "input_audio": "openai_chat",
+    "bedrock": "bedrock_converse",
+}
+"""Which kinds of parts only one protocol has; Bedrock's parts have no kind."""
+_STRONG = 3
+_LOOKED_AT = 100
+
+
+def guess_protocol(body: Any) -> str | None:
+    """The protocol that a request body looks like; None if it could be several, or is none."""
+    scores = dict.fromkeys(_KEYS, 0)
+    wire = maybe_object(body)
+    for protocol, keys in _KEYS.items():
+        scores[protocol] += len(keys & wire.keys())
+    for protocol in _marks(wire):
+        scores[protocol] += _STRONG
+    best = max(scores.values())
+    found = [protocol for protocol, score in scores.items() if score == best]
+    return found[0] if best and len(found) == 1 else None
+
+
+def adapter_for(protocol: str) -> str | None:
+    """The name of the first adapter that speaks a protocol."""
+    return next((name for name, one in PROFILES.items() if one.protocol == protocol), None)
+
+
+def _marks(wire: Mapping[str, Any]) -> Iterator[str]:
+    """A protocol for everything in a request that only this one says in that way."""
+    for tool in maybe_list(wire.get("tools"))[:_LOOKED_AT]:
+        if "input_schema" in maybe_object(tool):
+            yield "anthropic"
+    for turn in maybe_list(wire.get("messages"))[:_LOOKED_AT]:
+        message = maybe_object(turn)
+        for part in maybe_list(message.get("content")):
+            kind = maybe_object(part).get("type", "bedrock")
+            if kind in _PARTS:
+                yield _PARTS[kind]
+        if "images" in message or "tool_name" in message:
+            yield "ollama"
+        for call in maybe_list(message.get("tool_calls")):
+            arguments = maybe_object(maybe_object(call).get("function")).get("arguments")
+            yield "ollama" if isinstance(arguments, dict) else "openai_chat"
+        if message.get("role") in ("developer", "function"):
+            yield "openai_chat"
+
+
+_PROTOCOLS: Mapping[str, str] = {"anthropic_messages": "anthropic"}
+"""Names of protocols in recordings that are not ours."""
+
+SYNTHETIC = "hand_made"
+"""What a recording says of itself that is no true traffic."""
+
+_TYPES = re.compile(r"`([a-z |]+)`")
+_WORDS: Mapping[str, str] = {"str": "string", "int": "integer", "bool": "boolean"}
+
+
+class Recording(Struct, frozen=True, kw_only=True):
+    """What a client sent and what came back; docs/recordings.md describes the fields."""
+
+    id: str = ""
+    protocol: str | None = None
+    provider: str | None = None
+    request: dict[str, Any] | None = None
+    status: int | None = 200
+    response: Any = None
+    sse: str | None = None
+    raw_b64: str | None = None
+    response_text: str | None = None
+    echo_of: str | None = None
+    echo: str | None = None
+    recorded: str | None = None
+
+    @property
+    def body(self) -> bytes | None:
+        """The bytes of a plain response; None if there was none, or if it came as a stream."""
+        found: object = self.response
+        if isinstance(found, dict):
+            return msgspec.json.encode(maybe_object(found))
+        return None if self.response_text is None else self.response_text.encode()
+
+    @property
+    def stream(self) -> bytes | None:
+        """The bytes of a streamed response; None if it came whole."""
+        if self.raw_b64 is not None:
+            return _bytes_of(self.raw_b64)
+        if self.sse is not None:
+            return self.sse.encode()
+        found: object = self.response
+        return msgspec.json.encode(maybe_list(found)) if isinstance(found, list) else None
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise DecodeError(f"not base64: {error}", path="$.raw_b64") from None
+
+
+_read = msgspec.json.Decoder(Recording).decode
+
+
+def read_recording(line: bytes) -> Recording:
+    """The recording on a line.
+
+    Raises:
+        DecodeError: the line is no recording; the path names the place.
+    """
+    try:
+        recording = _read(line)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `")
+        reason = _TYPES.sub(_in_words, reason)
+        raise DecodeError(reason[:1].lower() + reason[1:], path=place[:-1] or "$") from None
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"not JSON: {error}") from None
+    if all(part is None for part in (recording.request, recording.body, recording.stream)):
+        raise DecodeError("neither a request nor a response is recorded")
+    return recording
+
+
+def _in_words(types: re.Match[str]) -> str:
+    """The types that an error of msgspec names, in the words of JSON."""
+    return " or ".join(_WORDS.get(name, name) for name in types[1].split(" | "))
+
+
+def adapter_of(recording: Recording, default: str | None = None) -> Adapter | None:
+    """The adapter that speaks the protocol of a recording; None if there is none.
+
+    `otherwise` names the adapter for recordings that do not say what they are.
+    """
+    if recording.protocol is None:
+        return _named(default or recording.provider)
+    protocol = _PROTOCOLS.get(recording.protocol, recording.protocol)
+    adapter = _named(recording.provider)
+    if adapter is not None and adapter.profile.protocol == protocol:
+        return adapter
+    return _named(adapter_for(protocol))
+
+
+def _named(name: str | None) -> Adapter | None:
+    return registry.get(name) if name is not None and name in registry.names() else None

@@ -1,0 +1,91 @@
+"""Two roads: most messages are written by a short one, and it leads to the same place."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from build import tool, user
+from corpus import body_of, needs_corpus, requests, responses
+from metis import adapters
+from metis.adapters import Adapter
+from metis.adapters.history import Dialect
+from metis.canonical import Message, ToolDefinition, ToolUseBlock
+from metis.canonical.errors import MetisError
+from metis.wire.anthropic import history as anthropic_turns
+from metis.wire.call import RequestContext
+from metis.wire.openai_chat import request as chat_turns
+from metis.wire.openai_responses import request as responses_turns
+
+CONTEXT = RequestContext(session_id="sess_roads")
+FILES = {
+    "anthropic": "anthropic_messages",
+    "gemini": "gemini",
+    "ollama": "ollama",
+    "openai": "openai_chat",
+    "openai-responses": "openai_responses",
+}
+TARGETS = (*FILES, "groq", "mistral", "openrouter")
+_EVERY = 20
+"""Every so manieth exchange is taken: what matters are the kinds of messages, not their number."""
+
+Sent = tuple[list[Message], tuple[ToolDefinition, ...]]
+
+
+class _Nothing(frozenset[str]):
+    """A set that holds no other, not even an empty one."""
+
+    def __ge__(self, other: object) -> bool:
+        return False
+
+
+def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
+    def ids_of(_: Dialect, calls: object) -> None:
+        del calls
+
+    for module, name in (
+        (anthropic_turns, "_PLAIN"),
+        (anthropic_turns, "_PLACED"),
+        (chat_turns, "_PLAIN"),
+    ):
+        patch.setattr(module, name, _Nothing())
+    patch.setattr(responses_turns, "_IDS", None)
+    patch.setattr(Dialect, "ids_of", ids_of)
+
+
+def _conversations(name: str) -> Iterator[Sent]:
+    """What clients of a provider sent, and what it answered, with results and a question."""
+    adapter = adapters.get(name)
+    for _, body in islice(requests(FILES[name]), 0, None, _EVERY):
+        request = adapter.from_wire_request(body_of(body), CONTEXT)
+        yield list(request.messages), request.tools
+    for exchange in islice(responses(FILES[name]), 0, None, _EVERY):
+        try:
+            answer = adapter.from_wire_response(body_of(exchange["response"]), CONTEXT)
+        except MetisError:
+            continue
+        calls = [block.id for block in answer.content if type(block) is ToolUseBlock]
+        results = [tool("done", answers=each) for each in calls]
+        yield [user("hi"), answer, *results, user("and now?")], ()
+
+
+def _send(name: str, sent: Sent) -> object:
+    try:
+        request = Adapter(adapters.get(name).profile).to_wire(*sent)
+    except MetisError as error:
+        return repr(error)
+    return request.path, json.loads(request.body), request.losses
+
+
+@needs_corpus
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", FILES)
+def test_both_roads_write_the_same(
+    source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sent in _conversations(source):
+        short = _send(target, sent)
+        with monkeypatch.context() as patch:
+            _close_short_roads(patch)
+            assert _send(target, sent) == short

@@ -1,0 +1,400 @@
+"""Schemas of tools are brought into what a target takes, and each change is told."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jsonschema_rs
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from build import user
+from metis import adapters
+from metis.adapters.adapter import Adapter
+from metis.canonical import SideEffects, ToolDefinition, ToolSet
+from metis.canonical.schema.fit import ToolSchemaRule, fit_tool_schema
+from metis.projection.loss import Change
+from metis.wire.call import RequestContext, WireRequest
+
+NARROW = ToolSchemaRule(
+    plain_root=True, references=False, booleans=False, type_lists=False, number_enums=False
+)
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/$defs/node"}},
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "name": {"$ref": "#/$defs/name"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+        },
+        "name": {"type": "string", "description": "a name"},
+    },
+}
+UNION: dict[str, Any] = {
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "how": {"type": "string"}},
+            "required": ["id", "how"],
+        },
+        {"$ref": "#/$defs/named"},
+    ],
+    "$defs": {
+        "named": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "how": {"type": "boolean"}},
+            "required": ["name", "how"],
+        }
+    },
+}
+
+
+def judged(schema: Mapping[str, Any]) -> bool:
+    """Whether the types of the dialect take a schema; they refuse every key that they lack."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package warns about its own code when it is imported
+        from google.genai import types  # noqa: PLC0415 - heavy, and only here
+    return bool(types.Schema.model_validate(schema))
+
+
+def tool(schema: dict[str, Any], description: str = "Does it.") -> ToolDefinition:
+    return ToolDefinition(
+        name="f", description=description, input_schema=schema, side_effects=SideEffects.READ
+    )
+
+
+def sent(adapter: str, *tools: ToolDefinition) -> WireRequest:
+    return adapters.get(adapter).to_wire([user("go")], tools)
+
+
+def reasons(wire: WireRequest) -> list[str]:
+    return [loss.reason for loss in wire.losses]
+
+
+@pytest.mark.row("T103")
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": ["string", "null"]},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"oneOf": [{"type": "null"}, {"type": "string"}]},
+    ],
+)
+def test_what_may_be_null_has_one_type_and_says_so(part: dict[str, Any]) -> None:
+    schema, changes = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
+    assert schema["properties"] == {"a": {"type": "string", "nullable": True}}
+    assert changes
+    assert judged(schema)
+
+
+@pytest.mark.row("T103")
+def test_several_types_become_a_union() -> None:
+    part = {"type": ["string", "integer", "null"]}
+    schema, _ = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
+    union = [{"type": "string"}, {"type": "integer"}]
+    assert schema["properties"]["a"] == {"anyOf": union, "nullable": True}
+    assert judged(schema)
+
+
+@pytest.mark.row("T103", "T104", "T106")
+def test_gemini_takes_json_schema_as_it_is() -> None:
+    odd = {
+        **TREE,
+        "properties": {**TREE["properties"], "n": {"type": ["integer", "null"], "enum": [1, None]}},
+    }
+    wire = sent("gemini", tool(odd))
+    (declared,) = json.loads(wire.body)["tools"][0]["functionDeclarations"]
+    assert declared["parametersJsonSchema"] == odd
+    assert wire.losses == []
+
+
+@pytest.mark.row("T104", "T212")
+def test_definitions_stand_where_they_are_used_and_recursion_ends_in_an_open_object() -> None:
+    wire = sent("openai-compatible", tool(TREE))
+    parameters = json.loads(wire.body)["tools"][0]["function"]["parameters"]
+    name = {"type": "string", "description": "a name"}
+    children = {"type": "array", "items": {"type": "object"}}
+    root = {"type": "object", "properties": {"name": name, "children": children}}
+    assert parameters == {"type": "object", "properties": {"root": root}}
+    assert {loss.change for loss in wire.losses} == {Change.ALTERED}
+    assert any("'#/$defs/node' holds itself" in reason for reason in reasons(wire))
+
+
+@pytest.mark.row("T104")
+def test_references_that_lead_nowhere_are_left_open_and_told() -> None:
+    refs = {
+        "a": {"$ref": "https://example.org/s.json"},
+        "b": {"$ref": "#/$defs/none", "title": "B"},
+    }
+    schema, changes = fit_tool_schema({"type": "object", "properties": refs}, NARROW)
+    assert schema["properties"] == {"a": {}, "b": {"title": "B"}}
+    assert len(changes) == 2
+
+
+@pytest.mark.row("T104")
+def test_references_that_multiply_without_end_are_bounded() -> None:
+    doubled = {
+        f"d{n}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/d{n + 1}"} for k in "ab"}}
+        for n in range(40)
+    }
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/d0"}},
+        "$defs": doubled | {"d40": {"type": "string"}},
+    }
+    fitted, changes = fit_tool_schema(schema, NARROW)
+    assert len(json.dumps(fitted)) < 2_000_000
+    assert "parts beyond the largest size are left open" in changes
+
+
+@pytest.mark.row("T106")
+def test_numbers_of_an_enum_are_texts_and_limits_whole() -> None:
+    properties = {
+        "n": {"type": "integer", "enum": [1, 2]},
+        "s": {"type": "string", "minLength": 1.0, "maxLength": "8"},
+    }
+    schema, changes = fit_tool_schema({"type": "object", "properties": properties}, NARROW)
+    assert schema["properties"] == {
+        "n": {"type": "string", "enum": ["1", "2"]},
+        "s": {"type": "string", "minLength": 1, "maxLength": 8},
+    }
+    assert len(changes) == 2
+    assert judged(schema)
+
+
+@pytest.mark.row("T107", "T212")
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai-responses", "azure"])
+def test_a_union_at_the_root_is_folded_into_one_object(name: str) -> None:
+    wire = sent(name, tool(UNION))
+    (told,) = json.loads(wire.body)["tools"]
+    schema = told.get("input_schema") or told.get("parameters") or told["function"]["parameters"]
+    assert schema["type"] == "object"
+    assert not {"anyOf", "oneOf", "allOf", "$ref"} & schema.keys()
+    assert schema["properties"] == {
+        "id": {"type": "integer"},
+        "how": {"anyOf": [{"type": "string"}, {"type": "boolean"}]},
+        "name": {"type": "string"},
+    }
+    assert schema["required"] == ["how"]
+    assert {(loss.path, loss.change) for loss in wire.losses} == {
+        ("$.tools[0].input_schema", Change.ALTERED)
+    }
+
+
+@pytest.mark.row("T107")
+def test_all_parts_at_the_root_are_needed_together() -> None:
+    parts = [
+        {"properties": {"a": {"type": "string"}}, "required": ["a"]},
+        {"properties": {"b": {"type": "string"}}, "required": ["b"]},
+    ]
+    schema, _ = fit_tool_schema({"type": "object", "allOf": parts}, ToolSchemaRule(plain_root=True))
+    assert schema["required"] == ["a", "b"]
+    assert "allOf" not in schema
+
+
+@pytest.mark.row("T107")
+def test_a_call_is_checked_against_the_schema_that_the_tool_has() -> None:
+    own = tool({"type": "object", "properties": {"n": {"type": "integer", "enum": [1]}}})
+    told, _ = fit_tool_schema(own.input_schema, NARROW)
+    assert told["properties"]["n"]["enum"] == ["1"]
+    assert ToolSet([own]).check_input("f", {"n": "1"})
+    assert not ToolSet([own]).check_input("f", {"n": 1})
+
+
+@pytest.mark.row("T110")
+def test_every_form_of_a_schema_is_walked() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "any": True,
+            "none": False,
+            "tuple": {"type": "array", "prefixItems": [True, {"not": True}]},
+            "both": {"allOf": [True, {"if": True, "then": {"items": True}}]},
+            "open": {"type": "object", "additionalProperties": {"$ref": "#/definitions/a"}},
+        },
+        "additionalProperties": False,
+        "definitions": {"a": {"type": "string"}},
+    }
+    fitted, changes = fit_tool_schema(
+        schema, replace(ToolSchemaRule(), booleans=False, references=False)
+    )
+    assert fitted == {
+        "type": "object",
+        "properties": {
+            "any": {},
+            "none": {"not": {}},
+            "tuple": {"type": "array", "prefixItems": [{}, {"not": {}}]},
+            "both": {"allOf": [{}, {"if": {}, "then": {"items": {}}}]},
+            "open": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "additionalProperties": False,
+    }
+    assert len(changes) == 2
+
+
+@pytest.mark.row("T110")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"properties": 5, "required": "x", "anyOf": [1, None, {"type": "object"}]},
+        {"$ref": "#"},
+        {"$ref": "#/anyOf/9", "anyOf": [True]},
+        {"type": [], "enum": 3, "items": [True]},
+        {"allOf": [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}]},
+    ],
+)
+def test_strange_schemas_become_an_object_and_never_an_exception(odd: dict[str, Any]) -> None:
+    schema, _ = fit_tool_schema(odd, NARROW)
+    assert schema["type"] == "object"
+    plain, _ = fit_tool_schema(odd, ToolSchemaRule(plain_root=True))
+    assert plain["type"] == "object"
+
+
+@pytest.mark.row("T105")
+def test_a_root_without_a_type_is_said_to_be_an_object() -> None:
+    wire = sent("anthropic", tool({"properties": {"a": {"type": "string"}}}))
+    assert json.loads(wire.body)["tools"][0]["input_schema"]["type"] == "object"
+
+
+@pytest.mark.row("T112", "T212")
+def test_a_tool_without_a_description_is_described_by_its_name() -> None:
+    wire = sent("openai-compatible", tool({"type": "object", "properties": {}}, ""))
+    assert json.loads(wire.body)["tools"][0]["function"]["description"] == "f"
+    assert [(loss.path, loss.change) for loss in wire.losses] == [
+        ("$.tools[0].description", Change.SYNTHESISED)
+    ]
+
+
+@pytest.mark.row("T107", "T212")
+def test_the_words_of_a_client_go_through_and_a_fitting_schema_is_not_copied() -> None:
+    anthropic = adapters.get("anthropic")
+    body: Any = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "go"}],
+        "tools": [{"name": "f", "input_schema": UNION}],
+    }
+    request = anthropic.from_wire_request(body, RequestContext(session_id="sess_schemas"))
+    wire = anthropic.to_wire(request.messages, request.tools, request.options)
+    assert json.loads(wire.body)["tools"] == body["tools"]
+    assert wire.losses == []
+    plain = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert fit_tool_schema(plain, NARROW)[0] is plain
+
+
+@pytest.mark.row("T103", "T104", "T106", "T107")
+def test_a_schema_is_brought_into_shape_once() -> None:
+    first, _ = fit_tool_schema(TREE, NARROW)
+    again, _ = fit_tool_schema(json.loads(json.dumps(TREE)), NARROW)
+    assert again is first
+
+
+@pytest.mark.row("T103", "T106")
+def test_a_host_of_ones_own_can_say_what_it_takes() -> None:
+    profile = replace(adapters.get("openai-compatible").profile, name="narrow", schemas=NARROW)
+    part = {"type": ["integer", "null"]}
+    made = tool({"type": "object", "properties": {"a": part}})
+    wire = Adapter(profile).to_wire([user("go")], [made])
+    parameters = json.loads(wire.body)["tools"][0]["function"]["parameters"]
+    assert parameters["properties"]["a"] == {"type": "integer", "nullable": True}
+    assert [loss.adapter for loss in wire.losses] == ["narrow"]
+
+
+@pytest.mark.row("T103")
+def test_a_union_beside_several_types_stays() -> None:
+    part = {"type": ["string", "integer"], "anyOf": [{"minLength": 2}, {"minimum": 3}]}
+    fitted, changes = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
+    assert fitted["properties"]["a"] == {"anyOf": [{"minLength": 2}, {"minimum": 3}]}
+    assert any("left to its members" in change for change in changes)
+
+
+@pytest.mark.row("T107")
+def test_folding_keeps_what_is_needed_and_branches_of_several_types() -> None:
+    schema: dict[str, Any] = {
+        "anyOf": [
+            {"type": ["object", "null"], "properties": {"a": {}}, "required": ["a", "z"]},
+            {"type": "object", "properties": {"b": {}}, "required": ["b", "z"]},
+            {"type": "string"},
+        ]
+    }
+    fitted, _ = fit_tool_schema(schema, NARROW)
+    assert set(fitted["properties"]) == {"a", "b"}
+    assert fitted["required"] == ["z"]
+    open_branch = {"anyOf": [True, {"type": "object", "required": ["a"]}]}
+    assert "required" not in fit_tool_schema(open_branch, NARROW)[0]
+
+
+PARTS = st.sampled_from(
+    [
+        {},
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"type": ["integer", "string"]},
+        {"type": ["integer", "string"], "anyOf": [{"minimum": 2}, {"type": "string"}]},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        {"$ref": "#/$defs/t"},
+        True,
+    ]
+)
+NAMES = st.sampled_from(["a", "b", "z"])
+OBJECTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["object", ["object", "null"], "string"]),
+        "properties": st.dictionaries(NAMES, PARTS, max_size=2),
+        "required": st.lists(NAMES, unique=True, max_size=2),
+    },
+)
+BRANCHES = st.lists(st.one_of(OBJECTS, st.booleans()), min_size=1, max_size=3)
+ROOTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.just("object"),
+        "properties": st.dictionaries(NAMES, PARTS, max_size=2),
+        "required": st.lists(NAMES, unique=True, max_size=1),
+        "anyOf": BRANCHES,
+        "oneOf": BRANCHES,
+        "allOf": BRANCHES,
+        "$defs": st.just({"t": {"type": "integer"}}),
+    },
+)
+VALUES = st.sampled_from(["x", 1, 5, None, [1], {"a": 1}])
+
+
+def as_json_schema(part: Any) -> Any:
+    """The dialect with `nullable` as JSON Schema says it."""
+    if isinstance(part, list):
+        return [as_json_schema(each) for each in cast("list[Any]", part)]
+    if not isinstance(part, dict):
+        return part
+    found = {key: as_json_schema(value) for key, value in cast("dict[str, Any]", part).items()}
+    is_nullable = found.pop("nullable", False) is True
+    return {"anyOf": [found, {"type": "null"}]} if is_nullable else found
+
+
+@pytest.mark.row("T103", "T104", "T107", "T110")
+@given(
+    schema=ROOTS,
+    value=st.dictionaries(NAMES, VALUES, max_size=3),
+    rule=st.sampled_from(
+        [NARROW, ToolSchemaRule(plain_root=True), ToolSchemaRule(type_lists=False)]
+    ),
+)
+def test_whatever_a_tool_takes_its_fitted_schema_takes(
+    schema: dict[str, Any], value: dict[str, Any], rule: ToolSchemaRule
+) -> None:
+    judge = jsonschema_rs.Draft202012Validator
+    try:
+        is_taken = judge(schema).is_valid(value)
+    except ValueError:  # a reference that leads nowhere
+        assume(condition=False)
+        return
+    fitted, _ = fit_tool_schema(schema, rule)
+    if is_taken:
+        assert judge(as_json_schema(fitted)).is_valid(value)

@@ -1,0 +1,243 @@
+from collections.abc import Callable
+from enum import StrEnum
+from functools import reduce
+from typing import Any, cast
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metis.canonical.errors import Problem, ToolDefinitionError
+from metis.canonical.json_value import join_path
+from metis.canonical.schema.subset import FORMATS, MAX_DEPTH, TYPES, check_schema
+from metis.canonical.schema.validate import MAX_PROBLEMS, compile_tool_input
+
+Schema = dict[str, Any]
+
+JUDGES = [jsonschema_rs.Draft7Validator, jsonschema_rs.Draft202012Validator]
+
+# Few values, so that equal, nearly equal and differently typed ones meet often.
+scalars = st.sampled_from(
+    [None, True, False, 0, 1, 1.0, 0.0, -0.0, -1, 1.5, 2**53 + 1, 2.0**53, 1e300, "", "a", "1", "ü"]
+)
+# The judge leaves the empty name out of its paths, so it is not among these.
+names = st.sampled_from(["a", "b", "a.b", "$ref", "type", 'q"', "ü"])
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+type_names = st.sampled_from(TYPES)
+
+
+def keywords(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": type_names | st.lists(type_names, min_size=1, max_size=3, unique=True),
+            "enum": st.lists(json_values, min_size=1, max_size=3),
+            "required": st.lists(names, max_size=2, unique=True),
+            "properties": st.dictionaries(names, inner, max_size=3),
+            "items": inner,
+            "description": st.just("text"),
+            "format": st.sampled_from(FORMATS),
+            "additionalProperties": st.booleans(),
+        },
+    )
+
+
+schemas = st.recursive(keywords(st.fixed_dictionaries(dict[str, Any]())), keywords, max_leaves=5)
+
+plain: dict[str, st.SearchStrategy[Any]] = {
+    "string": st.sampled_from(["", "a", "b"]),
+    "number": st.sampled_from([0, 1, 1.5, 1e300]),
+    "integer": st.sampled_from([0, 1, 1.0, -5]),
+    "boolean": st.booleans(),
+    "null": st.none(),
+}
+
+
+@st.composite
+def near(draw: st.DrawFn, schema: Schema) -> Any:
+    """A value that mostly fits a schema."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(json_values)
+    if "enum" in schema:
+        return draw(st.sampled_from(schema["enum"]))
+    wanted = schema.get("type", list(TYPES))
+    name = wanted if isinstance(wanted, str) else draw(st.sampled_from(wanted))
+    if name == "object":
+        parts: dict[str, Schema] = schema.get("properties", {})
+        keys = [*schema.get("required", []), *draw(st.lists(names, max_size=2)), *parts]
+        return {key: draw(near(parts.get(key, {}))) for key in keys if draw(st.integers(0, 9))}
+    if name == "array":
+        return draw(st.lists(near(schema.get("items", {})), max_size=3))
+    return draw(plain[name])
+
+
+def is_told(error: jsonschema_rs.ValidationError, ours: set[str]) -> bool:
+    """Whether we report what the judge found; unexpected properties one by one, at their place."""
+    path = reduce(join_path, error.instance_path, "$")
+    match error.kind:
+        case jsonschema_rs.ValidationErrorKind.AdditionalProperties(unexpected):
+            return ours >= {join_path(path, name) for name in unexpected}
+        case jsonschema_rs.ValidationErrorKind.FalseSchema():  # the same, but it names no property
+            return any(told != path and told.startswith(path) for told in ours)
+        case jsonschema_rs.ValidationErrorKind.Required(name):
+            # The judge also misses a property that is there, but must not be.
+            return path in ours or join_path(path, name) in ours
+        case _:
+            return path in ours
+
+
+def assert_judged_alike(schema: Schema, value: object) -> None:
+    ours = {problem.path for problem in compile_tool_input(schema)(value)}
+    for judge in JUDGES:
+        # The judge leaves out some errors of values that are of a wrong type already.
+        errors = list(judge(schema, validate_formats=False).iter_errors(value))
+        assert bool(ours) == bool(errors)
+        assert all(is_told(error, ours) for error in errors)
+
+
+@pytest.mark.row("M-142")
+@given(schemas, st.data())
+def test_near_inputs_are_judged_as_by_a_json_schema_validator(
+    schema: Schema, data: st.DataObject
+) -> None:
+    assert check_schema(schema) == []
+    assert_judged_alike(schema, data.draw(near(schema)))
+
+
+@pytest.mark.row("M-142")
+@given(schemas, json_values)
+def test_any_input_is_judged_as_by_a_json_schema_validator(schema: Schema, value: object) -> None:
+    assert_judged_alike(schema, value)
+
+
+EDIT: Schema = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "mode": {"enum": ["fast", "safe", 3]},
+        "files": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "a.b": {"type": ["integer", "null"]}},
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["path", "mode"],
+}
+
+
+@pytest.mark.row("M-142")
+def test_every_problem_is_told_with_its_place() -> None:
+    value: dict[str, Any] = {
+        "mode": "slow",
+        "files": [{"name": "x"}, {}, {"name": 5, "a.b": True, "size": 1}, []],
+    }
+    assert list(map(str, compile_tool_input(EDIT)(value))) == [
+        '$: missing required property "path"',
+        '$.mode: expected one of string "fast", string "safe", integer 3; got string "slow"',
+        "$.files[2].name: expected string, got integer 5",
+        '$.files[2]["a.b"]: expected integer or null, got boolean true',
+        '$.files[2].size: unexpected property; known are "name", "a.b"',
+        "$.files[3]: expected object, got array of 0 items",
+    ]
+
+
+def test_input_that_fits_gives_no_problem() -> None:
+    value = {"path": "a", "mode": 3.0, "files": [{"name": "x", "a.b": None}], "other": 1}
+    assert compile_tool_input(EDIT)(value) == []
+
+
+def test_paths_start_where_the_input_lies() -> None:
+    found = compile_tool_input(EDIT)({"mode": "fast", "path": 1}, "$.content[0].input")
+    assert [problem.path for problem in found] == ["$.content[0].input.path"]
+
+
+def test_an_empty_name_has_a_path() -> None:
+    found = compile_tool_input({"properties": {"": {"type": "string"}}})({"": None})
+    assert [problem.path for problem in found] == ['$[""]']
+
+
+def test_format_is_not_asserted() -> None:
+    assert compile_tool_input({"type": "string", "format": "email"})("no address") == []
+
+
+class Mode(StrEnum):
+    FAST = "fast"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "is_valid"),
+    [
+        ({"type": "integer"}, 2.0, True),
+        ({"type": "integer"}, 2.5, False),
+        ({"type": "number"}, 2.5, True),
+        ({"type": "number"}, True, False),
+        ({"enum": [1]}, 1.0, True),
+        ({"enum": [1]}, True, False),
+        ({"enum": [[0, {"a": False}]]}, [0.0, {"a": False}], True),
+        ({"enum": [[0, {"a": False}]]}, [0, {"a": 0}], False),
+        ({"type": "string"}, Mode.FAST, True),
+        ({"enum": ["fast"]}, Mode.FAST, True),
+        ({"type": "array", "items": {"type": "string"}}, ("a",), True),
+        ({"type": "array", "items": {"type": "string"}}, (1,), False),
+        ({"type": "number"}, float("nan"), False),
+        ({"type": "integer"}, float("inf"), False),
+        ({"type": list(TYPES)}, b"bytes", False),
+        ({"type": "object", "additionalProperties": False}, {None: 1}, False),
+    ],
+)
+def test_python_values_count_as_what_json_would_make_of_them(
+    schema: Schema,
+    value: object,
+    is_valid: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    assert (not compile_tool_input(schema)(value)) is is_valid
+
+
+def test_a_schema_outside_of_the_subset_is_not_compiled() -> None:
+    with pytest.raises(ToolDefinitionError) as caught:
+        compile_tool_input({"properties": {"a": {"$ref": "#"}}, "minimum": 1})
+    assert [problem.rule for problem in caught.value.problems] == ["M-154", "M-153"]
+
+
+def test_a_schema_that_changes_later_does_not_change_its_check() -> None:
+    schema: Schema = {"properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    check = compile_tool_input(schema)
+    schema["properties"]["a"]["enum"].append("y")
+    schema["required"].clear()
+    assert len(check({"a": "y"})) == 1
+    assert len(check({})) == 1
+
+
+DEEPENERS: dict[str, Callable[[object], object]] = {
+    "array": lambda inner: [inner],
+    "object": lambda inner: {"a": inner},
+}
+
+
+def value_of_depth(kind: str, depth: int) -> object:
+    return reduce(lambda value, _: DEEPENERS[kind](value), range(depth), cast("object", 0))
+
+
+@pytest.mark.parametrize("kind", DEEPENERS)
+def test_input_of_any_depth_is_checked(kind: str) -> None:
+    value = value_of_depth(kind, 100_000)
+    schema: Schema = {"type": "string"}
+    for _ in range((MAX_DEPTH - 2) // 2):
+        schema = {"items": schema} if kind == "array" else {"properties": {"a": schema}}
+    assert len(compile_tool_input(schema)(value)) == 1
+    assert len(compile_tool_input({"enum": [value_of_depth(kind, MAX_DEPTH - 3)]})(value)) == 1
+
+
+def test_only_the_first_problems_are_told_and_the_others_counted() -> None:
+    found = compile_tool_input({"items": {"type": "string"}})(list(range(1000)), "$.input")
+    assert len(found) == MAX_PROBLEMS + 1
+    assert found[-2].path == f"$.input[{MAX_PROBLEMS - 1}]"
+    assert found[-1] == Problem("$.input", "M-142", f"and {1000 - MAX_PROBLEMS} more problems")

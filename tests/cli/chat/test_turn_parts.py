@@ -1,0 +1,64 @@
+import pytest
+
+from metis.cli.chat.turn_parts import is_noticeable, reformatted_line
+from metis.projection.loss import Change, Loss
+
+
+def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "so it is") -> Loss:
+    return Loss(
+        session_id="sess_1",
+        message_id="m",
+        block_type=kind,
+        adapter="openai",
+        reason=reason,
+        change=change,
+        path=path,
+    )
+
+
+@pytest.mark.parametrize(
+    "felt",
+    [
+        loss("image", Change.DROPPED),
+        loss("document", Change.ALTERED),
+        loss("opaque", Change.DROPPED),
+        loss("tool_use", Change.ALTERED, reason="the model takes no tools; sent as text"),
+        loss("tool_result", Change.ALTERED, reason="the model takes no tools; sent as text"),
+        loss("tool_result", Change.DROPPED),
+        loss("text", Change.ALTERED, "$.content[0].citations"),
+        loss("thinking", Change.DROPPED),
+        loss("option", Change.DROPPED, "$.tools[2]"),
+        loss("option", Change.ALTERED, "$.reasoning"),
+        loss("of tomorrow", Change.ALTERED),
+    ],
+    ids=lambda each: f"{each.block_type} {each.change}",
+)
+def test_what_was_said_and_is_missing_is_felt(felt: Loss) -> None:
+    assert is_noticeable(felt)
+
+
+FORMAL = [
+    loss("tool_use", Change.ALTERED, "$.content[0].id"),
+    loss("tool_result", Change.ALTERED, "$.content[0].tool_use_id"),
+    loss("tool_use", Change.ALTERED, "$.content[0].name"),
+    loss("message", Change.ALTERED, "$"),
+    loss("message", Change.SYNTHESISED, "$"),
+    loss("developer", Change.ALTERED, "$.role"),
+    loss("hint", Change.DROPPED),
+    loss("key", Change.DROPPED, "$.content[0].caller"),
+    loss("text", Change.DROPPED, reason="the text is blank"),
+    loss("thinking", Change.SYNTHESISED),
+    loss("option", Change.ALTERED, "$.tools[0].name"),
+]
+
+
+@pytest.mark.parametrize("formal", FORMAL, ids=lambda each: f"{each.block_type} {each.change}")
+def test_what_is_only_spelled_otherwise_is_not(formal: Loss) -> None:
+    assert not is_noticeable(formal)
+
+
+def test_what_is_formal_is_one_line() -> None:
+    assert reformatted_line(FORMAL[:3]) == (
+        "Sent in another form, with the same meaning: 2 calls, 1 result"
+    )
+    assert not reformatted_line([])

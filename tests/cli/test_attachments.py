@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from metis.canonical.blocks import DocumentBlock, TextBlock
+from metis.canonical.errors import InvalidValueError
+from metis.cli.attachments import read_prompt
+
+ALIASES = frozenset({"haiku"})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_files_come_before_the_words(folder: Path) -> None:
+    (folder / "a.txt").write_text("hello\n")
+    said = read_prompt("explain @a.txt, please", ALIASES)
+    assert said.blocks == (TextBlock("a.txt:\n\nhello\n"), TextBlock("explain @a.txt, please"))
+    assert said.notes == ("a.txt · 1 line",)
+    assert said.model is None
+
+
+def test_a_name_with_blanks_stands_in_quotes(folder: Path) -> None:
+    (folder / "my page.pdf").write_bytes(b"%PDF-1.4\n")
+    (block,) = read_prompt('read @"my page.pdf"', ALIASES).files
+    assert isinstance(block, DocumentBlock)
+    assert block.name == "my page.pdf"
+
+
+def test_an_alias_at_the_start_is_a_model_and_a_file_is_a_file(folder: Path) -> None:
+    (folder / "haiku").write_text("a poem")
+    (folder / "notes").write_text("a note")
+    asked = read_prompt("@haiku look at @notes", ALIASES)
+    assert (asked.model, asked.text, len(asked.files)) == ("haiku", "look at @notes", 1)
+    plain = read_prompt("@notes look", ALIASES)
+    assert (plain.model, plain.text, len(plain.files)) == (None, "@notes look", 1)
+
+
+def test_what_is_no_file_stays_as_it_is_written(folder: Path) -> None:
+    said = read_prompt("use @property and @./missing.txt", ALIASES)
+    assert said.blocks == (TextBlock("use @property and @./missing.txt"),)
+    assert said.notes == ("@./missing.txt is no file here, and is sent as it is written",)
+    assert read_prompt(r"\@haiku is a name", ALIASES).text == "@haiku is a name"
+
+
+@pytest.mark.parametrize("name", ["folder", "program"])
+def test_what_models_are_not_shown_is_refused_in_a_sentence(folder: Path, name: str) -> None:
+    (folder / "folder").mkdir()
+    (folder / "program").write_bytes(b"\x7fELF\x00\x01")
+    with pytest.raises(InvalidValueError, match="cannot be attached"):
+        read_prompt(f"look at @{name}", ALIASES)

@@ -1,0 +1,103 @@
+"""Checked against OpenTelemetry's own definition of OTLP where `opentelemetry-proto` is there."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from happenings import failed, recording_bus, run_turn
+from metis.events import Event
+from metis.events.export import otlp_json, spans
+from metis.events.turn_events import LlmCallStarted, TurnStarted
+
+ASK = LlmCallStarted(model="gemini:gemini-4-argon", provider="gemini", request_id="r")
+
+
+def turn() -> list[Event]:
+    bus, told = recording_bus()
+    run_turn(bus)
+    return told
+
+
+def attributes(span: dict[str, Any]) -> dict[str, Any]:
+    return {entry["key"]: next(iter(entry["value"].values())) for entry in span["attributes"]}
+
+
+def test_a_turn_is_a_trace_of_its_calls_and_tools() -> None:
+    found = list(spans(turn()))
+    assert [span["name"] for span in found] == [
+        *("invoke_agent metis", "chat claude-haiku-4-5"),
+        *("execute_tool read_file", "chat claude-haiku-4-5"),
+    ]
+    assert len({span["traceId"] for span in found}) == 1
+    assert len({span["spanId"] for span in found}) == 4
+    assert {span.get("parentSpanId") for span in found[1:]} == {found[0]["spanId"]}
+    assert all(span["startTimeUnixNano"] < span["endTimeUnixNano"] for span in found)
+    assert [span["status"]["code"] for span in found] == [1, 1, 1, 1]
+    assert found[0]["events"][0]["name"] == "route.decided"
+
+
+def test_attributes_are_those_of_the_conventions() -> None:
+    _, call, tool, _ = (attributes(span) for span in spans(turn()))
+    assert call["gen_ai.operation.name"] == "chat"
+    assert call["gen_ai.provider.name"] == "anthropic"
+    assert call["gen_ai.request.model"] == "claude-haiku-4-5"
+    assert call["gen_ai.conversation.id"] == "sess_1"
+    assert call["gen_ai.usage.input_tokens"] == "150", "with what came from the cache"
+    assert call["gen_ai.usage.cache_read.input_tokens"] == "50"
+    assert call["gen_ai.response.finish_reasons"] == {"values": [{"stringValue": "tool_use"}]}
+    assert call["metis.cost_usd"] == "0.001"
+    assert tool["gen_ai.tool.name"] == "read_file"
+    assert tool["gen_ai.tool.call.id"] == "tu_1"
+
+
+def test_failures_and_what_never_ended_are_errors() -> None:
+    bus, told = recording_bus()
+    start = bus.emit(TurnStarted(user_message_hash="h", estimated_input_tokens=1), turn_id="t")
+    call = bus.emit(ASK, turn_id="t", parent=start)
+    bus.emit(failed("rate_limit"), turn_id="t", parent=call)
+    open_turn, closed_call = spans(told)
+    assert attributes(open_turn)["error.type"] == "unfinished"
+    assert open_turn["endTimeUnixNano"] == closed_call["endTimeUnixNano"]
+    assert attributes(closed_call)["error.type"] == "rate_limit"
+    assert attributes(closed_call)["gen_ai.provider.name"] == "gcp.gemini"
+    assert closed_call["status"] == {"code": 2}
+    assert "upstream" not in otlp_json(told).decode()
+
+
+def test_the_same_events_give_the_same_bytes() -> None:
+    assert otlp_json(turn()) == otlp_json(reversed(turn()))
+    assert otlp_json([]).startswith(b'{"resourceSpans"')
+
+
+def test_the_bytes_are_what_opentelemetry_defines() -> None:
+    service = pytest.importorskip(
+        "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
+        reason="opentelemetry-proto is not installed: its definition is not asked",
+    )
+    json_format: Any = pytest.importorskip("google.protobuf.json_format")
+    body = json.loads(otlp_json(turn()))
+    for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for key in ("traceId", "spanId", "parentSpanId"):  # OTLP writes ids in hex, not base64
+            if key in span:
+                span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
+    request = service.ExportTraceServiceRequest()
+    json_format.ParseDict(body, request, ignore_unknown_fields=False)
+    read = list(request.resource_spans[0].scope_spans[0].spans)
+    assert [len(span.trace_id) for span in read] == [16] * 4
+    assert [len(span.span_id) for span in read] == [8] * 4
+    assert [span.kind for span in read] == [1, 3, 1, 3]
+    assert request.resource_spans[0].resource.attributes[0].value.string_value == "metis"
+
+
+def test_the_names_are_those_of_the_published_conventions() -> None:
+    names: Any = pytest.importorskip(
+        "opentelemetry.semconv._incubating.attributes.gen_ai_attributes",
+        reason="opentelemetry-semantic-conventions is not installed: its names are not asked",
+    )
+    published = {getattr(names, name) for name in dir(names) if name.startswith("GEN_AI_")}
+    used = {key for span in spans(turn()) for key in attributes(span) if key.startswith("gen_ai.")}
+    assert used <= published
+    operations = [value.value for value in list[Any](names.GenAiOperationNameValues)]
+    assert {attributes(span)["gen_ai.operation.name"] for span in spans(turn())} <= {*operations}

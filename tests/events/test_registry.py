@@ -1,0 +1,175 @@
+import logging
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from happenings import (
+    NAMED,
+    PRIVATE,
+    REFERENCE,
+    completed,
+    every_event,
+    every_payload,
+    filled,
+    recording_bus,
+)
+from metis.canonical import SideEffects
+from metis.canonical.errors import InvalidEventError
+from metis.events import CATALOGUE, Event, Payload, Sensitivity, read_event
+from metis.events.event import encode_json
+from metis.events.registry import event_type_of
+from metis.events.turn_events import RouteDecided, ToolCalled, ToolCompleted
+
+STREAM_NAMES = ("message.", "text.", "thinking.", "tool.use_")
+DOMAINS = {
+    *("session", "turn", "llm", "tool", "route", "routing", "skill", "memory", "delegate"),
+    *("feedback", "budget", "gateway", "bus", "trace"),
+}
+
+
+def name_of(payload: Payload) -> str:
+    row = event_type_of(payload)
+    assert row is not None
+    return row.type
+
+
+def test_the_catalogue_is_closed_and_its_names_are_of_one_form() -> None:
+    for name, row in CATALOGUE.items():
+        assert name == row.type
+        assert name.partition(".")[0] in DOMAINS
+        assert not name.startswith(STREAM_NAMES), "reserved for streams"
+        assert {*row.parents, *row.ends} <= CATALOGUE.keys()
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_type_is_at_least_as_private_as_its_fields(name: str) -> None:
+    row = CATALOGUE[name]
+    assert all(
+        row.sensitivity.openness <= field.sensitivity.openness for field in row.fields.values()
+    )
+
+
+def test_no_type_has_a_field_for_what_was_said() -> None:
+    words = {"text", "prompt", "content", "message", "messages", "input", "output", "email"}
+    assert not [name for name, row in CATALOGUE.items() if words & row.fields.keys()]
+
+
+@pytest.mark.parametrize("payload", every_payload(), ids=name_of)
+def test_a_valid_payload_is_told_and_read_back(payload: Payload) -> None:
+    bus, told = recording_bus()
+    event = bus.emit(payload)
+    assert told == [event]
+    assert event is not None
+    assert event.payload == payload
+    assert read_event(encode_json(event)) == event
+    assert encode_json(read_event(encode_json(event))) == encode_json(event)
+
+
+class Foreign(Payload, frozen=True, kw_only=True):
+    """A payload that nobody has entered."""
+
+    number: int = 1
+
+
+@pytest.mark.parametrize("payload", every_payload(), ids=name_of)
+def test_an_invalid_payload_is_refused_or_dropped(
+    payload: Payload, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in payload.__struct_fields__:
+        wrong = replace(payload, **{name: {"no": "such"}})
+        bus, told = recording_bus()
+        with pytest.raises(InvalidEventError, match=name) as caught:
+            bus.emit(wrong)
+        assert name_of(payload) in caught.value.path
+        lenient, heard = recording_bus(strict=False)
+        with caplog.at_level(logging.ERROR):
+            assert lenient.emit(wrong) is None
+        assert told == heard == []
+        assert "dropped an invalid event" in caplog.text
+
+
+def test_money_is_a_number_and_what_is_told_is_what_is_read_back() -> None:
+    with pytest.raises(InvalidEventError, match="cost_usd"):
+        completed(cost_usd=Decimal("NaN"))
+    bus, told = recording_bus()
+    bus.emit(replace(filled(ToolCompleted), files_modified=["a", "b"]))
+    assert isinstance(told[0].payload, ToolCompleted)
+    assert told[0].payload.files_modified == ("a", "b")
+
+
+def test_a_payload_that_is_not_in_the_catalogue_is_refused() -> None:
+    bus, told = recording_bus()
+    with pytest.raises(InvalidEventError, match="not in the catalogue"):
+        bus.emit(Foreign())
+    assert told == []
+
+
+@pytest.mark.parametrize("payload", every_payload(), ids=name_of)
+def test_an_emitter_can_only_be_more_open(payload: Payload) -> None:
+    row = event_type_of(payload)
+    assert row is not None
+    for sensitivity in Sensitivity:
+        bus, told = recording_bus()
+        if sensitivity.openness >= row.sensitivity.openness:
+            bus.emit(payload, sensitivity=sensitivity)
+            assert told[0].sensitivity is sensitivity
+        else:
+            with pytest.raises(InvalidEventError, match="more open"):
+                bus.emit(payload, sensitivity=sensitivity)
+
+
+@pytest.mark.row("M-120")
+def test_the_class_of_a_tool_is_told_when_it_is_called() -> None:
+    bus, told = recording_bus()
+    for effect in SideEffects:
+        bus.emit(
+            ToolCalled(
+                tool_use_id="tu_1",
+                tool_name="run",
+                side_effects=effect,
+                input_hash="h",
+                input_size_bytes=1,
+            )
+        )
+    assert [getattr(event.payload, "side_effects", None) for event in told] == list(SideEffects)
+
+
+@pytest.mark.row("M-079", "M-309")
+def test_the_whole_chain_stands_in_the_event() -> None:
+    (event,) = [event for event in every_event() if isinstance(event.payload, RouteDecided)]
+    assert isinstance(event.payload, RouteDecided)
+    assert event.payload.chain[0].__struct_fields__ == (
+        *("policy", "verdict", "reason", "candidate_model", "rule_name", "confidence"),
+        *("pattern_alternatives", "validation_failure"),
+    )
+
+
+def test_an_unknown_type_or_field_is_skipped_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = encode_json(every_event()[0])
+    known = every_event()[0].type.encode()
+    assert read_event(data.replace(b'"type":"' + known, b'"type":"future.done')) is None
+    assert read_event(data.replace(b'"payload":{', b'"payload":{"future":1,')) is None
+    assert caplog.text.count("skipped an event") == 2
+
+
+@given(st.binary(max_size=30) | st.text(max_size=30))
+def test_any_bytes_are_an_event_or_an_error(data: Any) -> None:
+    with pytest.raises(InvalidEventError):
+        read_event(data)
+
+
+def test_every_kind_of_word_is_told_apart() -> None:
+    told = b"".join(encode_json(event) for event in every_event()).decode()
+    assert all(word in told for word in (PRIVATE, NAMED, REFERENCE))
+
+
+def test_events_are_values() -> None:
+    first, second = every_event(), every_event()
+    assert first == second
+    assert isinstance(first[0], Event)

@@ -1,0 +1,132 @@
+"""A session in a folder of klaude-code: what a crash at any moment leaves."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, tool, tool_id, ulid, user
+from metis.canonical import Message
+from metis.canonical.errors import ForeignDocumentError
+from metis.interchange.klaude.directory import (
+    EVENTS,
+    META,
+    load_directory,
+    read_meta,
+    save_directory,
+)
+
+TALK = [
+    user("count"),
+    assistant("I read.", call("read_file", tool_id(1), path="a")),
+    tool("three", answers=tool_id(1)),
+    assistant("Three."),
+]
+
+
+def numbered(*messages: Message) -> list[Message]:
+    return [replace(message, id=ulid(number)) for number, message in enumerate(messages)]
+
+
+@pytest.mark.row("KX-16")
+def test_a_line_for_each_event_and_what_a_list_shows_beside_it(tmp_path: Path) -> None:
+    talk = numbered(*TALK)
+    losses = save_directory(tmp_path, talk, work_dir="/work", title="Counting")
+    assert not [loss for loss in losses if loss.path.startswith("$.content")]
+    lines = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
+    assert [set(line) for line in lines] == [{"type", "data"}] * 4
+    assert [line["type"] for line in lines] == [
+        "UserMessage",
+        "AssistantMessage",
+        "ToolResultMessage",
+        "AssistantMessage",
+    ]
+    meta = json.loads((tmp_path / META).read_bytes())
+    assert meta["messages_count"] == 4
+    assert meta["user_messages"] == ["count"]
+    assert (meta["work_dir"], meta["title"]) == ("/work", "Counting")
+    assert meta["model_name"] == "claude-sonnet-4-6"
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+    back = load_directory(tmp_path)
+    assert [each.content_digest() for each in back.messages] == [
+        each.content_digest() for each in talk
+    ]
+
+
+def test_a_session_grows_and_its_lines_stay(tmp_path: Path) -> None:
+    talk = numbered(*TALK)
+    save_directory(tmp_path, talk[:1])
+    before = (tmp_path / EVENTS).read_bytes()
+    (tmp_path / META).write_text(json.dumps(read_meta(tmp_path) | {"archived": True}))
+    save_directory(tmp_path, talk)
+    assert (tmp_path / EVENTS).read_bytes().startswith(before)
+    assert read_meta(tmp_path)["archived"] is True
+    with pytest.raises(ForeignDocumentError, match="line 1"):
+        save_directory(tmp_path, numbered(user("something else")))
+    assert len(load_directory(tmp_path).messages) == 4
+
+
+def test_a_torn_line_is_told_and_written_again(tmp_path: Path) -> None:
+    talk = numbered(*TALK)
+    save_directory(tmp_path, talk)
+    whole = (tmp_path / EVENTS).read_bytes()
+    for cut in (*range(0, len(whole), 7), len(whole) - 1, len(whole)):
+        (tmp_path / EVENTS).write_bytes(whole[:cut])
+        found = load_directory(tmp_path)
+        assert len(found.messages) == whole[:cut].count(b"\n")
+        is_torn = cut > 0 and whole[cut - 1 : cut] != b"\n"
+        assert [loss.block_type for loss in found.losses] == (["line"] if is_torn else [])
+    save_directory(tmp_path, talk)
+    assert (tmp_path / EVENTS).read_bytes() == whole
+
+
+def test_what_describes_a_session_may_be_missing_or_broken(tmp_path: Path) -> None:
+    assert read_meta(tmp_path) == {}
+    (tmp_path / META).write_text("{")
+    assert read_meta(tmp_path) == {}
+    save_directory(tmp_path, numbered(*TALK))
+    assert read_meta(tmp_path)["messages_count"] == 4
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from msgspec.structs import replace
+from build import ulid, user
+from metis.interchange.klaude.directory import save_folder
+folder, talk = Path(sys.argv[1]), []
+for number in range(100_000):
+    talk.append(replace(user(f"message {number} " + "x" * 5000), id=ulid(number)))
+    save_folder(folder, talk)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.row("KX-16")
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
+def test_killed_at_any_moment_it_leaves_what_was_acknowledged(tmp_path: Path, count: int) -> None:
+    root = Path(__file__).parent.parent
+    paths = os.pathsep.join([str(root.parent / "src"), str(root)])
+    writer = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert writer.stdout is not None
+    told = [int(writer.stdout.readline()) for _ in range(count)]
+    writer.kill()
+    told += [int(line) for line in writer.stdout.read().split(b"\n")[:-1]]
+    writer.stdout.close()
+    writer.wait()
+    saved = told[-1] + 1
+    found = load_directory(tmp_path).messages
+    assert len(found) >= saved
+    assert [each.content[0].text.split(" x")[0] for each in found] == [  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - texts
+        f"message {number}" for number in range(len(found))
+    ]
+    meta = json.loads((tmp_path / META).read_bytes())
+    assert saved <= meta["messages_count"] <= len(found)

@@ -1,0 +1,571 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import (
+    assistant,
+    call,
+    developer,
+    image,
+    message,
+    opaque,
+    system,
+    text,
+    thinking,
+    tool,
+    tool_id,
+    user,
+)
+from metis.canonical import (
+    ArtifactBlock,
+    AudioBlock,
+    Citation,
+    ContentBlock,
+    DocumentBlock,
+    InvalidInput,
+    MediaSource,
+    Message,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+    encode,
+)
+from metis.canonical.errors import CriticalLossError
+from metis.projection import Change, Projection, Target, project
+from metis.projection.blocks import SIGNATURE_ON_NEXT
+from metis.projection.tool_calls import NO_RESULT, PORTABLE_NAME, wire_tool_name
+
+PLAIN = Target(adapter="plain", issuers=frozenset({"plain"}))
+RICH = Target(
+    adapter="rich",
+    issuers=frozenset({"rich"}),
+    user_blocks=frozenset({"text", "image", "document"}),
+    result_blocks=frozenset({"text", "image"}),
+    image_media_types=frozenset({"image/png"}),
+    takes_thinking=True,
+    developer_role=True,
+    system="anywhere",
+    takes_blank_text=False,
+)
+A, B = call("f", tool_id(1), a=1), call("g", tool_id(2))
+ANSWER_A = tool("one", answers=A.id)
+ANSWER_B = tool("two", answers=B.id)
+
+
+def told(projection: Projection) -> list[tuple[str, str, str]]:
+    return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
+
+
+def calls_and_results(messages: Sequence[Message]) -> list[str]:
+    return [
+        block.name if isinstance(block, ToolUseBlock) else block.tool_use_id
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock | ToolResultBlock)
+    ]
+
+
+def test_what_a_target_can_carry_is_left_alone() -> None:
+    done = assistant(text("done"))
+    messages = [system("s"), user("go"), assistant(text("yes"), A), ANSWER_A, done]
+    projection = project(messages, PLAIN)
+    assert projection.messages == messages
+    assert all(sent is given for sent, given in zip(projection.messages, messages, strict=True))
+    assert projection.losses == []
+
+
+@pytest.mark.row("T19", "T21", "T82")
+def test_an_unanswered_call_gets_a_result_that_claims_nothing() -> None:
+    projection = project([user("go"), assistant(A, B), ANSWER_A, user("well?")], PLAIN)
+    sent = projection.messages
+    assert [message.role for message in sent] == ["user", "assistant", "tool", "tool", "user"]
+    made_up = sent[3].content[0]
+    assert isinstance(made_up, ToolResultBlock)
+    assert (made_up.tool_use_id, made_up.is_error) == (B.id, True)
+    assert made_up.content == (TextBlock(NO_RESULT),)
+    assert told(projection) == [("synthesised", "tool_result", "$.content")]
+
+
+@pytest.mark.row("T20")
+def test_a_result_without_its_call_becomes_text() -> None:
+    projection = project([user("go"), ANSWER_A, assistant(text("ok"))], PLAIN)
+    assert [message.role for message in projection.messages] == ["user", "user", "assistant"]
+    assert projection.messages[1].content[1] == TextBlock("one")
+    assert told(projection) == [("altered", "tool_result", "$.content[0]")]
+
+
+@pytest.mark.row("T17", "T22", "T23")
+def test_results_come_once_and_right_after_their_calls() -> None:
+    late = tool("later", answers=A.id)
+    given = [user("go"), assistant(A, B), ANSWER_B, ANSWER_A, user("and"), late]
+    projection = project(given, PLAIN)
+    assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
+    assert projection.messages[2] is late
+    assert ("dropped", "tool_result", "$.content[0]") in told(projection)
+
+
+@pytest.mark.row("M-225", "M-227", "T40", "T41", "T63")
+def test_sealed_parts_go_to_their_issuer_only() -> None:
+    mine = replace(thinking("mine"), signature="s", issuer="rich")
+    theirs = replace(thinking("theirs"), signature="s", issuer="other")
+    unsigned = replace(thinking("unsigned"), signature=None, issuer="rich")
+    sealed = RedactedThinkingBlock("x", issuer="other")
+    part = replace(opaque(), issuer="rich")
+    message = assistant(mine, theirs, unsigned, sealed, part, text("hi"))
+    projection = project([user("go"), message], RICH)
+    assert projection.messages[1].content == (mine, part, text("hi"))
+    assert told(projection) == [
+        ("dropped", "thinking", "$.content[1]"),
+        ("dropped", "thinking", "$.content[2]"),
+        ("dropped", "redacted_thinking", "$.content[3]"),
+    ]
+
+
+@pytest.mark.row("M-226", "M-065", "T27", "T28", "T101")
+def test_media_that_is_not_taken_leaves_a_note_and_the_stored_message_as_it_was() -> None:
+    message = user(text("look"), image())
+    before = encode(message)
+    projection = project([message], PLAIN)
+    assert projection.messages[0].content[0] == text("look")
+    note = projection.messages[0].content[1]
+    assert isinstance(note, TextBlock)
+    assert note.text == "[image image/png: not shown to this model]"
+    assert told(projection) == [("altered", "image", "$.content[1]")]
+    assert encode(message) == before
+    assert project([message], RICH).losses == []
+
+
+def test_an_image_of_a_kind_that_is_not_taken_is_told() -> None:
+    projection = project([user(replace(image(), media_type="image/tiff"))], RICH)
+    assert told(projection) == [("altered", "image", "$.content[0]")]
+
+
+@pytest.mark.row("T29")
+def test_media_in_a_result_is_judged_by_what_results_may_hold() -> None:
+    document = DocumentBlock(MediaSource("base64", "AA=="), "application/pdf", "a.pdf")
+    answer = tool(text("see"), image(), document, answers=A.id)
+    projection = project([user("go"), assistant(A), answer], RICH)
+    block = projection.messages[2].content[0]
+    assert isinstance(block, ToolResultBlock)
+    assert block.content[:2] == (text("see"), image())
+    assert told(projection) == [("altered", "document", "$.content[0].content[2]")]
+
+
+@pytest.mark.row("M-064", "T212")
+@pytest.mark.parametrize(
+    "given",
+    [
+        user(replace(image(), critical=True)),
+        assistant(replace(thinking("x"), critical=True), text("hi")),
+    ],
+)
+def test_a_critical_block_fails_the_request(given: Message) -> None:
+    with pytest.raises(CriticalLossError) as caught:
+        project([given], PLAIN)
+    assert caught.value.message_id == given.id
+    assert caught.value.path == "$.content[0]"
+
+
+@pytest.mark.row("T73", "T75")
+def test_instructions_keep_their_place() -> None:
+    given = [system("first"), user("a"), assistant(text("b")), system("later"), developer("note")]
+    projection = project(given, PLAIN)
+    roles = [message.role for message in projection.messages]
+    assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.USER]
+    assert projection.messages[3].content == (TextBlock("<system>\nlater\n</system>"),)
+    assert told(projection) == [("altered", "system", "$.role"), ("altered", "developer", "$.role")]
+    rich = project(given, RICH)
+    assert [message.role for message in rich.messages[-2:]] == [Role.SYSTEM, Role.USER]
+    assert told(rich) == [("altered", "developer", "$.role")]
+
+
+@pytest.mark.row("T39", "T83", "T84", "T88")
+def test_blanks_go_where_they_are_refused_but_not_from_signed_turns() -> None:
+    signed = assistant(replace(thinking(""), signature="s", issuer="rich"), text(""), text("x"))
+    given = [user("go"), assistant(text(" "), text("x")), user("on"), signed, assistant(text(""))]
+    projection = project(given, RICH)
+    assert [len(message.content) for message in projection.messages] == [1, 1, 1, 3]
+    assert told(projection) == [
+        ("dropped", "text", "$.content[0]"),
+        ("dropped", "text", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+    assert projection.losses[0].change is Change.DROPPED
+
+
+def test_what_came_from_the_target_itself_is_not_touched() -> None:
+    blind: Any = user(image(), text(""))
+    native = replace(blind, metadata=replace(blind.metadata, origin="plain"))
+    projection = project([native], PLAIN)
+    assert projection.messages == [native]
+    assert projection.losses == []
+
+
+@pytest.mark.row("T83", "T88", "T211")
+def test_an_empty_answer_of_the_target_is_not_sent_back() -> None:
+    blank = assistant(text(""))
+    own = replace(blank, metadata=replace(blank.metadata, origin="rich"))
+    projection = project([user("go"), own, user("on")], RICH)
+    assert [message.role for message in projection.messages] == ["user", "user"]
+    assert told(projection)[-1] == ("dropped", "message", "$")
+
+
+@pytest.mark.row("T198")
+def test_citations_that_the_target_does_not_know_are_told() -> None:
+    cited = TextBlock("see", (Citation("mine"), Citation("theirs")))
+    target = replace(RICH, citation_kinds=frozenset({"mine"}))
+    projection = project([user("go"), assistant(cited)], target)
+    assert projection.messages[1].content == (TextBlock("see", (Citation("mine"),)),)
+    assert told(projection) == [("altered", "text", "$.content[0].citations")]
+
+
+@pytest.mark.row("T92", "T97", "T99")
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (DocumentBlock(MediaSource("url", "https://x/a.pdf"), "application/pdf"), "by URL"),
+        (DocumentBlock(MediaSource("file_id", "f", "other"), "application/pdf"), "lies at other"),
+        (DocumentBlock(MediaSource("file_ref", "a.pdf"), "application/pdf"), "not read"),
+        (AudioBlock(MediaSource("base64", "AA=="), "audio/ogg"), "audio/ogg is not taken"),
+        (AudioBlock(MediaSource("file_id", "f", "rich"), "audio/wav"), "audio is not taken by id"),
+        (VideoBlock(MediaSource("base64", "AA=="), "video/mp4"), "takes no video"),
+    ],
+)
+def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -> None:
+    target = replace(
+        RICH,
+        user_blocks=RICH.user_blocks | {"audio"},
+        audio_media_types=frozenset({"audio/wav"}),
+    )
+    projection = project([user(block)], target)
+    assert told(projection) == [("altered", block.type, "$.content[0]")]
+    assert reason in projection.losses[0].reason
+    own = DocumentBlock(MediaSource("file_id", "f", "rich"), "application/pdf")
+    assert project([user(own)], target).losses == []
+
+
+@pytest.mark.row("T62", "T68")
+def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone() -> None:
+    target = replace(RICH, pairs_thoughts=True)
+    thought = replace(thinking("hm"), signature="s", issuer="rich")
+    sealed = RedactedThinkingBlock("x", issuer="rich")
+    loose = assistant(thought, text("so"), thought, sealed)
+    projection = project([user("go"), loose, user("?"), assistant(thought), user("?")], target)
+    assert [each.content for each in projection.messages if each.role == Role.ASSISTANT] == [
+        (thought, text("so"))
+    ]
+    assert told(projection) == [
+        ("dropped", "redacted_thinking", "$.content[3]"),
+        ("dropped", "thinking", "$.content[2]"),
+        ("dropped", "thinking", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+    assert project([user("go"), loose], replace(target, remembers=True)).losses == []
+    assert project([user("go"), loose], RICH).losses == []
+
+
+@pytest.mark.row("T210")
+def test_the_loss_of_a_blank_text_names_the_place_that_it_had() -> None:
+    answer = assistant(replace(thinking("hm"), signature=None), text(" "), text("so"))
+    assert told(project([user("go"), answer], RICH)) == [
+        ("dropped", "thinking", "$.content[0]"),
+        ("dropped", "text", "$.content[1]"),
+    ]
+
+
+@pytest.mark.row("T76", "T176")
+def test_what_follows_nothing_but_instructions_is_still_the_start() -> None:
+    target = replace(RICH, starts_with_user=True)
+    assert project([system(text("be brief"))], PLAIN).call_ids is None
+    assert project([system(text("")), user(text(""))], target).call_ids is None
+    assert project([system(text("x")), user(text("go"))], target).call_ids == set()
+
+
+@pytest.mark.row("T40")
+def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
+    thought = replace(thinking("hm"), signature="s", issuer=None)
+    answer = assistant(thought, text("so"))
+    assert answer.metadata.provider == "anthropic"
+    projection = project([user("go"), answer], RICH)
+    assert told(projection) == [("dropped", "thinking", "$.content[0]")]
+    assert projection.losses[0].reason == "it was sealed by anthropic"
+    own = replace(RICH, issuers=frozenset({"anthropic"}))
+    assert project([user("go"), answer], own).losses == []
+    empty = assistant(RedactedThinkingBlock("", issuer="rich"), text("so"))
+    assert told(project([user("go"), empty], RICH)) == [
+        ("dropped", "redacted_thinking", "$.content[0]")
+    ]
+
+
+@pytest.mark.row("M-064")
+def test_a_critical_part_is_never_dropped_for_being_blank_or_double() -> None:
+    blank = assistant(TextBlock(" ", critical=True), text("x"))
+    with pytest.raises(CriticalLossError):
+        project([user("go"), blank], RICH)
+    marked = replace(ANSWER_A, content=(ToolResultBlock(A.id, (text("one"),), critical=True),))
+    with pytest.raises(CriticalLossError):
+        project([user("go"), assistant(A), marked, user("?"), ANSWER_A], RICH)
+
+
+@pytest.mark.row("T75")
+def test_a_developer_message_at_the_start_is_a_system_message_elsewhere() -> None:
+    projection = project([developer("be brief"), user("go")], PLAIN)
+    assert [message.role for message in projection.messages] == [Role.SYSTEM, Role.USER]
+    assert told(projection) == [("altered", "developer", "$.role")]
+
+
+def test_calls_and_results_become_text_for_a_model_without_tools() -> None:
+    target = replace(PLAIN, takes_tools=False)
+    projection = project([user("go"), assistant(text("yes"), A), ANSWER_A, user("on")], target)
+    assert [message.role for message in projection.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]
+    assert projection.messages[1].content[1] == TextBlock('[called f with {"a":1}]')
+    assert projection.messages[2].content[1] == TextBlock("one")
+    assert [block for _, block, _ in told(projection)] == ["tool_use", "tool_result"]
+
+
+def test_a_tool_message_with_two_results_answers_both_calls() -> None:
+    both = replace(ANSWER_A, content=(*ANSWER_A.content, *ANSWER_B.content, text("and")))
+    projection = project([user("go"), assistant(A, B), both], PLAIN)
+    assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
+    assert projection.messages[-1].content == (text("and"),)
+    assert told(projection) == [
+        ("altered", "tool_result", "$.content[0]"),
+        ("altered", "tool_result", "$.content[1]"),
+        ("altered", "text", "$.content[2]"),
+    ]
+
+
+@pytest.mark.row("T25")
+def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
+    projection = project([user("go"), assistant(A), tool("", answers=A.id)], RICH)
+    result = projection.messages[2].content[0]
+    assert isinstance(result, ToolResultBlock)
+    assert result.content == ()
+    assert told(projection) == [("dropped", "text", "$.content[0].content[0]")]
+
+
+@pytest.mark.row("T27", "T29", "T30")
+def test_media_that_a_result_cannot_hold_stands_behind_the_results() -> None:
+    target = replace(RICH, result_blocks=frozenset({"text"}))
+    given = [user("go"), assistant(A, B), tool(image(), answers=A.id), ANSWER_B, user("so?")]
+    projection = project(given, target)
+    roles = [message.role for message in projection.messages]
+    assert roles == ["user", "assistant", "tool", "tool", "user", "user"]
+    hoisted = projection.messages[4]
+    assert hoisted.content == (text("[image from the result of call 1 of 2, f]"), image())
+    left = projection.messages[2].content[0]
+    assert isinstance(left, ToolResultBlock)
+    assert left.content == (text("[image: shown in the message after the results]"),)
+    assert told(projection) == [("altered", "image", "$.content[0].content[0]")]
+
+
+@pytest.mark.row("T08")
+def test_a_call_that_a_turn_holds_twice_is_one_call() -> None:
+    projection = project([user("go"), assistant(A, A), ANSWER_A], PLAIN)
+    assert calls_and_results(projection.messages) == ["f", A.id]
+    assert told(projection) == [("dropped", "tool_use", "$.content[1]")]
+
+
+@pytest.mark.row("T09", "T10")
+def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
+    for own in ("", "functions.f:0"):
+        given = [user("go")]
+        for said in ("one", "two"):
+            asked = assistant(replace(A, id=own), replace(B, id=own))
+            answers = (ToolResultBlock(own, (text(each),)) for each in (said, f"{said}!"))
+            given += [asked, *(message(Role.TOOL, answer) for answer in answers)]
+        projection = project(given, PLAIN)
+        calls = [
+            block.id
+            for message in projection.messages
+            for block in message.content
+            if isinstance(block, ToolUseBlock)
+        ]
+        assert len(set(calls)) == len(calls) == 4
+        answers = [m.content[0] for m in projection.messages if m.role == Role.TOOL]
+        assert [a.tool_use_id for a in answers if isinstance(a, ToolResultBlock)] == calls
+        assert [a.content for a in answers if isinstance(a, ToolResultBlock)] == [
+            (text("one"),),
+            (text("one!"),),
+            (text("two"),),
+            (text("two!"),),
+        ]
+        shorter = project(given[:4], PLAIN).messages
+        assert projection.messages[:4] == shorter
+        assert all(loss.change is Change.ALTERED for loss in projection.losses)
+
+
+@pytest.mark.row("T17", "T20", "T212")
+@pytest.mark.parametrize("between", [assistant(text("hm")), developer("note"), user("and?")])
+def test_a_result_that_is_moved_past_another_message_is_told(between: Message) -> None:
+    projection = project([user("go"), assistant(A), between, ANSWER_A], RICH)
+    assert projection.messages[2] is ANSWER_A
+    moved = [loss for loss in told(projection) if loss[1] != "developer"]
+    assert moved == [("altered", "tool_result", "$.content[0]")]
+
+
+BAD = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
+
+
+@pytest.mark.row("M-042", "T32", "KX-05")
+def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
+    projection = project([user("go"), assistant(BAD), ANSWER_A], PLAIN)
+    assert projection.messages[1].content == (replace(BAD, input={"_raw": '{"a":'}, invalid=None),)
+    answer = projection.messages[2].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert answer.is_error
+    assert answer.content == (
+        text("The arguments of this call were not valid: unexpected end"),
+        text("one"),
+    )
+    assert told(projection) == [
+        ("altered", "tool_use", "$.content[0].input"),
+        ("altered", "tool_result", "$.content[0]"),
+    ]
+    raw = project([user("go"), assistant(BAD)], replace(PLAIN, takes_raw_arguments=True))
+    assert raw.messages[1].content == (BAD,)
+    answer = raw.messages[2].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert answer.content[0] == text("The arguments of this call were not valid: unexpected end")
+
+
+@pytest.mark.row("T111")
+def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
+    long = "mcp__" + "x" * 80
+    names = [wire_tool_name(name) for name in ("ok", "a.b", "a:b", long, f"{long}y", "", "$READ")]
+    assert names[0] == "ok"
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 64 and PORTABLE_NAME.fullmatch(name) for name in names)
+    given = [user("go"), assistant(replace(A, name="a.b")), ANSWER_A]
+    projection = project(given, PLAIN)
+    assert calls_and_results(projection.messages) == [names[1], A.id]
+    assert told(projection) == [("altered", "tool_use", "$.content[0].name")]
+    with pytest.raises(CriticalLossError):
+        project([assistant(replace(A, name="a.b", critical=True)), ANSWER_A], PLAIN)
+
+
+@pytest.mark.row("T83")
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_late_system_message_that_says_nothing_is_dropped(blank: str) -> None:
+    given = [system("s"), user("go"), system(blank), user("on")]
+    projection = project(given, PLAIN)
+    assert [message.role for message in projection.messages] == ["system", "user", "user"]
+    assert ("dropped", "message", "$") in told(projection)
+
+
+@pytest.mark.row("T87", "T210")
+def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
+    given = [
+        user(thinking("x"), text("go"), A),
+        assistant(image(), text("so")),
+        message(Role("narrator"), text("meanwhile")),
+    ]
+    projection = project(given, RICH)
+    assert projection.messages[0].content == (text("go"), text('[called f with {"a":1}]'))
+    assert projection.messages[1].content[0] == text("[image image/png: not shown to this model]")
+    assert len(projection.messages) == 2
+    assert told(projection) == [
+        ("dropped", "thinking", "$.content[0]"),
+        ("altered", "tool_use", "$.content[2]"),
+        ("altered", "image", "$.content[0]"),
+        ("dropped", "message", "$"),
+    ]
+
+
+@pytest.mark.row("T98")
+def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> None:
+    notes = DocumentBlock(MediaSource("text", "abc"), "text/plain", "notes", "of May")
+    for target in (PLAIN, replace(RICH, takes_text_documents=False)):
+        projection = project([user(notes)], target)
+        assert projection.messages[0].content == (text("notes\n\nof May\n\nabc"),)
+        assert told(projection) == [("altered", "document", "$.content[0]")]
+    assert project([user(notes)], RICH).losses == []
+    pdf = replace(notes, source=MediaSource("base64", "AA=="))
+    projection = project([user(pdf)], replace(RICH, takes_document_context=False))
+    assert projection.messages[0].content == (replace(pdf, context=None),)
+    assert told(projection) == [("dropped", "document", "$.content[0].context")]
+
+
+def test_a_recording_that_is_not_heard_is_told_in_its_words() -> None:
+    sound = AudioBlock(MediaSource("base64", "AA=="), "audio/wav", "good morning")
+    (sent,) = project([user(sound)], PLAIN).messages
+    assert sent.content == (text("[audio audio/wav: not shown to this model]\ngood morning"),)
+
+
+@pytest.mark.row("T195", "T197")
+def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
+    def half(raw: bytes, kind: str) -> OpaqueBlock:
+        return replace(opaque(raw, kind=kind), issuer="rich")
+
+    asked = half(b'{"type":"server_tool_use","id":"s1"}', "server_tool_use")
+    found = half(b'{"tool_use_id":"s1","content":[]}', "web_search_tool_result")
+    lonely = half(b'{"tool_use_id":"s2"}', "advisor_tool_result")
+    pair = assistant(asked, found, text("so"))
+    assert project([user("go"), pair, user("on")], RICH).losses == []
+    torn = project([user("go"), assistant(asked, text("so"), lonely), user("on")], RICH)
+    assert torn.messages[1].content == (text("so"),)
+    assert told(torn) == [
+        ("dropped", "opaque", "$.content[0]"),
+        ("dropped", "opaque", "$.content[2]"),
+    ]
+    paused = project([user("go"), assistant(text("so"), asked)], RICH)
+    assert paused.messages[1].content == (text("so"), asked)
+    with pytest.raises(CriticalLossError):
+        project([assistant(replace(lonely, critical=True)), user("on")], RICH)
+
+
+SIGNING = replace(RICH, call_signature="placeholder")
+
+
+@pytest.mark.row("T56", "T57")
+def test_a_foreign_answer_with_calls_gets_one_placeholder_before_its_first_call() -> None:
+    talk = [
+        user("go"),
+        assistant("so", call("f", tool_id(1)), call("f", tool_id(2))),
+        tool("1", answers=tool_id(1)),
+        tool("2", answers=tool_id(2)),
+    ]
+    projection = project(talk, SIGNING)
+    _, seal, first, second = projection.messages[1].content
+    assert isinstance(seal, ThinkingBlock)
+    assert (seal.text, seal.signature, seal.format) == ("", "placeholder", SIGNATURE_ON_NEXT)
+    assert (first, second) == talk[1].content[1:]
+    assert [(loss.change, loss.path) for loss in projection.losses] == [
+        (Change.SYNTHESISED, "$.content[1]")
+    ]
+    assert project(talk, RICH).losses == []
+
+
+@pytest.mark.row("T57")
+def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_none() -> None:
+    signed = thinking("", signature="s", issuer="rich")
+    own = replace(assistant("x").metadata, origin="rich", model=None)
+    for answer in (
+        assistant(signed, call("f")),
+        assistant("x"),
+        assistant(call("f"), metadata=own),
+    ):
+        talk = [user("go"), answer, *([tool("1")] if len(answer.content) > 1 else [])]
+        sent = project(talk, SIGNING)
+        assert sent.messages[1].content == answer.content
+
+
+def test_artifacts_go_where_they_are_taken_and_their_bytes_are_at_hand() -> None:
+    drawn = ArtifactBlock(MediaSource("base64", "aWY="), "image/png")
+    far = ArtifactBlock(MediaSource("url", "https://a.example/x.png"), "image/png")
+    taking = replace(RICH, takes_artifacts="any")
+    assert project([user("draw"), assistant(drawn)], taking).losses == []
+    assert len(project([user("draw"), assistant(drawn)], RICH).losses) == 1
+    assert len(project([user("draw"), assistant(far)], taking).losses) == 1

@@ -1,0 +1,215 @@
+"""What a program says in mid-conversation goes along with what it is said about."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, call, developer, image, system, text, tool, tool_id, ulid, user
+from metis.canonical import (
+    CacheHint,
+    ContentBlock,
+    ImageBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    ToolResultBlock,
+)
+from metis.canonical.errors import CriticalLossError
+from metis.projection import Change, Projection, Target, project
+
+TARGET = Target(
+    adapter="there",
+    issuers=frozenset({"there"}),
+    user_blocks=frozenset({"text", "image"}),
+    result_blocks=frozenset({"text", "image"}),
+    image_media_types=frozenset({"image/png"}),
+    takes_blank_text=False,
+    system="anywhere",
+    developer_role=True,
+)
+FIRST = MessageMetadata(prepended=True)
+OWN = MessageMetadata(origin="there")
+A, B = call("f", tool_id(1)), call("g", tool_id(2))
+
+
+def numbered(*messages: Message) -> list[Message]:
+    return [replace(message, id=ulid(number)) for number, message in enumerate(messages)]
+
+
+def projected(*messages: Message, **facts: Any) -> Projection:
+    return project(numbered(*messages), replace(TARGET, **facts))
+
+
+def said(projection: Projection, place: int) -> list[str]:
+    """The texts of a message, or of the result that it holds."""
+    content = projection.messages[place].content
+    if content and isinstance(content[0], ToolResultBlock):
+        content = content[0].content
+    return [getattr(block, "text", block.type) for block in content]
+
+
+def roles(projection: Projection) -> list[str]:
+    return [str(message.role) for message in projection.messages]
+
+
+def told(projection: Projection) -> list[tuple[str, str, str]]:
+    return [(loss.message_id, loss.block_type, loss.path) for loss in projection.losses]
+
+
+@pytest.mark.row("K-016", "K-089", "K-092")
+def test_it_is_told_as_part_of_the_words_of_the_user() -> None:
+    given = numbered(user("go"), developer("mind", image(), "the gap"))
+    before = [message.digest() for message in given]
+    projection = project(given, TARGET)
+    (sent,) = projection.messages
+    assert sent.role == Role.USER
+    assert sent.content == (text("go"), text("mind\n"), image(), text("the gap\n"))
+    assert [message.digest() for message in given] == before
+    (loss,) = projection.losses
+    assert (loss.message_id, loss.block_type, loss.path) == (given[1].id, "developer", "$.role")
+    assert (loss.change, loss.reason) == (
+        Change.ALTERED,
+        "attached to the user message before it",
+    )
+
+
+@pytest.mark.row("K-016", "K-089", "K-092")
+def test_it_is_told_as_part_of_the_result_before_it() -> None:
+    talk = [user("go"), assistant(A, B), tool("one", answers=A.id), developer("note")]
+    projection = projected(*talk, tool("two", answers=B.id), developer("more", image()))
+    assert roles(projection) == ["user", "assistant", "tool", "tool"]
+    assert said(projection, 2) == ["one", "note\n"]
+    assert said(projection, 3) == ["two", "more\n", "image"]
+    assert {loss.block_type for loss in projection.losses} == {"developer"}
+
+
+def test_it_stays_where_it_is_if_an_answer_lies_between() -> None:
+    projection = projected(user("go"), assistant("yes"), developer("note"), developer("more"))
+    assert roles(projection) == ["user", "assistant", "user", "user"]
+    assert (said(projection, 2), said(projection, 3)) == (["note"], ["more"])
+    assert [loss.reason for loss in projection.losses] == [
+        "sent as a user message in its place"
+    ] * 2
+
+
+def test_what_is_said_before_the_conversation_instructs() -> None:
+    projection = projected(system("a"), developer("b"), user("c"))
+    assert roles(projection) == ["system", "developer", "user"]
+    assert projection.losses == []
+
+
+def test_only_an_answer_parts_it_from_what_it_belongs_to() -> None:
+    projection = projected(user("go"), system("late"), developer("note"))
+    assert roles(projection) == ["user", "system"]
+    assert said(projection, 0) == ["go", "note\n"]
+
+
+@pytest.mark.row("KX-14")
+def test_it_goes_before_or_behind_what_it_belongs_to() -> None:
+    notes = [
+        developer("one", metadata=FIRST),
+        developer("last"),
+        developer("two", image(), metadata=FIRST),
+    ]
+    expected = ["one\n", "two\n", "image", "go", "last\n"]
+    assert said(projected(user("go"), *notes), 0) == expected
+    talk = [user("?"), assistant(A), tool("go", answers=A.id), *notes]
+    assert said(projected(*talk), 2) == expected
+
+
+@pytest.mark.row("KX-13")
+def test_what_a_result_cannot_hold_stands_behind_the_results() -> None:
+    talk = [user("go"), assistant(A, B), tool("one", image(), answers=A.id)]
+    talk += [developer("note", image("aWYy")), tool("two", answers=B.id), user("and?")]
+    projection = projected(*talk, result_blocks=frozenset({"text"}))
+    assert roles(projection) == ["user", "assistant", "tool", "tool", "user", "user", "user"]
+    note = "[image: shown in the message after the results]"
+    assert said(projection, 2) == ["one", note, "note\n", f"{note}\n"]
+    assert said(projection, 5) == ["[image that was told of in the results]", "image"]
+    shown = projection.messages[5].content[1]
+    assert isinstance(shown, ImageBlock)
+    assert shown.source.data == "aWYy"
+    assert (ulid(3), "image", "$.content[1]") in told(projection)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_losses_name_the_places_that_blocks_have(*, is_first: bool) -> None:
+    note = developer("note", image(), metadata=MessageMetadata(prepended=is_first))
+    projection = projected(user("see", image()), note, user_blocks=frozenset({"text"}))
+    assert sorted(told(projection)) == [
+        (ulid(0), "image", "$.content[1]"),
+        (ulid(1), "developer", "$.role"),
+        (ulid(1), "image", "$.content[1]"),
+    ]
+
+
+def test_one_that_says_nothing_is_reported() -> None:
+    projection = projected(user("go"), developer(" "))
+    assert said(projection, 0) == ["go"]
+    assert (ulid(1), "message", "$") in told(projection)
+    talk = [user("go"), assistant(A), tool("one", answers=A.id), developer(" ")]
+    projection = projected(*talk)
+    assert said(projection, 2) == ["one"]
+    assert (ulid(3), "message", "$") in told(projection)
+
+
+def test_a_critical_part_of_it_is_not_left_out() -> None:
+    critical: ContentBlock = replace(image(), critical=True)
+    with pytest.raises(CriticalLossError) as caught:
+        projected(user("go"), developer(critical), user_blocks=frozenset({"text"}))
+    assert (caught.value.message_id, caught.value.path) == (ulid(1), "$.content[0]")
+
+
+@pytest.mark.row("T170")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_marks_stay_with_their_blocks(*, is_first: bool) -> None:
+    hints = (CacheHint(after=0),)
+    note = developer("note", metadata=MessageMetadata(hints=hints, prepended=is_first))
+    asked = user("go", "on", metadata=MessageMetadata(hints=hints))
+    projection = projected(asked, note, cache_marks=4)
+    (sent,) = projection.messages
+    marked = {getattr(sent.content[hint.after], "text", "") for hint in sent.metadata.hints}
+    assert marked == {"go", "note\n"}
+    talk = [user("go"), assistant(A), tool("one", answers=A.id), note]
+    (*_, sent) = projected(*talk, cache_marks=4).messages
+    assert [hint.after for hint in sent.metadata.hints] == [0]
+
+
+def test_a_client_of_the_target_keeps_its_developer_messages() -> None:
+    talk = [user("go", metadata=OWN), developer("note", metadata=OWN)]
+    projection = projected(*talk)
+    assert (roles(projection), projection.losses) == (["user", "developer"], [])
+    kin = frozenset({"there", "kin"})
+    for name in ("there", "kin"):
+        projection = projected(*talk, adapter=name, developer_origins=kin)
+        assert (roles(projection), projection.losses) == (["user", "developer"], [])
+    projection = projected(*talk, adapter="elsewhere")
+    assert roles(projection) == ["user"]
+
+
+def test_ours_goes_with_the_words_of_a_client_of_the_target() -> None:
+    hints = (CacheHint(after=0),)
+    note = developer("note", metadata=MessageMetadata(hints=hints))
+    projection = projected(user("go", metadata=OWN), note, cache_marks=4)
+    assert said(projection, 0) == ["go", "note\n"]
+    assert told(projection) == [
+        (ulid(1), "hint", "$.metadata.hints"),
+        (ulid(1), "developer", "$.role"),
+    ]
+    ((before, after),) = projection.attachments
+    assert (len(before.content), len(after.content)) == (1, 2)
+
+
+def test_results_without_a_place_for_words_get_none() -> None:
+    shot = call("computer", tool_id(1))
+    talk = [user("go"), assistant(shot), tool(image(), answers=shot.id), developer("note")]
+    projection = projected(*talk, wordless_calls=frozenset({"computer"}))
+    assert roles(projection) == ["user", "assistant", "tool", "user"]
+    assert (said(projection, 2), said(projection, 3)) == (["image"], ["note"])
+
+
+def test_a_tool_message_without_a_result_takes_nothing() -> None:
+    odd = replace(user("x"), role=Role.TOOL)
+    projection = projected(user("go"), odd, developer("note"))
+    assert said(projection, 0) == ["go", "note\n"]

@@ -1,0 +1,73 @@
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from happenings import recording_bus
+from metis.canonical.errors import RoutingPolicyError
+from metis.catalog import catalog
+from metis.events.analytics import routing_report
+from metis.events.turn_events import RouteDecided
+from metis.routing import (
+    Failure,
+    Neighbour,
+    Outage,
+    Policy,
+    Reason,
+    Router,
+    Scope,
+    TurnFacts,
+    read_policy,
+)
+from metis.routing.router import (
+    constraint_failed,
+    policy_invalid,
+    provider_recovered,
+    provider_unavailable,
+    route_decided,
+)
+
+NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
+HAIKU, OPUS = "anthropic:claude-haiku-4-5", "anthropic:claude-opus-4-7"
+
+
+@pytest.mark.row("M-079", "M-309")
+def test_a_decision_is_told_with_its_whole_chain() -> None:
+    neighbour = Neighbour(
+        model=HAIKU, similarity=1.0, success=1.0, sample_size=9, cost_usd=Decimal(1)
+    )
+    policy = Policy(common=Scope(default=OPUS))
+    for configured, turn, slots, failures in (
+        ({"anthropic"}, TurnFacts(now=NOON, neighbours=(neighbour,)), 4, 0),
+        ({"anthropic"}, TurnFacts(now=NOON), 7, 0),
+        (set[str](), TurnFacts(now=NOON), 7, 1),
+    ):
+        decision = Router(catalog(), configured=configured, rules=policy).decide(turn)
+        bus, told = recording_bus()
+        bus.emit(route_decided(decision, elapsed_ms=0.2))
+        (event,) = told
+        assert isinstance(event.payload, RouteDecided)
+        assert event.payload.chosen_model == decision.chosen
+        assert len(event.payload.chain) == len(decision.chain) == slots
+        assert routing_report(told).hard_failures == failures
+        if decision.record is not None:
+            assert set(decision.record.__struct_fields__) - {"extra"} == {
+                *("mode", "chosen_model", "reason", "rule_name", "confidence"),
+                "alternatives_considered",
+            }
+
+
+def test_everything_else_that_routing_tells_is_in_the_catalogue() -> None:
+    with pytest.raises(RoutingPolicyError) as caught:
+        read_policy(b"schema_version = 2", catalog(), name=".metis/routing.toml")
+    outage = Outage(provider="a", scope="provider", models=("a:x",), reason="gone", began_at=NOON)
+    refused = Failure(Reason.NO_VISION_SUPPORT, "it does not read images")
+    bus, told = recording_bus()
+    bus.emit(policy_invalid(caught.value))
+    bus.emit(provider_unavailable(outage))
+    bus.emit(provider_recovered(outage, NOON + timedelta(seconds=9)))
+    bus.emit(constraint_failed(HAIKU, refused, active_model=OPUS))
+    assert [event.type for event in told] == [
+        *("routing.policy_invalid", "routing.provider_unavailable"),
+        *("routing.provider_recovered", "route.constraint_failed"),
+    ]

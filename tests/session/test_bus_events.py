@@ -1,0 +1,346 @@
+"""What a session tells the bus beside its turns: questions, refusals, outages, rules, sizes."""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from build import call
+from metis.canonical import SideEffects, ToolDefinition, new_tool_use_id
+from metis.canonical.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    RefusedChoiceError,
+    ServerError,
+)
+from metis.events import Bus, Event, Payload, cause_faults
+from metis.events.analytics import cost_by
+from metis.events.event import encode_json
+from metis.events.system_events import (
+    BudgetExceeded,
+    BudgetWarned,
+    RoutingPolicyInvalid,
+    RoutingProviderUnavailable,
+)
+from metis.events.turn_events import (
+    LlmCallCompleted,
+    LlmCallFailed,
+    RouteDecided,
+    ToolCompleted,
+    ToolConfirmationRequested,
+    ToolConfirmationResolved,
+    ToolFailed,
+    ToolInputInvalid,
+    TurnCancelled,
+    TurnCompleted,
+    TurnStarted,
+)
+from metis.session import Budget, Metis, Warned
+from metis.streaming import TextDelta
+from metis.tools import Answer, Confirmation, Question, Registry, ToolContext, ToolOutput, Verdict
+from metis.transport import Retry
+from session.fake import Fake, say, serving
+from session.kit import GPT, SONNET, ReadFile, events_of, options
+
+pytestmark = pytest.mark.anyio
+ONE = Decimal("0.000654")
+P = TypeVar("P", bound=Payload)
+
+
+class Heard(list[Event]):
+    """All events of a bus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bus = Bus()
+        self.bus.subscribe_fast(self.append, name="test")
+
+    def of(self, kind: type[P]) -> list[P]:
+        return [each.payload for each in self if isinstance(each.payload, kind)]
+
+
+class WriteFile(ReadFile):
+    """A tool that says that it wrote."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        return ToolDefinition(
+            "write_file", "Writes.", schema, SideEffects.WRITE, requires_workspace=False
+        )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        output = await super().execute(arguments, context)
+        return ToolOutput(content=output.content, files_modified=("out.txt",), command="frotz -x")
+
+
+@pytest.mark.row("M-145")
+async def test_arguments_that_are_refused_are_one_event_without_what_stood_there(url: str) -> None:
+    heard = Heard()
+    wrong = say(call("read_file", new_tool_use_id(), path=["xyzzy"]))
+    async with (
+        serving(Fake(wrong, say("sorry"))) as fake,
+        Metis(url, options(fake, bus=heard.bus)) as m,
+    ):
+        await (await m.session(model="sonnet")).ask("read it")
+    (told,) = heard.of(ToolInputInvalid)
+    assert told.tool_name == "read_file"
+    assert [each.partition(":")[0] for each in told.validation_errors] == ["$.path"]
+    assert "xyzzy" not in b"".join(map(encode_json, heard)).decode()
+    assert [each.error_class for each in heard.of(ToolFailed)] == ["validation_error"]
+    assert list(cause_faults(heard)) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "decision", "scope"),
+    [
+        (Verdict.ALLOW_ONCE, "allow", "once"),
+        (Verdict.ALLOW_FOR_SESSION, "allow", "session"),
+        (Verdict.DENY, "deny", "once"),
+        (None, "timeout", "once"),
+    ],
+)
+async def test_a_question_and_its_answer_are_told(
+    url: str, verdict: Verdict | None, decision: str, scope: str
+) -> None:
+    heard = Heard()
+
+    async def ask(_: Question) -> Answer:
+        if verdict is None:
+            raise TimeoutError
+        return Answer(verdict)
+
+    writing = say(call("write_file", new_tool_use_id(), path="plugh.txt"))
+    confirmation = Confirmation(ask)
+    async with (
+        serving(Fake(writing, say("done"), writing, say("done"))) as fake,
+        Metis(
+            url,
+            options(fake, bus=heard.bus, tools=Registry(WriteFile), confirmation=confirmation),
+        ) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("write")
+    (asked,) = heard.of(ToolConfirmationRequested)
+    (resolved,) = heard.of(ToolConfirmationResolved)
+    assert asked.confirmation_request_id == resolved.confirmation_request_id
+    assert (resolved.decision, resolved.scope) == (decision, scope)
+    assert asked.input_summary == "path (20 bytes)"
+    told = b"".join(map(encode_json, heard))
+    assert b"plugh" not in told
+    assert b"frotz" not in told
+    for done in heard.of(ToolCompleted):
+        assert done.files_modified == ("out.txt",)
+        assert done.command_executed
+    assert list(cause_faults(heard)) == []
+
+
+async def test_what_one_session_allows_another_is_still_asked(url: str) -> None:
+    questions: list[str] = []
+
+    async def ask(question: Question) -> Answer:
+        questions.append(question.context.session_id)
+        return Answer(Verdict.ALLOW_FOR_SESSION)
+
+    steps = [
+        step
+        for _ in range(3)
+        for step in (say(call("write_file", new_tool_use_id(), path="a")), say("done"))
+    ]
+    async with (
+        serving(Fake(*steps)) as fake,
+        Metis(url, options(fake, tools=Registry(WriteFile), confirmation=Confirmation(ask))) as m,
+    ):
+        one, two = await m.session(model="sonnet"), await m.session(model="sonnet")
+        await one.ask("write")
+        await one.ask("write")
+        await two.ask("write")
+    assert questions == [one.id, two.id]
+
+
+async def test_a_turn_tells_all_its_tokens_and_how_long_its_parts_took(url: str) -> None:
+    heard = Heard()
+    reading = say("I read.", call("read_file", new_tool_use_id(), path="a"), pause_s=0.01)
+    async with (
+        serving(Fake(reading, say("done"))) as fake,
+        Metis(url, options(fake, bus=heard.bus)) as m,
+    ):
+        await (await m.session(model="sonnet")).ask("read a")
+    (started,), (ended,) = heard.of(TurnStarted), heard.of(TurnCompleted)
+    assert started.estimated_input_tokens > 0
+    assert (ended.total_input_tokens, ended.total_output_tokens) == (16, 84)
+    assert (ended.llm_call_count, ended.tool_call_count) == (2, 1)
+    calls = heard.of(LlmCallCompleted)
+    assert all(each.time_to_first_chunk_ms is not None for each in calls)
+    assert calls[0].latency_ms >= 10
+    assert (calls[0].time_to_first_chunk_ms or 0) <= calls[0].latency_ms
+
+
+@pytest.mark.row("T137")
+async def test_what_came_before_a_cancel_is_told_with_its_cost(url: str) -> None:
+    heard = Heard()
+    slow = say("one two three four", events=4, hang=True)
+    async with serving(Fake(slow)) as fake, Metis(url, options(fake, bus=heard.bus)) as m:
+        session = await m.session(model="sonnet")
+        async with aclosing(session.send("count")) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+        (failed,) = heard.of(LlmCallFailed)
+        usage = session.messages[-1].metadata.usage
+        assert usage is not None
+        assert usage.estimated
+        assert failed.error_class == "cancelled"
+        assert failed.input_tokens == usage.input_tokens > 0
+        assert failed.cost_usd == session.cost().total_usd > 0
+        assert cost_by(heard, "none")["all"].cost_usd == failed.cost_usd
+        (cancelled,) = heard.of(TurnCancelled)
+        assert cancelled.partial_llm_calls == 1
+
+
+async def test_an_outage_and_its_end_are_told_once(url: str) -> None:
+    heard = Heard()
+    down = [say(status=503, error="overloaded") for _ in range(5)]
+    retry = Retry(attempts=2, first_s=0.0)
+    async with (
+        serving(Fake(*down, *down)) as fake,
+        Metis(url, options(fake, bus=heard.bus, retry=retry)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        warned: list[str] = []
+
+        async def listen() -> None:
+            async for event in session.send("x"):
+                match event:
+                    case Warned():
+                        warned.append(event.code)
+                    case _:
+                        pass
+
+        for _ in range(5):
+            with pytest.raises(ServerError):
+                await listen()
+        with pytest.raises(RefusedChoiceError):
+            await session.ask("x")
+    assert warned == ["outage"]
+    (outage,) = heard.of(RoutingProviderUnavailable)
+    assert outage.models_affected == (SONNET,)
+    assert [each.retry_count for each in heard.of(LlmCallFailed)] == [1] * 5
+    assert heard.of(RouteDecided)[-1].winner_index == -1
+
+
+async def test_after_a_refused_key_the_next_question_is_asked(url: str) -> None:
+    heard = Heard()
+    refused = say(status=401, error="invalid x-api-key")
+    async with (
+        serving(Fake(refused, refused, say("at last"))) as fake,
+        Metis(url, options(fake, bus=heard.bus)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        for _ in range(2):
+            with pytest.raises(AuthenticationError):
+                await session.ask("x")
+        assert await session.ask("x") is not None
+    assert len(heard.of(RoutingProviderUnavailable)) == 2
+
+
+async def test_a_key_that_is_put_into_the_file_counts_at_once(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    async with serving(Fake()) as fake:
+        given = options(fake, key_file=file)
+        without = {name: at for name, at in given.base_urls.items() if name != "openai"}
+        async with Metis(url, replace(given, base_urls=without)) as m:
+            session = await m.session(model="sonnet")
+            assert not session.preview_swap(GPT).fits
+            file.write_text('[keys]\nopenai = "sk-none"\n')
+            file.chmod(0o600)
+            assert session.preview_swap(GPT).fits
+
+
+async def test_broken_rules_are_told_once_and_the_last_good_ones_hold(
+    url: str, tmp_path: Path
+) -> None:
+    heard = Heard()
+    rules = tmp_path / ".metis" / "routing.toml"
+    rules.parent.mkdir()
+    rules.write_text('schema_version = 1\nglobal_default = "haiku"\n')
+    async with (
+        serving(Fake()) as fake,
+        Metis(url, options(fake, bus=heard.bus, workspace=tmp_path)) as m,
+    ):
+        session = await m.session()
+        await session.ask("one")
+        rules.write_text("schema_version = 1\nglobal_default = 7\n")
+        events = await events_of(session, "two")
+        await (await m.session()).ask("three")
+        assert [each.code for each in events if isinstance(each, Warned)] == ["rules_invalid"]
+        rules.write_text(f'schema_version = 1\nglobal_default = "{GPT}"\n')
+        await session.ask("four")
+        models = [m.metadata.model for m in session.messages if m.metadata.model]
+    assert models == ["anthropic:claude-haiku-4-5", "anthropic:claude-haiku-4-5", GPT]
+    (told,) = heard.of(RoutingPolicyInvalid)
+    assert told.errors
+    assert told.using_last_known_good
+
+
+@pytest.mark.row("M-214", "M-217", "T208")
+async def test_rules_and_windows_know_how_large_a_turn_is(url: str, tmp_path: Path) -> None:
+    rules = tmp_path / ".metis" / "routing.toml"
+    rules.parent.mkdir()
+    rules.write_text(
+        f'schema_version = 1\nglobal_default = "haiku"\n[[rules]]\nname = "long"\n'
+        f'when = {{ estimated_input_tokens_gt = 1000 }}\nuse = "{GPT}"\n'
+    )
+    heard = Heard()
+    async with (
+        serving(Fake()) as fake,
+        Metis(url, options(fake, bus=heard.bus, workspace=tmp_path, tools=None)) as m,
+    ):
+        session = await m.session()
+        await session.ask("short")
+        await session.ask("word " * 5000)
+        found = session.why()
+        assert found is not None
+        assert (found.record.rule_name, found.record.chosen_model) == ("long", GPT)
+        small = await m.session(model="openai:gpt-3.5-turbo")
+        with pytest.raises(RefusedChoiceError) as caught:
+            await small.ask("word " * 50_000)
+        assert caught.value.reason == "exceeds_context_window"
+    assert len(fake.asked) == 2
+
+
+@pytest.mark.row("T208")
+async def test_a_history_larger_than_the_window_is_summed_up_and_not_refused(url: str) -> None:
+    script = [say("one", input_tokens=210_000), say("the gist"), say("two")]
+    async with serving(Fake(*script)) as fake:
+        async with Metis(url, options(fake)) as m:
+            session = await m.session(model="haiku")
+            await session.ask("first")
+            events = await events_of(session, "second")
+        assert [e.code for e in events if isinstance(e, Warned)] == ["compacted"]
+        async with Metis(url, options(fake, compact_at=None)) as m:
+            other = await m.session(model="haiku")
+            fake.script.append(say("one", input_tokens=210_000))
+            await other.ask("first")
+            with pytest.raises(RefusedChoiceError):
+                await other.ask("second")
+
+
+async def test_a_budget_is_told_when_it_is_nearly_and_when_it_is_spent(url: str) -> None:
+    heard = Heard()
+    budget = Budget(month_usd=Decimal("0.0013"), warn_at=(Decimal("0.5"),))
+    async with (
+        serving(Fake()) as fake,
+        Metis(url, options(fake, bus=heard.bus, budget=budget)) as m,
+    ):
+        session = await m.session(model="sonnet")
+        await session.ask("one")
+        await session.ask("two")
+        with pytest.raises(BudgetExceededError):
+            await session.ask("three")
+    assert [(each.scope, each.spent_usd) for each in heard.of(BudgetWarned)] == [("month", ONE)]
+    assert [each.spent_usd for each in heard.of(BudgetExceeded)] == [2 * ONE]

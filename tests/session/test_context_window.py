@@ -1,0 +1,289 @@
+"""Histories that do not fit: summed up by themselves, in pieces if need be, or told why not."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from metis.canonical import (
+    Message,
+    Role,
+    SideEffects,
+    ToolDefinition,
+    ToolResultBlock,
+    ToolUseBlock,
+    new_tool_use_id,
+    validate_session,
+)
+from metis.canonical.errors import BudgetExceededError, ContextOverflowError, ServerError
+from metis.events import Bus, Event
+from metis.events.analytics import cost_by
+from metis.events.turn_events import SessionCompacted
+from metis.session import Metis, Session, Warned
+from metis.session.context_window import PENDING_PROMPT_LEAD, PIECE_PROMPT, SUMMARY_LEAD
+from metis.session.state import text_of
+from metis.sim import Script, Simulator
+from metis.sim.model_output import ModelOutput
+from metis.sim.request import RequestTraits, Settings
+from metis.sim.responder import ReplyContext, Responder
+from metis.store.entries import CompactionEntry
+from metis.tools import Registry, ToolContext, ToolOutput
+from metis.tools.tool import text_output
+from metis.wire.call import AdapterOptions, CanonicalRequest
+from session.faults import MODELS, check_whole, options_for
+from session.kit import events_of
+
+pytestmark = pytest.mark.anyio
+SMALL = 3000
+LONG = "The tide came in over the grey stones and nobody at the harbour saw the lamp. " * 20
+LOCAL = "ollama:one-of-my-own"
+"""A model that no table knows: its host has 4096 tokens for it."""
+
+
+class ReadLong:
+    """A tool whose results fill windows."""
+
+    definition = ToolDefinition(
+        name="read_file",
+        description="Reads a file.",
+        input_schema={
+            "type": "object",
+            "properties": {"path": {"type": "string"}},
+            "required": ["path"],
+        },
+        side_effects=SideEffects.READ,
+        requires_workspace=False,
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        del context
+        return text_output(f"{arguments['path']}: {LONG}")
+
+    def cancel(self) -> bool:
+        return False
+
+
+class Heard:
+    """A bus, and everything that it was told."""
+
+    def __init__(self) -> None:
+        self.bus, self.events = Bus(), list[Event]()
+        self.bus.subscribe_fast(self.events.append, name="test")
+
+    def compacted(self) -> list[SessionCompacted]:
+        payloads = (event.payload for event in self.events)
+        return [payload for payload in payloads if isinstance(payload, SessionCompacted)]
+
+
+class Reader(Responder):
+    """Reads one file after the other, whatever it still knows of those before."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self._names = list(names)
+
+    def answer(
+        self, request: CanonicalRequest, wish: RequestTraits, ground: ReplyContext
+    ) -> ModelOutput:
+        if not request.tools or request.options.tool_choice is not None:
+            return super().respond(request, wish, ground)  # a summary
+        if not self._names:
+            return ModelOutput.from_text("The last one does.")
+        call = ToolUseBlock(new_tool_use_id(), "read_file", {"path": self._names.pop(0)})
+        return ModelOutput(content=(*self._shown("I read on.", wish, ground), call))
+
+
+def refusals(sim: Simulator) -> int:
+    return sum(1 for _, reply in sim.service.exchanges if reply.status == 400)
+
+
+def pieces_asked(sim: Simulator) -> int:
+    return sum(1 for asked, _ in sim.service.exchanges if PIECE_PROMPT[:60].encode() in asked.body)
+
+
+def codes(events: Sequence[object]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Warned)]
+
+
+async def check_store(m: Metis, session: Session, count: int) -> None:
+    """Everything that was said is still in the store, and the session comes back the same."""
+    stored = await m.store.messages(session.id)
+    assert len([each for each in stored if each.role is Role.USER]) == count
+    assert validate_session(stored) == []
+    assert await m.store.check() == []
+    check_pairs(session.messages)
+
+
+def check_pairs(messages: Sequence[Message]) -> None:
+    """Nothing is shown of a call without its results, nor of a result without its call."""
+    calls = [b.id for m in messages for b in m.content if isinstance(b, ToolUseBlock)]
+    results = [b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)]
+    assert calls == results
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_model_that_takes_less_than_tables_say_is_never_too_small(
+    url: str, model: str
+) -> None:
+    async with Simulator(settings=Settings(window_tokens=SMALL)) as sim:
+        async with Metis(url, options_for(sim.base_url)) as m:
+            session = await m.session(model=model, system="Be short.")
+            told: list[str] = []
+            for number in range(12):
+                events = await events_of(session, f"say {number}: {LONG}")
+                told += codes(events)
+            assert set(told) == {"compacted"}
+            used = session.context()
+            assert used is not None
+            # The first refusal has taught how much it takes, so there are few.
+            assert used.window_tokens <= SMALL * 1.3
+            assert refusals(sim) < len(told) + 3
+            await check_store(m, session, 12)
+        async with Metis(url, options_for(sim.base_url)) as m:
+            again = await m.resume(session.id)
+            assert again.messages == session.messages
+            assert await again.ask("say goodbye") is not None
+
+
+async def test_near_the_limit_nothing_is_refused_at_all(url: str) -> None:
+    async with (
+        Simulator(settings=Settings(window_tokens=4096)) as sim,
+        Metis(url, options_for(sim.base_url)) as m,
+    ):
+        session = await m.session(model=LOCAL)
+        told: list[str] = []
+        for number in range(20):
+            told += codes(await events_of(session, f"say {number}: {LONG}"))
+        assert set(told) == {"compacted"}
+        assert refusals(sim) == 0
+        await check_store(m, session, 20)
+
+
+async def test_a_window_full_of_instructions_is_not_summed_up_again_and_again(url: str) -> None:
+    async with (
+        Simulator(settings=Settings(window_tokens=4096)) as sim,
+        Metis(url, options_for(sim.base_url, options=AdapterOptions())) as m,
+    ):
+        session = await m.session(model=LOCAL, system=LONG * 10)
+        told: list[list[str]] = []
+        for number in range(12):
+            told.append(codes(await events_of(session, f"say {number}")))
+            used = session.context()
+            assert used is not None
+            assert used.share > 0.85
+        assert told[:3] == [[], [], []]
+        assert sum(map(len, told)) < 4
+        assert refusals(sim) == 0
+
+
+@pytest.mark.row("T208")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_history_larger_than_the_only_window_is_summed_up_in_pieces(
+    url: str, model: str
+) -> None:
+    async with Simulator() as large, Metis(url, options_for(large.base_url)) as m:
+        session = await m.session(model=model)
+        for number in range(20):
+            await session.ask(f"say {number}: {LONG}")
+        await session.ask("Read a.txt and b.txt")
+    heard = Heard()
+    async with (
+        Simulator(settings=Settings(window_tokens=SMALL)) as sim,
+        Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,
+    ):
+        again = await m.resume(session.id)
+        before = again.cost().total_usd
+        events = await events_of(again, "say all is well")
+        # Without a number in the refusal the first guess leaves too much.
+        assert codes(events) == ["compacted"] * (2 if "ollama" in model else 1)
+        assert pieces_asked(sim) > 3
+        assert text_of(again.messages[0].content).startswith(SUMMARY_LEAD)
+        await check_store(m, again, 22)
+        first, *_, last = [*heard.compacted()] * 2
+        assert first.trigger == "overflow"
+        assert first.message_count > 20
+        assert last.tokens_after < SMALL < first.tokens_before
+        spent = cost_by(heard.events, "none")["all"].cost_usd
+        assert spent == again.cost().total_usd - before
+
+
+@pytest.mark.row("T205")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_turn_that_outgrows_the_window_goes_on_with_its_question(
+    url: str, model: str
+) -> None:
+    asked = "Find out which of the files speaks of the lamp"
+    brain = Reader(f"{number}.txt" for number in range(12))
+    async with Simulator(responder=brain, settings=Settings(window_tokens=SMALL)) as sim:
+        options = options_for(sim.base_url, tools=Registry(ReadLong))
+        async with Metis(url, options) as m:
+            session = await m.session(model=model)
+            events = await events_of(session, asked)
+            assert set(codes(events)) == {"compacted"}
+            stored = await m.store.messages(session.id)
+            check_whole(stored)
+            assert len([each for each in stored if each.role is Role.TOOL]) == 12
+            assert text_of(stored[-1].content) == "The last one does."
+            check_pairs(session.messages)
+            first = text_of(session.messages[0].content)
+            assert first.startswith(SUMMARY_LEAD)
+            assert first.endswith(PENDING_PROMPT_LEAD + asked)
+
+
+async def test_a_question_that_is_too_long_by_itself_says_what_to_do(url: str) -> None:
+    async with (
+        Simulator(settings=Settings(window_tokens=SMALL)) as sim,
+        Metis(url, options_for(sim.base_url)) as m,
+    ):
+        session = await m.session(model=MODELS[0])
+        await session.ask("say one")
+        with pytest.raises(ContextOverflowError, match="ask for less at once") as caught:
+            await session.ask(LONG * 30)
+        assert caught.value.limit_tokens == SMALL
+        assert (caught.value.input_tokens or 0) > SMALL
+        check_whole(await m.store.messages(session.id))
+        await session.undo()
+        assert await session.ask("say two") is not None
+
+
+async def test_who_wants_no_summaries_gets_the_refusal_itself(url: str) -> None:
+    async with (
+        Simulator(settings=Settings(window_tokens=SMALL)) as sim,
+        Metis(url, options_for(sim.base_url, compact_at=None)) as m,
+    ):
+        session = await m.session(model=MODELS[0])
+        await session.ask(f"say {LONG * 3}")
+        with pytest.raises(ContextOverflowError):
+            await session.ask(f"say {LONG * 3}")
+        assert all(
+            not isinstance(entry, CompactionEntry) for entry in await m.store.history(session.id)
+        )
+
+
+@pytest.mark.parametrize("fault", ["budget", "down"])
+async def test_what_pieces_have_cost_is_kept_if_the_summary_fails(url: str, fault: str) -> None:
+    async with Simulator() as large, Metis(url, options_for(large.base_url)) as m:
+        session = await m.session(model=MODELS[0])
+        for number in range(20):
+            await session.ask(f"say {number}: {LONG}")
+    heard, script = Heard(), Script()
+    async with (
+        Simulator(script=script, settings=Settings(window_tokens=SMALL)) as sim,
+        Metis(url, options_for(sim.base_url, bus=heard.bus)) as m,
+    ):
+        again = await m.resume(session.id)
+        before = again.cost().total_usd
+        if fault == "budget":
+            await again.set_budget(before + Decimal("0.000001"))
+        else:
+            script.add(ModelOutput.from_text("the first piece"), "sim: 500")
+        with pytest.raises(BudgetExceededError if fault == "budget" else ServerError):
+            await again.ask("say all is well")
+        assert again.cost().total_usd > before
+        assert cost_by(heard.events, "none")["all"].cost_usd == again.cost().total_usd - before
+        (told,) = heard.compacted()
+        assert told.message_count == 0
+        await again.set_budget(None)
+        assert await again.ask("say all is well") is not None
+        await check_store(m, again, 22)

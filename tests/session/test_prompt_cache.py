@@ -1,0 +1,89 @@
+"""Where the requests of a session are cached, and how a provider is asked to."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from build import assistant, ulid, user
+from judges import complaints
+from metis import adapters
+from metis.adapters import adapter as room
+from metis.canonical import Message
+from metis.session import Metis
+from metis.session.model_call import with_cache_key
+from metis.wire.call import AdapterOptions
+from session.fake import Fake, say, serving
+from session.kit import options
+
+TALK = [
+    replace(message, id=ulid(number))
+    for number, message in enumerate([user("hi"), assistant("yes"), user("go"), assistant("on")])
+]
+CLAUDE = AdapterOptions(model="claude-sonnet-4-6")
+
+
+def asked(name: str = "anthropic", wish: AdapterOptions = CLAUDE, **facts: Any) -> AdapterOptions:
+    adapter = adapters.get(name, **facts)
+    return with_cache_key(wish, adapter, "sess_1", expects_more=True)
+
+
+@pytest.mark.row("T177")
+def test_anthropic_is_asked_to_cache_what_goes_on() -> None:
+    wish = asked()
+    body = json.loads(adapters.get("anthropic").to_wire(TALK[:1], (), wish).body)
+    assert complaints("anthropic", body) == []
+    assert body["cache_control"] == {"type": "ephemeral"}
+    adapter = adapters.get("anthropic")
+    assert with_cache_key(CLAUDE, adapter, "sess_1", expects_more=False) is CLAUDE
+
+
+def test_whoever_says_how_to_cache_is_heard() -> None:
+    own = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    wish = replace(CLAUDE, native={"anthropic": own})
+    assert asked(wish=wish) is wish
+
+
+@pytest.mark.row("T175")
+def test_others_of_its_protocol_are_not_asked() -> None:
+    assert asked(base_url="http://127.0.0.1:9") is CLAUDE
+    assert asked(base_url="https://api.anthropic.com/") != CLAUDE
+    for name in ("bedrock", "vertex-claude", "openrouter", "gemini"):
+        wish = AdapterOptions(model=adapters.get(name).profile.default_model)
+        assert asked(name, wish) is wish
+
+
+@pytest.mark.row("T177")
+@pytest.mark.parametrize("name", ["openai", "openai-responses"])
+def test_a_session_is_the_key_where_one_is_known(name: str) -> None:
+    wish = asked(name, AdapterOptions(model="gpt-5"))
+    body = json.loads(adapters.get(name).to_wire(TALK[:1], (), wish).body)
+    assert body["prompt_cache_key"] == "sess_1"
+
+
+def test_what_was_sent_is_still_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = adapters.Adapter(adapters.get("anthropic").profile)
+    adapter.to_wire(TALK[:1], (), asked())
+
+    def fail(*_: object) -> None:
+        raise AssertionError("it was sent before")
+
+    monkeypatch.setattr(room, "project", fail)
+    body = json.loads(adapter.to_wire(TALK[:3], (), asked()).body)
+    assert len(body["messages"]) == 3
+
+
+def messages_of(body: dict[str, Any]) -> int:
+    return len(body["messages"])
+
+
+@pytest.mark.anyio
+async def test_another_address_gets_no_such_key(url: str) -> None:
+    async with serving(Fake(say("a"), say("b"))) as fake, Metis(url, options(fake)) as m:
+        session = await m.session(model="sonnet")
+        first: Message | None = await session.ask("one")
+        await session.ask("two")
+    assert first is not None
+    assert [messages_of(body) for body in fake.bodies] == [1, 3]
+    assert not any("cache_control" in body for body in fake.bodies)

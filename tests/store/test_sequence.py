@@ -1,0 +1,190 @@
+"""Places: numbers follow from the ids of messages and from the few rows that the journal keeps."""
+
+import asyncio
+import random
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from build import NOW, assistant, call, provenance, tool, tool_id, ulid, user
+from metis import store
+from metis.canonical import Message, MessageStatus, Role
+from metis.store import Store, schema
+from metis.store.entries import AnyEntry, ErrorEntry, MessageEntry, encode_entry
+from metis.store.records import to_microseconds
+from postgres import Server
+
+S = "sess_42"
+PARTIAL = provenance(status=MessageStatus.PARTIAL, stop_reason=None)
+
+
+def said(number: int, seconds: float) -> Message:
+    """A message with its own time."""
+    message = user(f"word {number}", id=ulid(number))
+    return replace(message, created_at=NOW + timedelta(seconds=seconds))
+
+
+async def seen(keep: Store) -> list[tuple[int, str]]:
+    return [(entry.seq, entry.id) for entry in await keep.history(S)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(4))
+async def test_numbers_are_those_that_were_acknowledged(keep: Store, seed: int) -> None:
+    """Times stand still, go back and jump; entries stand between; some messages end later."""
+    chance = random.Random(seed)  # noqa: S311 - the same draw in every run
+    await keep.create_session(S)
+    told: list[tuple[int, str]] = []
+    messages: list[Message] = []
+    unfinished: list[Message] = []
+    clock = 0.0
+    for number in range(1, 260):
+        if chance.random() < 0.8:
+            clock += chance.choice([1, 1, 1, 1, 1, 1, 0, -50, 300])
+        draw = chance.random()
+        if draw < 0.1:
+            error = ErrorEntry(id=ulid(number), session_id=S, created_at=NOW, text=str(number))
+            placed: AnyEntry = await keep.record(error)
+        elif draw < 0.15:
+            message = replace(said(number, clock), role=Role.ASSISTANT, metadata=PARTIAL)
+            placed = await keep.append(message)
+            unfinished.append(message)
+            messages.append(message)
+        else:
+            placed = await keep.append(said(number, clock))
+            messages.append(said(number, clock))
+        told.append((placed.seq, placed.id))
+        if unfinished and chance.random() < 0.1:
+            open_one = unfinished.pop()
+            ended = replace(said(1, clock), id=open_one.id)
+            await keep.save(ended)
+            messages[messages.index(open_one)] = ended
+    assert [seq for seq, _ in told] == list(range(1, 260))
+    assert await seen(keep) == told
+    assert await keep.messages(S) == messages
+    for count in (0, 1, 3, 50, 64, 200, 1000):
+        newest = await keep.history(S, newest=count)
+        assert [(e.seq, e.id) for e in newest] == told[max(0, len(told) - count) :]
+        assert await keep.messages(S, newest=count) == messages[max(0, len(messages) - count) :]
+    for after in (0, 1, 63, 64, 65, 200, 258, 259, 400):
+        behind = await keep.history(S, after=after)
+        assert [(e.seq, e.id) for e in behind] == told[after:]
+        both = await keep.history(S, after=after, newest=10)
+        assert both == behind[-10:]
+    assert await keep.check() == []
+
+
+@pytest.mark.anyio
+async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_path: Path) -> None:
+    async with store.open(sqlite_url) as keep:
+        await keep.create_session(S)
+        for number in range(1, 201):
+            await keep.append(said(number, number))
+        assert (await keep.append(said(201, 0))).seq == 201
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        found = database.execute("SELECT seq FROM journal ORDER BY seq").fetchall()
+    assert found == [(64,), (128,), (192,), (201,)]
+
+
+@pytest.mark.anyio
+async def test_another_writer_goes_on_where_the_last_one_ended(url: str) -> None:
+    async with store.open(url) as keep, store.open(url) as other:
+        await keep.create_session(S)
+        for number in range(1, 141):
+            entry = await (keep if number % 3 else other).append(said(number, number % 7))
+            assert entry.seq == number
+        assert len(await other.messages(S)) == 140
+
+
+V1_JOURNAL = "INSERT INTO journal (session_id, seq, message_id, entry_json) VALUES (%s, %s, %s, %s)"
+V1_SESSION = "INSERT INTO sessions VALUES (%s, '', NULL, NULL, 1, 0, 0)"
+V1_MESSAGE = "INSERT INTO messages VALUES (%s, %s, 'user', %s, '{}', %s, 1)"
+
+
+def v1_statements() -> list[tuple[str, tuple[object, ...]]]:
+    """What the first version wrote: a row in the journal for every message."""
+    entry = ErrorEntry(id="e", session_id=S, created_at=NOW, text="oh", seq=3)
+    found: list[tuple[str, tuple[object, ...]]] = [
+        (V1_SESSION, (S,)),
+        (V1_SESSION, ("empty",)),
+        (V1_JOURNAL, (S, 3, None, encode_entry(entry).decode())),
+    ]
+    for seq, seconds in ((1, 10), (2, 5), (4, 5), (5, 20)):
+        text = f'[{{"text":"{seq}","type":"text"}}]'
+        at = to_microseconds(NOW + timedelta(seconds=seconds))
+        found.append((V1_MESSAGE, (ulid(seq), S, text, at)))
+        found.append((V1_JOURNAL, (S, seq, ulid(seq), None)))
+    return found
+
+
+async def goes_on_from_v1(url: str) -> None:
+    async with store.open(url) as keep:
+        history = await keep.history(S)
+        assert [entry.seq for entry in history] == [1, 2, 3, 4, 5]
+        assert [type(e) is MessageEntry for e in history] == [True, True, False, True, True]
+        assert [entry.id for entry in await keep.history(S, after=3)] == [ulid(4), ulid(5)]
+        assert (await keep.append(said(6, 7))).seq == 6
+        assert (await keep.append(said(7, 30))).seq == 7
+        assert [m.id for m in await keep.messages(S, newest=3)] == [ulid(5), ulid(6), ulid(7)]
+        assert await keep.history("empty") == []
+        assert await keep.check() == []
+        assert await keep.version() == schema.newest("sqlite")
+
+
+def test_a_file_of_the_first_version_goes_on(sqlite_url: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        database.executescript(schema.steps("sqlite")[0][1])
+        for sql, values in v1_statements():
+            database.execute(sql.replace("%s", "?"), values)
+        database.execute("PRAGMA user_version = 1")
+        database.execute("PRAGMA application_id = 1835365481")
+        database.commit()
+    asyncio.run(goes_on_from_v1(sqlite_url))
+
+
+def test_a_server_of_the_first_version_goes_on(postgres: Server) -> None:
+    url = postgres.new_database()
+    with psycopg.connect(url) as database:
+        for statement in schema.statements(schema.steps("postgres")[0][1]):
+            database.execute(statement.encode())
+        for sql, values in v1_statements():
+            database.execute(sql.encode(), values)
+        database.execute("CREATE TABLE metis_schema (version INTEGER PRIMARY KEY)")
+        database.execute("INSERT INTO metis_schema VALUES (1)")
+    asyncio.run(goes_on_from_v1(url))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM messages WHERE id = (SELECT id FROM messages ORDER BY id LIMIT 1 OFFSET 40)",
+        "UPDATE journal SET latest_at = latest_at + 1 WHERE seq = 64",
+        "DELETE FROM journal WHERE seq = 70",
+    ],
+)
+def test_the_check_sees_what_does_not_fit(sqlite_url: str, tmp_path: Path, damage: str) -> None:
+    async def fill() -> None:
+        async with store.open(sqlite_url) as keep:
+            await keep.create_session(S)
+            for number in range(1, 70):
+                await keep.append(said(number, number))
+            error = ErrorEntry(id=ulid(70), session_id=S, created_at=NOW, text="oh")
+            await keep.record(error)
+            await keep.append(assistant(call("a", tool_id(1)), id=ulid(71)))
+            await keep.append(tool("1", answers=tool_id(1), id=ulid(72)))
+            assert await keep.check() == []
+
+    async def check() -> list[str]:
+        async with store.open(sqlite_url) as keep:
+            return await keep.check()
+
+    asyncio.run(fill())
+    with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
+        database.execute(damage)
+        database.commit()
+    assert asyncio.run(check())

@@ -1,0 +1,225 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import fields, replace
+
+from corpus import CORPUS, needs_corpus
+from metis import adapters
+from metis.canonical import Message, TextBlock
+from metis.canonical.errors import DecodeError, MetisError
+from metis.verify.laws import Law, check_laws, differences
+from metis.verify.recordings import Recording, adapter_of, read_recording
+from strategies import json_objects
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "recordings.md"
+OLLAMA = adapters.get("ollama")
+ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
+SAID: dict[str, Any] = {"role": "assistant", "content": "hi"}
+ANSWERED: dict[str, Any] = {"model": "m", "message": SAID, "done": True, "done_reason": "stop"}
+STREAM = (
+    '{"model":"m","created_at":"x","message":{"role":"assistant","content":"h\u00e9"},"done":false}\n'
+    '{"model":"m","created_at":"x","message":{"role":"assistant","content":"y"},"done":false}\n'
+    '{"model":"m","created_at":"x","message":{"role":"assistant","content":""},"done":true}\n'
+)
+
+
+def recorded(**fields: Any) -> Recording:
+    return read_recording(json.dumps({"protocol": "ollama", "request": ASKED, **fields}).encode())
+
+
+def test_every_field_is_described() -> None:
+    told = PAGE.read_text().partition("## The fields")[2].partition("\n## ")[0]
+    assert [field.name for field in fields(Recording) if f"| `{field.name}` |" not in told] == []
+
+
+def test_every_law_is_described() -> None:
+    told = PAGE.read_text().partition("## What is checked")[2]
+    assert [law for law in Law if f"| {law} |" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "$: not JSON"),
+        (b"[]", "$: expected object, got array"),
+        (b'{"status":"x"}', "$.status: expected integer or null, got string"),
+        (b'{"id":"x"}', "$: neither a request nor a response is recorded"),
+        (b'{"raw_b64":"?"}', "$.raw_b64: not base64"),
+        (b'{"request":[]}', "$.request: expected object or null, got array"),
+    ],
+)
+def test_what_is_no_recording_is_named_with_its_place(line: bytes, said: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read_recording(line)
+    assert str(caught.value).startswith(said)
+
+
+@given(st.one_of(st.binary(), json_objects().map(lambda value: json.dumps(value).encode())))
+def test_any_line_is_a_recording_or_a_typed_error(line: bytes) -> None:
+    try:
+        recording = read_recording(line)
+    except MetisError:
+        return
+    adapter = adapter_of(recording, "ollama")
+    if adapter is not None:
+        check_laws(recording, adapter)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "provider", "otherwise", "name"),
+    [
+        ("anthropic_messages", None, None, "anthropic"),
+        ("openai_chat", "groq", None, "groq"),
+        ("openai_chat", "nobody", None, "openai"),
+        ("openai_chat", "ollama-openai", None, "ollama-openai"),
+        ("ollama", "anthropic", "openai", "ollama"),
+        (None, "anthropic", None, "anthropic"),
+        (None, "anthropic", "ollama", "ollama"),
+        (None, None, None, None),
+        ("telepathy", "openai", "openai", None),
+    ],
+)
+def test_the_adapter_is_that_of_the_protocol(
+    protocol: str | None, provider: str | None, otherwise: str | None, name: str | None
+) -> None:
+    found = adapter_of(Recording(protocol=protocol, provider=provider), otherwise)
+    assert (None if found is None else found.name) == name
+
+
+def faults(recording: Recording, answers: dict[str, Message] | None = None) -> dict[Law, Any]:
+    return {each.law: each.faults for each in check_laws(recording, OLLAMA, answers).verdicts}
+
+
+def test_a_sound_exchange_keeps_its_laws() -> None:
+    assert faults(recorded(response=ANSWERED)) == {
+        Law.PARSE: (),
+        Law.REQUEST: (),
+        Law.RESPONSE: (),
+    }
+    assert faults(recorded(sse=STREAM)) == {Law.PARSE: (), Law.REQUEST: (), Law.STREAM: ()}
+
+
+def test_what_cannot_be_read_breaks_the_first_law() -> None:
+    broken = recorded(request={"messages": [{"role": "x"}]}, response={"x": 1})
+    assert faults(broken) == {
+        Law.PARSE: (
+            "the request: $.messages[0].role: unknown role 'x'",
+            "the response: $.message: a response has a message, or a completion",
+        )
+    }
+
+
+def test_a_recorded_error_breaks_nothing() -> None:
+    findings = check_laws(recorded(status=404, response={"error": "not found"}), OLLAMA)
+    assert findings.notes == ["answered with an error: ollama (404): not found"]
+    assert [verdict.law for verdict in findings.verdicts] == [Law.PARSE, Law.REQUEST]
+    cut_off = check_laws(recorded(sse=STREAM[:200]), OLLAMA)
+    assert cut_off.notes[0].startswith("the stream ended with an error")
+    assert [verdict.faults for verdict in cut_off.verdicts] == [(), (), ()]
+    page = check_laws(recorded(status=502, response_text="<h1>Bad gateway</h1>"), OLLAMA)
+    assert "Bad gateway" in page.notes[0]
+
+
+def test_an_echo_is_the_answer() -> None:
+    answer = check_laws(recorded(response=ANSWERED), OLLAMA).response
+    assert answer is not None
+    back = [*ASKED["messages"], SAID, {"role": "user", "content": "on"}]
+    echo = recorded(request={**ASKED, "messages": back}, echo_of="1", echo="verbatim")
+    assert faults(echo, {"1": answer})[Law.ECHO] == ()
+    other = OLLAMA.from_wire_response({**ANSWERED, "message": {**SAID, "content": "no"}})
+    assert faults(echo, {"1": other})[Law.ECHO] != ()
+    assert Law.ECHO not in faults(echo)
+    assert Law.ECHO not in faults(replace(echo, echo="full"), {"1": answer})
+
+
+def test_an_echo_is_judged_by_what_can_go_back() -> None:
+    """Where an answer rests on a search is told beside it, and has no place in a request."""
+    gemini = adapters.get("gemini")
+    segment = {"endIndex": 2, "text": "hi"}
+    found = {"web": {"uri": "https://example.org", "title": "example"}}
+    grounding = {
+        "groundingChunks": [found],
+        "groundingSupports": [{"groundingChunkIndices": [0], "segment": segment}],
+    }
+    said = {"role": "model", "parts": [{"text": "hi"}]}
+    response = {"candidates": [{"content": said, "groundingMetadata": grounding}]}
+    answer = gemini.from_wire_response(response)
+    assert isinstance(answer.content[0], TextBlock)
+    assert answer.content[0].citations
+    asked = {"role": "user", "parts": [{"text": "go"}]}
+    for back, holds in ((said, True), ({**said, "parts": [{"text": "ho"}]}, False)):
+        request = {"contents": [asked, back, asked]}
+        echo = recorded(protocol="gemini", request=request, echo_of="1", echo="verbatim")
+        verdicts = check_laws(echo, gemini, {"1": answer}).verdicts
+        assert [v.faults == () for v in verdicts if v.law is Law.ECHO] == [holds]
+
+
+def test_what_was_made_by_hand_may_be_no_answer_at_all() -> None:
+    page = recorded(response_text="method=POST", recorded="hand_made")
+    findings = check_laws(page, OLLAMA)
+    assert findings.notes[0].startswith("made by hand, and refused: $: not JSON")
+    assert [(verdict.law, verdict.faults) for verdict in findings.verdicts] == [
+        (Law.PARSE, ()),
+        (Law.REQUEST, ()),
+    ]
+    assert faults(replace(page, recorded="yes"))[Law.PARSE] != ()
+
+
+class Forgetful(adapters.Adapter):
+    """An adapter that breaks the laws: it forgets keys and answers."""
+
+    def from_wire_request(self, body: Any, context: Any = None) -> Any:
+        request = super().from_wire_request(body, context)
+        return replace(request, options=replace(request.options, native={}, model="other"))
+
+    def from_wire_response(self, body: Any, context: Any = None) -> Message:
+        return replace(super().from_wire_response(body, context), content=())
+
+
+def test_a_broken_adapter_is_found_out() -> None:
+    forgetful = Forgetful(OLLAMA.profile)
+    verdicts = check_laws(recorded(response=ANSWERED), forgetful).verdicts
+    assert {each.law: each.faults for each in verdicts} == {
+        Law.PARSE: (),
+        Law.REQUEST: ('$.model: was string "m", is string "other"', "$.stream: is new"),
+        Law.RESPONSE: ('$.message.content: was string "hi", is string ""',),
+    }
+    (*_, stream) = check_laws(recorded(sse=STREAM), forgetful).verdicts
+    assert stream.faults == ("the answer is another one as a plain response",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ({"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, []),
+        (1, True, ["$: was integer 1, is boolean true"]),
+        (1, 1.0, ["$: was integer 1, is number 1.0"]),
+        ({"a": 1}, {"b": 1}, ["$.a: is gone", "$.b: is new"]),
+        ([1, 2], [1], ["$: was array of 2 items, is array of 1 item"]),
+        ({"x y": ["a"]}, {"x y": ["b"]}, ['$["x y"][0]: was string "a", is string "b"']),
+    ],
+)
+def test_differences_name_their_places(before: Any, after: Any, found: list[str]) -> None:
+    assert list(differences(before, after)) == found
+
+
+@needs_corpus
+@pytest.mark.row("M-008", "M-010")
+@pytest.mark.parametrize("name", ["anthropic_messages", "ollama"])
+def test_every_recorded_exchange_keeps_every_law(name: str) -> None:
+    answers: dict[str, Message] = {}
+    seen: set[Law] = set()
+    for line in (CORPUS / f"{name}.jsonl").read_bytes().splitlines():
+        recording = read_recording(line)
+        adapter = adapter_of(recording)
+        assert adapter is not None
+        findings = check_laws(recording, adapter, answers)
+        if findings.response is not None:
+            answers[recording.id] = findings.response
+        assert [each for each in findings.verdicts if each.faults] == [], recording.id
+        seen |= {each.law for each in findings.verdicts}
+    assert seen == set(Law) - ({Law.ECHO} if name == "ollama" else set[Law]())

@@ -1,0 +1,251 @@
+"""A conversation that walks through all protocols: who issued something gets it back, no one else.
+
+Between the turns it is stored as JSON and read again, as a session that lives on would be.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from build import image, text, tool, user
+from judges import complaints
+from metis import adapters
+from metis.canonical import Message, ToolDefinition, ToolUseBlock, decode, encode
+from metis.canonical.tools import SideEffects
+from metis.wire.call import AdapterOptions, RequestContext, WireRequest
+from metis.wire.json_access import maybe_list, maybe_object
+from test_laws import faults
+
+Wire = dict[str, Any]
+CONTEXT = RequestContext(session_id="sess_walk", status=200)
+_IDS = ("id", "tool_call_id")
+PICTURE = "iVBORw0KGgo="
+TOOL = ToolDefinition(
+    "look_up",
+    "Looks a word up.",
+    {"type": "object", "properties": {"word": {"type": "string"}}},
+    SideEffects.READ,
+)
+
+
+def function(arguments: Any) -> Wire:
+    return {"name": "look_up", "arguments": arguments}
+
+
+FIRST: Wire = {
+    "id": "msg_01",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-6",
+    "content": [
+        {"type": "thinking", "thinking": "Two words.", "signature": "c2VhbC1vZi1hbnRocm9waWM="},
+        {"type": "redacted_thinking", "data": "aGlkZGVuLWJ5LWFudGhyb3BpYw=="},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "toolu_01A", "name": "look_up", "input": {"word": "x"}},
+        {"type": "tool_use", "id": "toolu_01B", "name": "look_up", "input": {"word": "y"}},
+    ],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 3, "output_tokens": 4},
+}
+ANSWERS: dict[str, Wire] = {
+    "anthropic": FIRST,
+    "openai": {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-5",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {
+                            "id": "call_openai_1",
+                            "type": "function",
+                            "function": function('{"word":"a"}'),
+                        }
+                    ],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+    },
+    "gemini": {
+        "candidates": [
+            {
+                "content": {
+                    "role": "model",
+                    "parts": [
+                        {"text": "Hm.", "thought": True},
+                        {
+                            "functionCall": {
+                                "id": "gemini_1",
+                                "name": "look_up",
+                                "args": {"word": "b"},
+                            },
+                            "thoughtSignature": "c2VhbC1vZi1nZW1pbmk=",
+                        },
+                    ],
+                },
+                "finishReason": "STOP",
+                "index": 0,
+            }
+        ],
+        "modelVersion": "gemini-3.5-flash",
+        "responseId": "g1",
+    },
+    "bedrock-converse": {
+        "metrics": {"latencyMs": 1},
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {
+                        "reasoningContent": {
+                            "reasoningText": {
+                                "text": "Well.",
+                                "signature": "c2VhbC1vZi1iZWRyb2Nr",
+                            }
+                        }
+                    },
+                    {"reasoningContent": {"redactedContent": "aGlkZGVuLWJ5LWJlZHJvY2s="}},
+                    {
+                        "toolUse": {
+                            "toolUseId": "tooluse_01",
+                            "name": "look_up",
+                            "input": {"word": "e"},
+                        }
+                    },
+                ],
+            }
+        },
+        "stopReason": "tool_use",
+        "usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3},
+    },
+    "openai-responses": {
+        "id": "resp_1",
+        "object": "response",
+        "model": "gpt-5",
+        "status": "completed",
+        "output": [
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [{"type": "summary_text", "text": "So."}],
+                "encrypted_content": "c2VhbC1vZi1vcGVuYWk=",
+            },
+            {
+                "type": "function_call",
+                "id": "fc_1",
+                "call_id": "call_responses_1",
+                "name": "look_up",
+                "arguments": '{"word":"c"}',
+                "status": "completed",
+            },
+        ],
+    },
+    "ollama": {
+        "model": "qwen3",
+        "created_at": "2026-05-08T12:00:00Z",
+        "message": {
+            "role": "assistant",
+            "content": "",
+            "thinking": "Thought at home.",
+            "tool_calls": [{"id": "ollama_1", "function": function({"word": "d"})}],
+        },
+        "done": True,
+        "done_reason": "stop",
+    },
+}
+"""What each provider says in its turn; every answer calls a tool."""
+ISSUED: dict[str, set[str]] = {
+    "anthropic": {
+        "c2VhbC1vZi1hbnRocm9waWM=",
+        "aGlkZGVuLWJ5LWFudGhyb3BpYw==",
+        "toolu_01A",
+        "toolu_01B",
+    },
+    "bedrock-converse": {
+        "c2VhbC1vZi1iZWRyb2Nr",
+        "aGlkZGVuLWJ5LWJlZHJvY2s=",
+        "tooluse_01",
+    },
+    "openai": {"call_openai_1"},
+    "gemini": {"c2VhbC1vZi1nZW1pbmk=", "gemini_1"},
+    "openai-responses": {"c2VhbC1vZi1vcGVuYWk=", "rs_1", "call_responses_1"},
+    "ollama": {"Thought at home.", "ollama_1"},
+}
+"""The signatures and ids of each provider, which nobody else may be sent."""
+
+
+def stored(messages: list[Message]) -> list[Message]:
+    return [decode(encode(message)) for message in messages]
+
+
+def sent(name: str, talk: list[Message]) -> WireRequest:
+    """The request to a provider, which its SDK lets pass and in which every call is answered."""
+    options = AdapterOptions(
+        max_output_tokens=1000, model="qwen3" if name == "ollama" else None, stream=False
+    )
+    wire = adapters.get(name).to_wire(talk, [TOOL], options)
+    body = json.loads(wire.body)
+    assert faults(name, body) == []
+    if name == "ollama":
+        body = without_ids(body)
+    assert complaints(name, {k: v for k, v in body.items() if k != "stream"}) == []
+    return wire
+
+
+def without_ids(value: Any) -> Any:
+    """A body of Ollama without ids, which newer servers take but the SDK's types do not know."""
+    if isinstance(value, list):
+        return [without_ids(item) for item in maybe_list(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: item for key, item in maybe_object(value).items() if key not in _IDS}
+    return {key: without_ids(item) for key, item in kept.items()}
+
+
+def foreign(name: str, body: bytes) -> set[str]:
+    """What others issued, and a provider is told nevertheless."""
+    said = body.decode()
+    return {
+        one for other, all_ in ISSUED.items() if other != name for one in all_ if f'"{one}"' in said
+    }
+
+
+def walk() -> list[Message]:
+    """The conversation after each provider has had its turn."""
+    talk = [user("What is on it?", image(PICTURE))]
+    for name, body in ANSWERS.items():
+        wire = sent(name, talk)
+        assert foreign(name, wire.body) == set(), name
+        answer = adapters.get(name).from_wire_response(json.dumps(body).encode(), CONTEXT)
+        calls = [block for block in answer.content if isinstance(block, ToolUseBlock)]
+        results = [tool(text("Found."), image(PICTURE), answers=one.id) for one in calls]
+        talk = stored([*talk, answer, *results, user("And on?")])
+    return talk
+
+
+@pytest.mark.row("T204")
+def test_t204_anthropic_gets_back_every_signature_and_id_after_a_walk_through_all() -> None:
+    talk = walk()
+    wire = sent("anthropic", talk)
+    turns = json.loads(wire.body)["messages"]
+    assert turns[1]["content"] == FIRST["content"]
+    answered = [part["tool_use_id"] for part in turns[2]["content"] if "tool_use_id" in part]
+    assert answered == ["toolu_01A", "toolu_01B"]
+    assert all(f'"{one}"' in wire.body.decode() for one in ISSUED["anthropic"])
+    assert foreign("anthropic", wire.body) == set()
+
+
+@pytest.mark.row("T38", "T204")
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whoever_issued_something_gets_it_back_and_nobody_else_does(name: str) -> None:
+    wire = sent(name, walk())
+    assert [one for one in ISSUED[name] if f'"{one}"' not in wire.body.decode()] == []
+    assert foreign(name, wire.body) == set()
+    assert wire.body.count(PICTURE.encode()) > 1 or name == "ollama"
