@@ -1,27 +1,31 @@
-"""The wire messages of a conversation, each encoded once, and request bodies with them."""
+"""The wire messages of a conversation, each encoded once, and the request bodies with them."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from msgspec import Raw, Struct
 
+from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions
 from metis.wire.json_access import Wire
+from metis.wire.original_form import EMPTY
+from metis.wire.tool_ids import TOOL_ID_PREFIX
 
 WriteJson = Callable[[Any], bytes]
-"""Writes JSON with sorted keys."""
+"""Writes JSON with sorted keys, so that a stored history gives the same bytes again (T176)."""
 EncodeEnvelope = Callable[[AdapterOptions, Sequence[ToolDefinition]], Wire]
-"""Makes the options of a request, with its tools among them."""
+"""Encodes everything of a request but its messages: options and tools."""
 EncodedJson = bytes | memoryview
-"""Turns as they stand in a list: one or several, with commas between them."""
+"""Wire messages as they stand in a JSON list: one or several, with commas between them."""
 
-_GAP = Raw(b"[\0]")  # no JSON holds such a byte, so that it marks where the turns belong
+_GAP = Raw(b"[\0]")  # no JSON has such a byte, so that it marks where the messages belong
 
 
 class Envelope(Struct, frozen=True, gc=False):
-    """What stands around the turns of a request, and what it was made of."""
+    """The bytes around the messages of a request, and what they were encoded from."""
 
     tools: tuple[ToolDefinition, ...]
     options: AdapterOptions
@@ -29,94 +33,132 @@ class Envelope(Struct, frozen=True, gc=False):
     after: bytes
 
     def matches(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
-        """Whether it says the same: these very tools, and equal options."""
-        own = self.tools
-        return len(own) == len(tools) and all(map(is_, own, tools)) and self.options == options
+        """Whether it was encoded from these very tools and equal options."""
+        known = self.tools
+        return len(known) == len(tools) and all(map(is_, known, tools)) and self.options == options
 
 
 class EncodedMessages:
-    """Turns that nothing can join any more; each is written once, with the first body it is in.
+    """Wire messages that are complete; each is encoded once, with the first body it is in.
 
-    What stands around them is written again only when somebody asks otherwise.
+    The envelope around them is encoded again only when tools or options change.
     """
 
-    __slots__ = ("_head", "_key", "_waiting", "_write", "_written")
+    __slots__ = ("_encoded", "_envelope", "_key", "_waiting", "_write")
 
     def __init__(self, key: str, write: WriteJson) -> None:
-        """The turns stand under `key`."""
+        """Make an empty list of messages that a request holds under `key`."""
         self._key = key
         self._write = write
-        self._written: list[EncodedJson] = []
+        self._encoded: list[EncodedJson] = []
         self._waiting: list[Any] = []
-        self._head: Envelope | None = None
+        self._envelope: Envelope | None = None
 
     def copy(self) -> "EncodedMessages":
-        """The same turns, to which others can be added."""
+        """Return a copy, to which other messages can be added."""
         other = EncodedMessages(self._key, self._write)
-        other._written, other._waiting = [*self._written], [*self._waiting]
-        other._head = self._head
+        other._encoded, other._waiting = [*self._encoded], [*self._waiting]
+        other._envelope = self._envelope
         return other
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no turns yet."""
-        return not self._written and not self._waiting
+        """Whether there are no messages yet."""
+        return not self._encoded and not self._waiting
 
-    def add(self, turns: Sequence[Any]) -> None:
-        """Add turns that are complete."""
-        self._waiting += turns
+    def add(self, messages: Sequence[Any]) -> None:
+        """Add wire messages that are complete."""
+        self._waiting += messages
 
     def body(
         self,
         tools: Sequence[ToolDefinition],
         options: AdapterOptions,
-        around: EncodeEnvelope,
-        last: Any = None,
+        encode_envelope: EncodeEnvelope,
+        open_message: Any = None,
     ) -> bytes:
-        """The request with these turns and what `around` makes of tools and options.
-
-        `last` is a turn that is not complete yet.
-        """
-        if not self._written:
-            return self._first_body(tools, options, around, last)
+        """Return the request body; `open_message` is the last one, which may still grow."""
+        if not self._encoded:
+            return self._first_body(tools, options, encode_envelope, open_message)
         if self._waiting:
-            self._written.append(memoryview(self._write(self._waiting))[1:-1])
+            self._encoded.append(memoryview(self._write(self._waiting))[1:-1])
             self._waiting = []
-        head = self._head
-        if head is None or not head.matches(tools, options):
-            head = self._head = self._new_head(tools, options, around(options, tools))
-        parts: list[EncodedJson] = [head.before]
-        for turn in self._written:
-            parts += (turn, b",")
-        if last is None:
-            parts.pop()
+        envelope = self._envelope
+        if envelope is None or not envelope.matches(tools, options):
+            wire = encode_envelope(options, tools)
+            envelope = self._envelope = self._new_envelope(tools, options, wire)
+        pieces: list[EncodedJson] = [envelope.before]
+        for messages in self._encoded:
+            pieces += (messages, b",")
+        if open_message is None:
+            pieces.pop()
         else:
-            parts.append(self._write(last))
-        parts.append(head.after)
-        return b"".join(parts)
+            pieces.append(self._write(open_message))
+        pieces.append(envelope.after)
+        return b"".join(pieces)
 
     def _first_body(
         self,
         tools: Sequence[ToolDefinition],
         options: AdapterOptions,
-        around: EncodeEnvelope,
-        last: Any,
+        encode_envelope: EncodeEnvelope,
+        open_message: Any,
     ) -> bytes:
-        """The same in one go: a long history is not copied, its bytes stay where they are."""
-        turns = self._waiting if last is None else [*self._waiting, last]
-        wire = around(options, tools)
-        body = self._write({**wire, self._key: turns})
+        """Encode the first body at once, and cut its messages out by their length, uncopied."""
+        messages = self._waiting if open_message is None else [*self._waiting, open_message]
+        wire = encode_envelope(options, tools)
+        body = self._write({**wire, self._key: messages})
         if self._waiting:
-            head = self._head = self._new_head(tools, options, wire)
-            tail = len(head.after)
-            if last is not None:
-                tail += len(self._write(last)) + len(b",")
-            self._written.append(memoryview(body)[len(head.before) : len(body) - tail])
+            envelope = self._envelope = self._new_envelope(tools, options, wire)
+            tail = len(envelope.after)
+            if open_message is not None:
+                tail += len(self._write(open_message)) + len(b",")
+            self._encoded.append(memoryview(body)[len(envelope.before) : len(body) - tail])
             self._waiting = []
         return body
 
-    def _new_head(
+    def _new_envelope(
         self, tools: Sequence[ToolDefinition], options: AdapterOptions, wire: Wire
     ) -> Envelope:
         before, _, after = self._write({**wire, self._key: _GAP}).partition(b"\0")
         return Envelope(tuple(tools), options, before, after)
+
+
+class BaseHistoryEncoder(ABC):
+    """Encodes the messages of one conversation, each once, and request bodies with them.
+
+    A copy shares what its original knows of wire ids, which are the same for both.
+    """
+
+    wire_id_prefix: ClassVar[str] = ""
+    """The start of wire ids that are derived from ours."""
+
+    def __init__(self, key: str, write: WriteJson) -> None:
+        """Make the encoder of an empty history, which a request holds under `key`."""
+        self._encoded = EncodedMessages(key, write)
+        self._open: Any = None
+        """The last wire message, while others may join it."""
+        self._wire_ids: dict[str, str] = {}
+
+    def copy(self) -> Self:
+        """Return an encoder of the same history, to which other messages can be added."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other._encoded = self._encoded.copy()
+        return other
+
+    @abstractmethod
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
+        """Add messages that were projected for the protocol; `ids` are wire ids of some calls."""
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """Return the request body with this history."""
+        return self._encoded.body(tools, options, self._encode_envelope, self._open)
+
+    @abstractmethod
+    def _encode_envelope(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+        """Encode options, tools and the system prompt as keys of the request."""
+
+    def _wire_id(self, tool_use_id: str) -> str:
+        known = self._wire_ids.get(tool_use_id)
+        return known or self.wire_id_prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)

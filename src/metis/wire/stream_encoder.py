@@ -1,0 +1,203 @@
+"""The bases of all stream encoders: dispatch by event, the end of a stream, and open blocks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from metis.canonical.blocks import TextBlock
+from metis.canonical.errors import EncodeError, NetworkError, ProviderError
+from metis.canonical.message import Message
+from metis.canonical.metadata import Usage
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from metis.wire.call import RequestContext
+from metis.wire.errors import STREAM_CUT_OFF, error_of_event, failed_stop_error, is_failed_stop
+from metis.wire.json_access import Wire
+from metis.wire.tool_ids import derived_id
+
+_write = msgspec.json.Encoder().encode
+
+
+class BaseStreamEncoder(ABC):
+    """Turns the events of one response into the bytes of a stream.
+
+    A protocol overrides the method of every event that it has bytes for.
+    """
+
+    protocol: ClassVar[str]
+    wire_id_prefix: ClassVar[str]
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._has_started = False
+        self._has_ended = False
+        self._keeps_wire_ids = False
+        """Whether the events come from this protocol, so that the ids of calls can stay."""
+        self._usage: Usage | None = None
+        self._encoders: Mapping[type, Callable[[Any], bytes]] = {
+            MessageStart: self._message_start,
+            TextDelta: self._text,
+            ThinkingDelta: self._thinking,
+            ToolUseStart: self._tool_start,
+            ToolUseInputDelta: self._tool_input,
+            ToolUseEnd: self._tool_end,
+            BlockAdded: self._block,
+            UsageUpdate: self._note_usage,
+            MessageComplete: self._complete,
+            StreamError: self._error,
+        }
+
+    def encode(self, event: StreamEvent) -> bytes:
+        """Encode one event; some events need no bytes, and nothing follows the end."""
+        return b"" if self._has_ended else self._encoders[type(event)](event)
+
+    def finish(self) -> bytes:
+        """Return the bytes that close the stream; one without a final event ends in an error."""
+        return b"" if self._has_ended else self._fail(NetworkError(STREAM_CUT_OFF))
+
+    def _message_start(self, event: MessageStart) -> bytes:
+        self._keeps_wire_ids = event.protocol == self.protocol
+        return b""
+
+    def _text(self, _event: TextDelta, /) -> bytes:
+        return b""
+
+    def _thinking(self, _event: ThinkingDelta, /) -> bytes:
+        return b""
+
+    def _tool_start(self, _event: ToolUseStart, /) -> bytes:
+        return b""
+
+    def _tool_input(self, _event: ToolUseInputDelta, /) -> bytes:
+        return b""
+
+    def _tool_end(self, _event: ToolUseEnd, /) -> bytes:
+        return b""
+
+    def _block(self, _event: BlockAdded, /) -> bytes:
+        return b""
+
+    def _note_usage(self, event: UsageUpdate) -> bytes:
+        self._usage = event.usage
+        return b""
+
+    def _error(self, event: StreamError) -> bytes:
+        return self._fail(error_of_event(event))
+
+    def _complete(self, event: MessageComplete) -> bytes:
+        self._usage = event.message.metadata.usage or self._usage
+        start = self._start_late(event)
+        if is_failed_stop(event.stop_reason):
+            return start + self._fail(failed_stop_error(event.stop_reason))
+        self._has_ended = True
+        return start + self._encode_end(event)
+
+    def _start_late(self, _event: MessageComplete, /) -> bytes:
+        """Encode the start of a message of which nothing was encoded before its end."""
+        return b""
+
+    @abstractmethod
+    def _encode_end(self, event: MessageComplete) -> bytes:
+        """Encode the end of a complete message."""
+
+    @abstractmethod
+    def _encode_failure(self, error: ProviderError) -> bytes:
+        """Encode an error that ends the stream."""
+
+    def _fail(self, error: ProviderError) -> bytes:
+        self._has_ended = True
+        return self._encode_failure(error)
+
+    def _wire_id(self, event: ToolUseStart) -> str:
+        wire_id = event.provider_id if self._keeps_wire_ids else None
+        return wire_id or derived_id(event.tool_use_id, self.wire_id_prefix)
+
+
+class BlockStreamEncoder(BaseStreamEncoder):
+    """A stream encoder for protocols whose blocks start and stop, one at a time."""
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self._open_index: int | None = None
+        self._has_input = False
+        """Whether a delta has carried arguments of the open call."""
+
+    @abstractmethod
+    def _encode_start(self, _event: Any, /) -> bytes:
+        """Encode the start of the message, unless it was encoded."""
+
+    @abstractmethod
+    def _encode_block_start(self, index: int, block: Wire) -> bytes:
+        """Encode the start of a block."""
+
+    @abstractmethod
+    def _encode_block_stop(self, index: int) -> bytes:
+        """Encode the end of a block."""
+
+    @abstractmethod
+    def _encode_delta(self, index: int, delta: Wire) -> bytes:
+        """Encode more of a block."""
+
+    @abstractmethod
+    def _input_delta(self, text: str) -> Wire:
+        """Return the delta for more of the arguments of a call."""
+
+    @abstractmethod
+    def _citation_delta(self, citation: Mapping[str, Any]) -> Wire:
+        """Return the delta for a citation."""
+
+    def _open_block(self, event: Any, block: Wire) -> bytes:
+        """Open the block of an event, unless it is open; an empty `block` needs no start."""
+        index: int = event.content_block_index
+        if self._open_index == index:
+            return b""
+        encoded = self._encode_start(event) + self._close_block()
+        self._open_index = index
+        return encoded + self._encode_block_start(index, block) if block else encoded
+
+    def _close_block(self) -> bytes:
+        index, self._open_index = self._open_index, None
+        return b"" if index is None else self._encode_block_stop(index)
+
+    def _tool_input(self, event: ToolUseInputDelta) -> bytes:
+        self._check_open(event)
+        self._has_input = True
+        return self._encode_delta(event.content_block_index, self._input_delta(event.partial_json))
+
+    def _tool_end(self, event: ToolUseEnd) -> bytes:
+        self._check_open(event)
+        encoded = b""
+        if (event.final_input or event.invalid) and not self._has_input:
+            text = event.invalid.raw if event.invalid else _write(event.final_input).decode()
+            encoded = self._encode_delta(event.content_block_index, self._input_delta(text))
+        return encoded + self._close_block()
+
+    def _check_open(self, event: ToolUseInputDelta | ToolUseEnd) -> None:
+        if self._open_index != event.content_block_index:
+            raise EncodeError(f"the call {event.tool_use_id} has not begun in this stream")
+
+    def _encode_citations(self, message: Message) -> bytes:
+        """Encode the citations of the open text; they are only known when the message ends."""
+        index = self._open_index
+        if index is None or index >= len(message.content):
+            return b""
+        block = message.content[index]
+        citations = block.citations if type(block) is TextBlock else ()
+        return b"".join(
+            self._encode_delta(index, self._citation_delta(citation.raw))
+            for citation in citations
+            if citation.raw is not None
+        )
