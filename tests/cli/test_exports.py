@@ -29,9 +29,11 @@ from metis.canonical import (
 )
 from metis.canonical.errors import EncodeError
 from metis.cli.main import cli
+from metis.interchange.export import Conversation
 from metis.interchange.markdown import fenced
-from metis.interchange.writers import WRITERS, Conversation
+from metis.interchange.writers import WRITERS
 from metis.store import SessionRecord
+from metis.tools.builtin import BUILTINS
 
 NOW = datetime(2026, 5, 8, tzinfo=UTC)
 RECORD = SessionRecord(
@@ -56,7 +58,7 @@ MESSAGES = numbered(
 
 
 def written(form: str, messages: Sequence[Message] = MESSAGES) -> tuple[str, list[str]]:
-    found = WRITERS[form](Conversation(RECORD, messages))
+    found = WRITERS[form](Conversation(RECORD, messages, [tool().definition for tool in BUILTINS]))
     return found.data.decode(), [f"{loss.change} {loss.block_type}" for loss in found.losses]
 
 
@@ -208,7 +210,7 @@ def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
 
 
 def test_without_an_answer_there_is_no_example() -> None:
-    with pytest.raises(EncodeError, match="no model has answered"):
+    with pytest.raises(EncodeError, match="has no response"):
         written("openai-finetune", numbered(said("hello?")))
 
 

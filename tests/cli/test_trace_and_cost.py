@@ -27,6 +27,7 @@ from metis.canonical import (
 )
 from metis.cli.main import cli
 from metis.cli.text import cell_width
+from metis.cli.trace import Step
 from metis.store.entries import SwapEntry
 
 SONNET, MINI = "anthropic:claude-sonnet-4-6", "openai:gpt-5-mini"
@@ -128,6 +129,16 @@ def test_a_trace_tells_everything_in_order() -> None:
     assert run("trace", "sess_none").exit_code == 2
 
 
+@pytest.mark.parametrize("width", [19, 59, 120])
+@pytest.mark.parametrize("latency_ms", [7, 812, 123_456, 9_876_543_210])
+@pytest.mark.parametrize("cost", ["$0", "$0.000000123456", "$123456.78"])
+def test_a_step_fits_for_any_latency_and_cost(width: int, latency_ms: int, cost: str) -> None:
+    facts = ("end_turn", "123456789 in", "123456 out", cost, f"{latency_ms} ms")
+    for detail in ("", "ok", "漢字 " * 50):
+        step = Step(at=MAY, what="answer", detail=detail, facts=facts)
+        assert cell_width("".join(step.text(width))) <= width
+
+
 def test_swaps_and_calls_of_other_programs_are_told_too() -> None:
     async def fill() -> None:
         async with store.open() as keeper:
@@ -145,7 +156,7 @@ def test_swaps_and_calls_of_other_programs_are_told_too() -> None:
     asyncio.run(fill())
     shown = run("trace", "sess_42").stdout
     assert 'grep(pattern="x")' in shown
-    assert f"the rules → {MINI}" in shown
+    assert f"model changed to {MINI}" in shown
 
 
 def test_models_are_listed_filtered_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,11 @@ from metis.cli.stored_sessions import (
     session_rows,
 )
 from metis.cli.text import escape_controls, format_usd, table, terminal_width, truncate
-from metis.interchange.writers import WRITERS, Conversation
+from metis.interchange.export import Conversation
+from metis.interchange.writers import WRITERS
 from metis.store import Overview, Policy, Store
 from metis.store.threads import Threads
+from metis.tools.builtin import BUILTINS
 
 StoreAction = Callable[[Store], Awaitable[int]]
 
@@ -105,7 +107,9 @@ def write_form(url: str | None, wanted: str, form: str, target: IO[bytes]) -> in
     async def work(keep: Store) -> int:
         record = await find_session(keep, wanted)
         path = Threads(await keep.history(record.id)).path()
-        written = WRITERS[form](Conversation(record, path))
+        written = WRITERS[form](
+            Conversation(record, path, [tool().definition for tool in BUILTINS])
+        )
         target.write(written.data)
         places = {message.id: number for number, message in enumerate(path, 1)}
         for loss in written.losses:

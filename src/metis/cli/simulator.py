@@ -188,8 +188,7 @@ async def _fork(stage: DemoScreen, session: Session) -> None:
 async def _look_back(stage: DemoScreen, library: Metis, session: Session) -> None:
     await stage.explain("6. See what happened, and why", _TRACE)
     for step in trace_steps(await library.store.history(session.id)):
-        facts = f"  ({', '.join(step.facts)})" if step.facts else ""
-        detail = truncate(" ".join(step.detail.split()), max(screen_width() - 14 - len(facts), 16))
+        detail, facts = step.text(screen_width() - 11)
         stage.show(f"{step.what:<8} {detail}{facts}")
 
 

@@ -13,7 +13,7 @@ from metis.canonical.message import Message, Role
 from metis.cli.render import count, render_block
 from metis.cli.sessions import with_store
 from metis.cli.stored_sessions import find_session
-from metis.cli.text import format_usd, screen_width, truncate
+from metis.cli.text import cell_width, format_usd, screen_width, truncate
 from metis.events import Event, EventQuery
 from metis.events.trace import SqliteTrace
 from metis.events.turn_events import LlmCallFailed
@@ -33,24 +33,37 @@ from metis.store.entries import (
 )
 
 _COLOURS = {"user": "green", "answer": "cyan", "call": "yellow", "failed": "red", "error": "red"}
+_PREFIX_WIDTH = 21
+"""The width of the clock, the kind of a step, and the gaps behind them."""
+_MINUTE_S = 60
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One thing that happened."""
+    """One thing that happened in a session."""
 
     at: datetime
     what: str
     detail: str
     facts: tuple[str, ...] = ()
 
+    def text(self, width: int) -> tuple[str, str]:
+        """Return detail and facts so that both together fit into a width.
 
-def print_trace(url: str | None, wanted: str, *, as_json: bool) -> int:
-    """Print the timeline of a session; `as_json` prints each step as a line of JSON."""
+        The facts are cut only if they leave less than a third of the width to the detail.
+        """
+        detail = " ".join(self.detail.split())
+        facts = f"  ({', '.join(self.facts)})" if self.facts else ""
+        facts = truncate(facts, width - min(cell_width(detail), width // 3))
+        return truncate(detail, width - cell_width(facts)), facts
 
-    async def work(keep: Store) -> int:
-        record = await find_session(keep, wanted)
-        steps = list(trace_steps(await keep.history(record.id)))
-        steps += await _traced(record.id)
+
+def print_trace(url: str | None, session_name: str, *, as_json: bool) -> int:
+    """Print the steps of a session; with `as_json` each step is a line of JSON."""
+
+    async def action(store: Store) -> int:
+        record = await find_session(store, session_name)
+        steps = list(trace_steps(await store.history(record.id)))
+        steps += await _event_steps(record.id)
         steps.sort(key=lambda step: step.at)
         if as_json:
             for step in steps:
@@ -59,43 +72,39 @@ def print_trace(url: str | None, wanted: str, *, as_json: bool) -> int:
             _print(record, steps)
         return 0
 
-    return with_store(url, work, recover=False)
+    return with_store(url, action, recover=False)
 
 
 def _print(record: SessionRecord, steps: Sequence[Step]) -> None:
-    when = record.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
-    where = f", {record.workspace_path}" if record.workspace_path else ""
-    click.echo(click.style(truncate(f"{record.id}  {when}{where}", screen_width()), bold=True))
+    started = record.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
+    workspace = f", {record.workspace_path}" if record.workspace_path else ""
+    heading = truncate(f"{record.id}  {started}{workspace}", screen_width())
+    click.echo(click.style(heading, bold=True))
     for step in steps:
-        since = (step.at - record.created_at).total_seconds()
-        facts = f"  ({', '.join(step.facts)})" if step.facts else ""
-        clock = click.style(f"{_clock(since):>9}", dim=True)
+        elapsed_s = (step.at - record.created_at).total_seconds()
+        clock = click.style(f"{_format_elapsed(elapsed_s):>9}", dim=True)
         what = click.style(f"{step.what:<8}", fg=_COLOURS.get(step.what))
-        room = screen_width() - 21
-        text = truncate(" ".join(step.detail.split()), max(room - len(facts), room // 3))
-        click.echo(f"{clock}  {what}  {text}{click.style(facts, dim=True)}")
-    click.echo(click.style(f"{count(len(steps), 'step')}", dim=True), err=True)
+        detail, facts = step.text(screen_width() - _PREFIX_WIDTH)
+        click.echo(f"{clock}  {what}  {detail}{click.style(facts, dim=True)}")
+    click.echo(click.style(count(len(steps), "step"), dim=True), err=True)
 
 
-def _clock(seconds: float) -> str:
-    """A time since the start, as people say it."""
-    if seconds < 60:  # noqa: PLR2004 - a minute
+def _format_elapsed(seconds: float) -> str:
+    if seconds < _MINUTE_S:
         return f"{max(seconds, 0):.2f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(int(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def trace_steps(history: Iterable[AnyEntry]) -> Iterator[Step]:
-    """The steps that the journal of a session tells."""
+    """Yield the steps that the journal of a session records."""
     for entry in history:
         if isinstance(entry, MessageEntry):
             yield from _message_steps(entry.message)
-            continue
-        told = _ENTRIES.get(type(entry))
-        if told is not None:
-            what, words = told
-            yield Step(at=entry.created_at, what=what, detail=words(entry))
+        elif type(entry) in _ENTRIES:
+            what, describe = _ENTRIES[type(entry)]
+            yield Step(at=entry.created_at, what=what, detail=describe(entry))
 
 
 def _message_steps(message: Message) -> Iterator[Step]:
@@ -103,23 +112,23 @@ def _message_steps(message: Message) -> Iterator[Step]:
     routing = metadata.routing
     if routing is not None:
         yield Step(at=at, what="route", detail=f"{routing.chosen_model}: {routing.reason}")
-    words = [block.text for block in message.content if isinstance(block, TextBlock)]
-    thoughts = [block for block in message.content if isinstance(block, ThinkingBlock)]
+    text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
+    thinking = [block for block in message.content if isinstance(block, ThinkingBlock)]
     for block in message.content:
         if isinstance(block, ToolResultBlock):
+            result = "\n".join(render_block(part) for part in block.content)
             what = "failed" if block.is_error else "result"
-            shown = "\n".join(render_block(part) for part in block.content)
-            yield Step(at=at, what=what, detail=click.unstyle(shown))
-    if thoughts and metadata.model:
-        yield Step(at=at, what="thought", detail=thoughts[0].text or "(sealed)")
+            yield Step(at=at, what=what, detail=click.unstyle(result))
+    if thinking and metadata.model:
+        yield Step(at=at, what="thinking", detail=thinking[0].text or "(sealed)")
     if message.role is Role.ASSISTANT:
-        yield Step(at=at, what="answer", detail=" ".join(words), facts=_facts(message))
-    elif words:
-        yield Step(at=at, what=str(message.role), detail=" ".join(words))
+        yield Step(at=at, what="answer", detail=text, facts=_facts(message))
+    elif text:
+        yield Step(at=at, what=str(message.role), detail=text)
     for block in message.content:
         if isinstance(block, ToolUseBlock):
-            shown = click.unstyle(render_block(block)).removeprefix("→ ")
-            yield Step(at=at, what="call", detail=shown)
+            call = click.unstyle(render_block(block)).removeprefix("→ ")
+            yield Step(at=at, what="call", detail=call)
 
 
 def _facts(message: Message) -> tuple[str, ...]:
@@ -137,8 +146,14 @@ def _facts(message: Message) -> tuple[str, ...]:
     return tuple(facts)
 
 
+def _swap_detail(entry: SwapEntry) -> str:
+    if entry.from_model is None:
+        return f"model changed to {entry.to_model}"
+    return f"{entry.from_model} → {entry.to_model}"
+
+
 _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
-    SwapEntry: ("swap", lambda entry: f"{entry.from_model or 'the rules'} → {entry.to_model}"),
+    SwapEntry: ("swap", _swap_detail),
     CompactionEntry: ("summary", lambda entry: entry.summary),
     ErrorEntry: ("error", lambda entry: entry.text),
     RewindEntry: ("rewind", lambda entry: f"back to {entry.to_id or 'the start'}"),
@@ -147,38 +162,41 @@ _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
     BookmarkEntry: ("bookmark", lambda entry: f"{entry.name} at {entry.message_id or 'nothing'}"),
     RecoveryEntry: ("recovery", lambda entry: count(len(entry.aborted_calls), "call") + " closed"),
 }
+"""The kind and the detail of a step, by the type of its journal entry."""
 
 _EVENTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "session.resumed": ("resumed", lambda told: f"after {count(told.message_count, 'step')}"),
-    "llm.call_failed": ("failed", lambda told: f"{told.model}: {told.error_class}"),
-    "turn.cancelled": ("stopped", lambda told: told.reason),
-    "turn.failed": ("failed", lambda told: told.error_type),
-    "turn.history_repaired": ("repair", lambda told: ", ".join(told.repairs)),
-    "route.constraint_failed": ("refused", lambda told: f"{told.model}: {told.reason}"),
-    "tool.confirmation_resolved": ("asked", lambda told: f"{told.decision} ({told.scope})"),
+    "session.resumed": ("resumed", lambda payload: f"after {count(payload.message_count, 'step')}"),
+    "llm.call_failed": ("failed", lambda payload: f"{payload.model}: {payload.error_class}"),
+    "turn.cancelled": ("stopped", lambda payload: payload.reason),
+    "turn.failed": ("failed", lambda payload: payload.error_type),
+    "turn.history_repaired": ("repair", lambda payload: ", ".join(payload.repairs)),
+    "route.constraint_failed": ("refused", lambda payload: f"{payload.model}: {payload.reason}"),
+    "tool.confirmation_resolved": (
+        "confirm",
+        lambda payload: f"{payload.decision} ({payload.scope})",
+    ),
 }
-"""What the journal does not tell, by the type of the event."""
+"""The kind and the detail of a step that is not in the journal, by the type of its bus event."""
 
 
-async def _traced(session_id: str) -> list[Step]:
-    """The steps that only the trace of this machine knows."""
+async def _event_steps(session_id: str) -> list[Step]:
+    """Return the steps that only the event trace of this machine records."""
     path = UserPaths.from_environment().trace
     if not path.exists():
         return []
     trace = SqliteTrace(path)
     try:
-        query = EventQuery(session_id=session_id, types=frozenset(_EVENTS))
-        found = await trace.select(query)
-        return [_event_step(event) for event in found if not _is_told(event)]
+        events = await trace.select(EventQuery(session_id=session_id, types=frozenset(_EVENTS)))
     finally:
         trace.close()
+    return [_event_step(event) for event in events if not _is_in_journal(event)]
 
 
-def _is_told(event: Event) -> bool:
-    """Whether the journal tells it already: an answer that was stopped says so itself."""
+def _is_in_journal(event: Event) -> bool:
+    """Return whether the journal records an event: a stopped response has its own status."""
     return isinstance(event.payload, LlmCallFailed) and event.payload.error_class == "cancelled"
 
 
 def _event_step(event: Event) -> Step:
-    what, words = _EVENTS[event.type]
-    return Step(at=event.timestamp, what=what, detail=words(event.payload))
+    what, describe = _EVENTS[event.type]
+    return Step(at=event.timestamp, what=what, detail=describe(event.payload))

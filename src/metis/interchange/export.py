@@ -4,17 +4,32 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from metis.canonical.blocks import ContentBlock
+from metis.canonical import (
+    ArtifactBlock,
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    UnknownBlock,
+    VideoBlock,
+)
 from metis.canonical.message import Message
+from metis.canonical.tools import ToolDefinition
 from metis.projection.loss import Change, Loss
 from metis.store import SessionRecord
 
+_MAX_LOCATION = 60
+
 
 class Conversation(Struct, frozen=True):
-    """A conversation to be written: the session, and the messages on the way to its newest."""
+    """A conversation to export: the session, and the messages on the way to its newest one."""
 
     session: SessionRecord
     messages: Sequence[Message]
+    tools: Sequence[ToolDefinition] = ()
+    """Definitions of tools that the messages may call; the store has none."""
 
 
 class ExportedFile(Struct, frozen=True):
@@ -25,11 +40,11 @@ class ExportedFile(Struct, frozen=True):
 
 
 Writer = Callable[[Conversation], ExportedFile]
-"""Writes a conversation; the same conversation always gives the same bytes."""
+"""Exports a conversation; the same conversation always gives the same bytes."""
 
 
 class ExportLosses:
-    """Collects what a form cannot hold."""
+    """Collects what a format cannot hold."""
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -38,12 +53,12 @@ class ExportLosses:
     def add(
         self,
         message: Message,
-        place: int,
+        index: int,
         block: ContentBlock,
         reason: str,
         change: Change = Change.DROPPED,
     ) -> None:
-        """One block that does not come through as it is."""
+        """Record one block that is not written as it is; `index` is its position in the message."""
         self.losses.append(
             Loss(
                 session_id=message.session_id,
@@ -52,6 +67,37 @@ class ExportLosses:
                 adapter=self._form,
                 reason=reason,
                 change=change,
-                path=f"$.content[{place}]",
+                path=f"$.content[{index}]",
             )
         )
+
+
+def describe_block(block: ContentBlock) -> str:
+    """Return one line about a block that cannot be shown as text."""
+    match block:
+        case RedactedThinkingBlock():
+            return "(thinking, encrypted by its provider)"
+        case ImageBlock():
+            return f"[image {block.media_type}, {_location(block.source.kind, block.source.data)}]"
+        case DocumentBlock() | AudioBlock() | VideoBlock() | ArtifactBlock():
+            name = getattr(block, "name", None) or ""
+            location = _location(block.source.kind, block.source.data)
+            return " ".join(f"[{block.type} {name} {block.media_type}, {location}]".split())
+        case OpaqueBlock():
+            return (
+                f"[{block.kind or 'opaque part'} of {block.issuer}, {len(bytes(block.raw))} bytes]"
+            )
+        case UnknownBlock():
+            return f"[unknown block {block.type!r}, kept as it is]"
+        case _:
+            return f"[{block.type}]"
+
+
+def _location(kind: str, data: str) -> str:
+    if kind == "base64":
+        return f"{len(data) * 3 // 4} bytes inline"
+    if kind == "text":
+        return f"{len(data)} characters inline"
+    if len(data) > _MAX_LOCATION:
+        return f"{data[:_MAX_LOCATION]}… ({len(data) - _MAX_LOCATION} more characters)"
+    return data

@@ -1,7 +1,7 @@
 """Conversations as one self-contained HTML page without scripts.
 
-Responses are rendered as Markdown, everything else stands as it was written. Text is escaped, and
-a content security policy in the page forbids scripts and remote content.
+Responses are rendered as Markdown, everything else stands as it was written. Text is escaped, and a
+content security policy in the page forbids scripts and remote content.
 """
 
 import re
@@ -22,18 +22,16 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
-from metis.cli.render import render_block
-from metis.cli.text import format_usd
-from metis.interchange.export import Conversation, ExportedFile, ExportLosses
+from metis.interchange.export import Conversation, ExportedFile, ExportLosses, describe_block
 from metis.projection.loss import Change
 from metis.store.queries import title_of
 
-_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Kinds that hold no script."""
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Image types that cannot contain scripts, as SVG can."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
 _FENCE = re.compile(r"^(`{3,})[^\n`]*\n(.*?)^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`([^`\n]+)`")
-_LINKS = ("http://", "https://", "mailto:")
+_INLINE_CODE = re.compile(r"`([^`\n]+)`")
+_LINK_SCHEMES = ("http://", "https://", "mailto:")
 
 _HEAD = """\
 <!doctype html>
@@ -72,31 +70,32 @@ img {{ max-width: 100%; }}
 """
 
 
-def write_html(talk: Conversation) -> ExportedFile:
-    """Every message as an article; thoughts, calls and results can be folded."""
+def write_html(conversation: Conversation) -> ExportedFile:
+    """Write each message as an article; thinking, calls and results can be collapsed."""
     losses = ExportLosses("html")
-    title = escape(_title(talk))
-    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n", _about(talk)]
-    for message in talk.messages:
+    title = escape(_title(conversation))
+    parts = [_HEAD.format(title=title), f"<h1>{title}</h1>\n", _summary(conversation)]
+    for message in conversation.messages:
         parts += _article(message, losses)
     parts.append("</body>\n</html>\n")
     return ExportedFile("".join(parts).encode(), tuple(losses.losses))
 
 
-def _title(talk: Conversation) -> str:
-    """What was asked first, else the id."""
-    asked = next((each for each in talk.messages if each.role is Role.USER), None)
-    return (title_of(asked.content) if asked else "") or talk.session.id
+def _title(conversation: Conversation) -> str:
+    """Return the beginning of the first prompt, else the id of the session."""
+    prompt = next((each for each in conversation.messages if each.role is Role.USER), None)
+    return (title_of(prompt.content) if prompt else "") or conversation.session.id
 
 
-def _about(talk: Conversation) -> str:
-    """When, with whom, for how much; and the name under which the conversation is kept."""
-    used = [each.metadata for each in talk.messages if each.metadata.model]
-    models = dict.fromkeys(each.model or "" for each in used)
-    spent = sum((each.usage.cost_usd for each in used if each.usage), Decimal(0))
-    when = talk.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
-    told = " · ".join([when, *models, format_usd(spent), talk.session.id])
-    return f'<p class="about">{escape(told)}</p>\n'
+def _summary(conversation: Conversation) -> str:
+    """Return a line with the date, the models, the cost and the id of the session."""
+    used = [each.metadata for each in conversation.messages if each.metadata.model]
+    models = dict.fromkeys(metadata.model or "" for metadata in used)
+    cost_usd = sum((metadata.usage.cost_usd for metadata in used if metadata.usage), Decimal(0))
+    created = conversation.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
+    cost = f"${cost_usd.normalize():f}"
+    text = " · ".join([created, *models, cost, conversation.session.id])
+    return f'<p class="about">{escape(text)}</p>\n'
 
 
 def _article(message: Message, losses: ExportLosses) -> Iterator[str]:
@@ -104,10 +103,10 @@ def _article(message: Message, losses: ExportLosses) -> Iterator[str]:
     model = f" · {escape(message.metadata.model)}" if message.metadata.model else ""
     yield f'<article class="{role}">\n<header>{role}{model}</header>\n'
     inner = "".join(
-        _block(message, place, block, losses) for place, block in enumerate(message.content)
+        _block(message, index, block, losses) for index, block in enumerate(message.content)
     )
-    is_told_first = message.role in (Role.SYSTEM, Role.DEVELOPER)
-    yield _folded("what the model is told first", inner) if is_told_first else inner
+    is_instruction = message.role in (Role.SYSTEM, Role.DEVELOPER)
+    yield _details("instructions", inner) if is_instruction else inner
     usage = message.metadata.usage
     if usage is not None:
         tokens = f"{usage.prompt_tokens} in · {usage.output_tokens} out"
@@ -115,33 +114,33 @@ def _article(message: Message, losses: ExportLosses) -> Iterator[str]:
     yield "</article>\n"
 
 
-def _block(message: Message, place: int, block: ContentBlock, losses: ExportLosses) -> str:
+def _block(message: Message, index: int, block: ContentBlock, losses: ExportLosses) -> str:
     match block:
         case TextBlock():
-            is_answer = message.role is Role.ASSISTANT
-            return _markdown(block.text) if is_answer else _text(block.text)
+            is_response = message.role is Role.ASSISTANT
+            return _markdown(block.text) if is_response else _text(block.text)
         case ThinkingBlock() if block.text:
-            return _folded("thinks", _markdown(block.text))
+            return _details("thinking", _markdown(block.text))
         case ToolUseBlock():
             arguments = msgspec.json.format(msgspec.json.encode(block.input)).decode()
-            return _folded(f"calls {block.name}", _code(arguments), is_open=True)
+            return _details(f"calls {block.name}", _code(arguments), is_open=True)
         case ToolResultBlock():
-            inner = "".join(_block(message, place, part, losses) for part in block.content)
+            inner = "".join(_block(message, index, part, losses) for part in block.content)
             title = "failed" if block.is_error else "result"
-            return _folded(title, inner, is_error=block.is_error)
-        case ImageBlock() if _is_shown(block):
+            return _details(title, inner, is_error=block.is_error)
+        case ImageBlock() if _can_embed(block):
             data = "".join(block.source.data.split())
             return f'<img alt="" src="data:{block.media_type};base64,{data}">\n'
         case _:
-            losses.add(message, place, block, "only a line on it is written", Change.ALTERED)
-            return f"<p><em>{escape(render_block(block))}</em></p>\n"
+            losses.add(message, index, block, "written as a one-line note", Change.ALTERED)
+            return f"<p><em>{escape(describe_block(block))}</em></p>\n"
 
 
-def _is_shown(image: ImageBlock) -> bool:
-    """Whether a picture can stand in the page: inline, of a kind that runs nothing."""
+def _can_embed(image: ImageBlock) -> bool:
+    """Return whether an image can be part of the page: inline, and of a type without scripts."""
     source = image.source
     is_inline = source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
-    return is_inline and image.media_type in _PICTURES
+    return is_inline and image.media_type in _IMAGE_TYPES
 
 
 def _markdown(text: str) -> str:
@@ -150,31 +149,31 @@ def _markdown(text: str) -> str:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Reads markdown without HTML in it; a picture is a link, for nothing comes from elsewhere."""
+    """Return a Markdown parser that escapes HTML; images become links, for nothing is remote."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.disable("image").validateLink = _is_link
+    parser.disable("image").validateLink = _is_safe_link
     return parser
 
 
-def _is_link(url: str) -> bool:
-    return url.strip().lower().startswith(_LINKS)
+def _is_safe_link(url: str) -> bool:
+    return url.strip().lower().startswith(_LINK_SCHEMES)
 
 
 def _text(text: str) -> str:
-    """Words with their code blocks; everything else stands as it was written."""
+    """Return text as HTML: code blocks are marked, everything else stands as it was written."""
     parts: list[str] = []
     end = 0
-    for found in _FENCE.finditer(text):
-        parts += [_words(text[end : found.start()]), _code(found[2])]
-        end = found.end()
-    return "".join([*parts, _words(text[end:])])
+    for fence in _FENCE.finditer(text):
+        parts += [_paragraph(text[end : fence.start()]), _code(fence[2])]
+        end = fence.end()
+    return "".join([*parts, _paragraph(text[end:])])
 
 
-def _words(text: str) -> str:
+def _paragraph(text: str) -> str:
     if not text.strip():
         return ""
-    # The text is escaped first, so that the only marks in it are those that are put in here.
-    marked = _CODE.sub(r"<code>\1</code>", escape(text.strip("\n")))
+    # The text is escaped first, so that the only tags in it are those that are added here.
+    marked = _INLINE_CODE.sub(r"<code>\1</code>", escape(text.strip("\n")))
     return f'<div class="text">{marked}</div>\n'
 
 
@@ -182,7 +181,7 @@ def _code(text: str) -> str:
     return f"<pre><code>{escape(text)}</code></pre>\n"
 
 
-def _folded(title: str, inner: str, *, is_open: bool = False, is_error: bool = False) -> str:
+def _details(title: str, inner: str, *, is_open: bool = False, is_error: bool = False) -> str:
     style = ' class="error"' if is_error else ""
     mark = " open" if is_open else ""
     return f"<details{mark}><summary{style}>{escape(title)}</summary>\n{inner}</details>\n"

@@ -11,14 +11,15 @@ from metis.interchange.html import write_html
 from metis.interchange.markdown import write_markdown
 from metis.interchange.training_data import write_finetune, write_sharegpt
 
-__all__ = ["WRITERS", "Conversation", "ExportedFile", "Writer"]
 
+def write_json(conversation: Conversation) -> ExportedFile:
+    """Write the session and its messages in the canonical form, as one JSON document.
 
-def write_json(talk: Conversation) -> ExportedFile:
-    """Every message whole; what is no message (swaps, summaries, bookmarks) is left to JSONL."""
+    Journal entries that are not messages (swaps, summaries, bookmarks) are not in it.
+    """
     document = {
-        "session": talk.session,
-        "messages": [Raw(encode(message)) for message in talk.messages],
+        "session": conversation.session,
+        "messages": [Raw(encode(message)) for message in conversation.messages],
     }
     return ExportedFile(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
 
@@ -30,4 +31,4 @@ WRITERS: Mapping[str, Writer] = {
     "openai-finetune": write_finetune,
     "sharegpt": write_sharegpt,
 }
-"""How a conversation is written, by the name of the form."""
+"""The writer of each format that people or training programs read."""

@@ -8,9 +8,10 @@ from metis.cli.chat.commands.command import Command
 from metis.cli.chat.state import ChatState
 from metis.cli.chat.turn_parts import loss_rows
 from metis.cli.render import count
-from metis.interchange.writers import WRITERS, ExportedFile
-from metis.interchange.writers import Conversation as Held
+from metis.interchange.export import Conversation, ExportedFile
+from metis.interchange.writers import WRITERS
 from metis.store.threads import Threads
+from metis.tools.builtin import BUILTINS
 
 LINES = "jsonl"
 """The form that holds everything, and that `metis import` reads."""
@@ -49,7 +50,9 @@ async def _written(talk: ChatState, form: str) -> ExportedFile:
     if form == LINES:
         return ExportedFile(b"".join(line + b"\n" for line in await store.export(own)))
     messages = Threads(await store.history(own)).path()
-    return WRITERS[form](Held(await store.session(own), messages))
+    return WRITERS[form](
+        Conversation(await store.session(own), messages, [tool().definition for tool in BUILTINS])
+    )
 
 
 COMMANDS = (
