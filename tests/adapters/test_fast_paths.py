@@ -41,17 +41,17 @@ class _Nothing(frozenset[str]):
 
 
 def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
-    def ids_of(_: Dialect, calls: object) -> None:
+    def wire_ids(_: Dialect, calls: object) -> None:
         del calls
 
     for module, name in (
         (anthropic_turns, "_PLAIN"),
         (anthropic_turns, "_PLACED"),
-        (chat_turns, "_PLAIN"),
+        (chat_turns, "_PLAIN_FORM"),
     ):
         patch.setattr(module, name, _Nothing())
-    patch.setattr(responses_turns, "_IDS", None)
-    patch.setattr(Dialect, "ids_of", ids_of)
+    patch.setattr(responses_turns, "_ONLY_IDS", None)
+    patch.setattr(Dialect, "wire_ids", wire_ids)
 
 
 def _conversations(name: str) -> Iterator[Sent]:

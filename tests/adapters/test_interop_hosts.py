@@ -124,7 +124,7 @@ def test_thoughts_of_another_model_go_along_as_text_only_if_asked(name: str) -> 
     for model in ({}, {"model": "claude-sonnet-4-6"} if name == "anthropic" else {}):
         _, wire = sent(name, *talk, **model)
         assert b"a plan" not in wire.body
-        _, wire = sent(name, *talk, tells_thoughts=True, **model)
+        _, wire = sent(name, *talk, include_thinking=True, **model)
         said = wire.body.decode()
         assert "<thinking>\\na plan\\n</thinking>" in said
         assert "c2VhbGVk" not in said

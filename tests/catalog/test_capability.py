@@ -49,7 +49,7 @@ def test_what_was_asked_before_goes_first_then_the_catalogue_then_what_is_assume
     def fail(*_: object) -> None:
         raise AssertionError("it was known already")
 
-    monkeypatch.setattr(room, "model_of", fail)
+    monkeypatch.setattr(room, "model_facts", fail)
     assert adapter.capability_set("claude-sonnet-4-6") is known
     assert adapter.capability_set("claude-unheard-of") is assumed
     with pytest.raises(AssertionError):

@@ -86,9 +86,9 @@ def test_the_server_listens_for_as_long_as_it_is_needed(fetched: Path) -> None:
 def test_it_ends_when_its_parent_is_killed(fetched: Path) -> None:
     code = (
         "import asyncio, pathlib\n"
-        "from metis.cli.local_model import serving\n"
+        "from metis.cli.local_model import running_server\n"
         "async def main():\n"
-        f"    async with serving(pathlib.Path({str(fetched)!r})) as url:\n"
+        f"    async with running_server(pathlib.Path({str(fetched)!r})) as url:\n"
         "        print(url, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"

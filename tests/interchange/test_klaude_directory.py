@@ -97,11 +97,11 @@ import sys
 from pathlib import Path
 from msgspec.structs import replace
 from build import ulid, user
-from metis.interchange.klaude.directory import save_folder
+from metis.interchange.klaude.directory import save_directory
 folder, talk = Path(sys.argv[1]), []
 for number in range(100_000):
     talk.append(replace(user(f"message {number} " + "x" * 5000), id=ulid(number)))
-    save_folder(folder, talk)
+    save_directory(folder, talk)
     print(number, flush=True)
 """
 

@@ -83,15 +83,15 @@ class Reader(Responder):
         super().__init__()
         self._names = list(names)
 
-    def answer(
-        self, request: CanonicalRequest, wish: RequestTraits, ground: ReplyContext
+    def respond(
+        self, request: CanonicalRequest, traits: RequestTraits, context: ReplyContext
     ) -> ModelOutput:
         if not request.tools or request.options.tool_choice is not None:
-            return super().respond(request, wish, ground)  # a summary
+            return super().respond(request, traits, context)  # a summary
         if not self._names:
             return ModelOutput.from_text("The last one does.")
         call = ToolUseBlock(new_tool_use_id(), "read_file", {"path": self._names.pop(0)})
-        return ModelOutput(content=(*self._shown("I read on.", wish, ground), call))
+        return ModelOutput(content=(*self._shown("I read on.", traits, context), call))
 
 
 def refusals(sim: Simulator) -> int:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_our_ids_are_shown_to_models_only_if_they_may_be(url: str, *, hides: bool) -> None:
     async with (
         Simulator() as sim,
-        Metis(url, options_for(sim.base_url, hides_ids=hides)) as m,
+        Metis(url, options_for(sim.base_url, redact_ids=hides)) as m,
     ):
         session = await m.session(model=MODELS[0])
         await session.ask("Read a.txt and b.txt")

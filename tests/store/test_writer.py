@@ -48,7 +48,7 @@ class Slow:
     def is_conflict(self, _: Exception) -> bool:
         return False
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Nothing to do."""
 
 

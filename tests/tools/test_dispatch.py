@@ -274,7 +274,7 @@ async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
 async def test_a_tool_that_does_not_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("metis.tools.dispatch.GIVE_UP_S", 0.01)
+    monkeypatch.setattr("metis.tools.dispatch.CANCEL_TIMEOUT_S", 0.01)
     stop = asyncio.Event()
 
     async def stubborn(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
