@@ -263,17 +263,17 @@ def _word(losses: list[Loss]) -> str:
 def habits(row: Profile) -> str:
     """What a provider wants of messages, in words."""
     said = {
-        "one call in an answer": row.single_calls,
-        "thoughts between tags in the text": row.tags_thoughts,
-        "one role after the other": row.alternates,
+        "one call in an answer": row.one_call_per_message,
+        "thoughts between tags in the text": row.tags_thinking,
+        "one role after the other": row.alternates_roles,
         "one system message, first": row.system_first,
         "one text a message": row.joins_text,
-        "an answer between a result and a user": not row.user_after_tool,
-        f"thoughts back as {row.reasoning}": bool(row.reasoning),
-        f"ids like {row.ids.pattern}" if row.ids else "": row.ids is not None
-        and not row.ids.prefix,
-        f"the limit as {row.length_key}": bool(row.length_key),
-        f"no {listed(sorted(row.unknown_keys))}": bool(row.unknown_keys),
+        "an answer between a result and a user": not row.allows_user_after_tool,
+        f"thoughts back as {row.thinking_key}": bool(row.thinking_key),
+        f"ids like {row.id_rule.pattern}" if row.id_rule else "": row.id_rule is not None
+        and not row.id_rule.prefix,
+        f"the limit as {row.max_tokens_key}": bool(row.max_tokens_key),
+        f"no {listed(sorted(row.unsupported_keys))}": bool(row.unsupported_keys),
     }
     return "; ".join(habit for habit, is_so in said.items() if is_so) or "nothing else"
 

@@ -91,7 +91,7 @@ def test_an_id_of_another_making_is_kept_where_it_fits(name: str) -> None:
 def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
     adapter = adapters.get(name)
     ours = tool_id(7)
-    prefix = adapter.profile.ids.prefix if adapter.profile.ids else "call_"
+    prefix = adapter.profile.id_rule.prefix if adapter.profile.id_rule else "call_"
     said = talk_with(ours, prefix + ours.removeprefix("tu_"), "a b", "tu_odd")
     first = adapter.to_wire(said)
     read = adapter.from_wire_request(first.body).messages

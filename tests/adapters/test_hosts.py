@@ -168,7 +168,7 @@ ODD = "functions.Bash:0"
 @pytest.mark.row("T01", "T02", "T03", "T04", "T13", "M-170", "M-171")
 @pytest.mark.parametrize("name", PLACES)
 def test_ids_are_in_the_alphabet_and_length_of_the_host(name: str) -> None:
-    rule = adapters.get(name).profile.ids
+    rule = adapters.get(name).profile.id_rule
     assert rule is not None
     calls = [call("f", LONG + "A"), call("f", LONG + "B"), call("f", ODD), call("f")]
     talk = [user("go"), assistant(*calls), *(tool("ok", answers=one.id) for one in calls)]
@@ -189,7 +189,7 @@ def wire_ids(sent_turns: list[dict[str, Any]]) -> list[str]:
 
 def test_rules_of_ids_are_those_of_the_hosts() -> None:
     def rule(name: str) -> IdRule:
-        found = adapters.get(name).profile.ids
+        found = adapters.get(name).profile.id_rule
         assert found is not None
         return found
 
@@ -608,16 +608,16 @@ OWN_KEYS = {"reasoning", "reasoning_content", "reasoning_details", "prefix"}
 def breaches(name: str, body: dict[str, Any]) -> list[str]:
     """What the host, by its profile, or the official SDK would not let pass."""
     profile = adapters.get(name).profile
-    assert profile.ids is not None
+    assert profile.id_rule is not None
     found = faults("openai", body)
-    found += [f"id {one}" for one in wire_ids(body["messages"]) if not profile.ids.fits(one)]
+    found += [f"id {one}" for one in wire_ids(body["messages"]) if not profile.id_rule.fits(one)]
     roles = [turn["role"] for turn in body["messages"]]
     pairs = list(itertools.pairwise(roles))
-    if profile.alternates:
+    if profile.alternates_roles:
         found += [f"{one} twice" for one, two in pairs if one == two != "tool"]
     if profile.system_first:
         found += ["a late system" for role in roles[1:] if role == "system"]
-    if not profile.user_after_tool and ("tool", "user") in pairs:
+    if not profile.allows_user_after_tool and ("tool", "user") in pairs:
         found.append("a user after a tool")
     if not profile.developer_role and "developer" in roles:
         found.append("a developer")

@@ -185,7 +185,7 @@ JUDGED = ("anthropic", "openai", "openai-responses", "gemini", "ollama")
 @pytest.mark.row("T48", "T206", "T207")
 @pytest.mark.parametrize("name", JUDGED)
 def test_the_sdks_let_every_wish_pass_for_every_model(name: str) -> None:
-    listed = adapters.get(name).profile.catalogued or name
+    listed = adapters.get(name).profile.catalog_provider or name
     for model in catalog().models(listed):
         for wish in (*map(Reasoning, EFFORTS), Reasoning(), Reasoning(None, 100)):
             body, _ = asked(name, model.wire_name, reasoning=wish, tools=(TOOL,))

@@ -7,7 +7,7 @@ from build import assistant, call, system, text, thinking, tool, tool_id, user
 from metis.canonical import CacheHint, Message, TextBlock
 from metis.projection import Target, project
 
-MARKED = Target(adapter="toy", issuers=frozenset({"toy"}), cache_marks=4, takes_thinking=True)
+MARKED = Target(adapter="toy", issuers=frozenset({"toy"}), cache_marks=4, accepts_thinking=True)
 PLAIN = replace(MARKED, cache_marks=0)
 
 
@@ -74,7 +74,7 @@ def test_no_mark_lives_longer_than_one_before_it() -> None:
     day = project([hinted(user("a"), CacheHint(after=0, ttl="24h"))], MARKED)
     assert marks(day.messages) == [(0, 0, "1h")]
     assert len(day.losses) == 1
-    after_tools = project(given[:1], replace(MARKED, takes_long_marks=False))
+    after_tools = project(given[:1], replace(MARKED, accepts_long_marks=False))
     assert marks(after_tools.messages) == [(0, 0, None)]
     assert len(after_tools.losses) == 1
 
@@ -164,7 +164,7 @@ def test_no_two_marks_are_further_apart_than_the_target_looks_back() -> None:
 
 @pytest.mark.row("T179")
 def test_a_prefix_that_is_too_short_to_be_kept_is_told() -> None:
-    target = replace(MARKED, least_cached_tokens=1024)
+    target = replace(MARKED, min_cached_tokens=1024)
     planned = project([hinted(system("s" * 2000), short()), user("go")], target)
     (loss,) = planned.losses
     assert (loss.block_type, str(loss.change), loss.path) == ("hint", "altered", "$.content[0]")

@@ -20,7 +20,7 @@ TARGET = Target(
     user_blocks=frozenset({"text", "image", "document"}),
     result_blocks=frozenset({"text", "document"}),
     image_media_types=frozenset({"image/png"}),
-    names_documents=True,
+    needs_document_names=True,
 )
 TAKEN = re.compile(r"[A-Za-z0-9()\[\]-]+(?: [A-Za-z0-9()\[\]-]+)*")
 
@@ -139,6 +139,6 @@ def test_a_mark_stays_behind_what_it_marked() -> None:
     (sent,) = project([hinted], target).messages
     assert [hint.after for hint in sent.metadata.hints] == [1]
     # Right behind a document there may be none: it moves to the words before it.
-    strict = replace(target, unmarked_blocks=frozenset({"document", "video"}))
+    strict = replace(target, unmarkable_blocks=frozenset({"document", "video"}))
     (sent,) = project([hinted], strict).messages
     assert [hint.after for hint in sent.metadata.hints] == [0]

@@ -6,7 +6,7 @@ from metis.projection import Target, project
 from metis.projection.blocks import SIGNATURE_ON_NEXT
 from metis.projection.fast import fix_messages, inspect_history
 
-BLIND = Target(adapter="toy", issuers=frozenset({"toy"}), call_signature="placeholder")
+BLIND = Target(adapter="toy", issuers=frozenset({"toy"}), placeholder_signature="placeholder")
 
 
 @pytest.mark.row("T56", "T57")

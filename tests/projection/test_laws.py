@@ -44,18 +44,18 @@ targets = st.builds(
     ),
     image_media_types=st.just(frozenset({"image/png"})),
     url_blocks=st.sets(st.sampled_from(["image", "document"])).map(frozenset),
-    takes_text_documents=st.booleans(),
-    takes_document_context=st.booleans(),
-    takes_tools=st.booleans(),
-    takes_raw_arguments=st.booleans(),
+    accepts_text_documents=st.booleans(),
+    accepts_document_context=st.booleans(),
+    accepts_tools=st.booleans(),
+    accepts_raw_arguments=st.booleans(),
     tool_name_length=st.sampled_from([16, 64]),
-    takes_thinking=st.booleans(),
+    accepts_thinking=st.booleans(),
     needs_signatures=st.booleans(),
     developer_role=st.booleans(),
     system=st.sampled_from(["anywhere", "first"]),
-    takes_blank_text=st.booleans(),
+    accepts_blank_text=st.booleans(),
     starts_with_user=st.booleans(),
-    takes_blank_end=st.booleans(),
+    accepts_trailing_space=st.booleans(),
     max_image_chars=st.sampled_from([None, 4]),
     cache_marks=st.sampled_from([0, 1, 4]),
 )
@@ -145,10 +145,10 @@ def misplaced(role: Role, content: tuple[ContentBlock, ...], target: Target) -> 
     for block in content:
         if isinstance(block, TextBlock):
             blank = not block.text.strip()
-            if blank and not target.takes_blank_text and not signed:
+            if blank and not target.accepts_blank_text and not signed:
                 yield f"blank text in a {role} message"
         elif block.type in ("thinking", "redacted_thinking", "tool_use"):
-            if role != Role.ASSISTANT or (block.type != "tool_use" and not target.takes_thinking):
+            if role != Role.ASSISTANT or (block.type != "tool_use" and not target.accepts_thinking):
                 yield f"{block.type} in a {role} message"
         elif block.type == "opaque":
             if getattr(block, "issuer", None) not in target.issuers:
@@ -231,7 +231,7 @@ def test_the_start_of_a_conversation_is_projected_as_before(
 def test_a_quick_look_and_a_careful_one_lead_to_the_same(
     signature: str, messages: list[Message], target: Target
 ) -> None:
-    target = replace(target, call_signature=signature)
+    target = replace(target, placeholder_signature=signature)
     quick, careful = project(messages, target), project_by_rules(messages, target)
     assert list(quick.messages) == list(careful.messages)
     assert sorted(map(str, quick.losses)) == sorted(map(str, careful.losses))

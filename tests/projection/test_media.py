@@ -138,7 +138,7 @@ def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
     assert project([user(web)], TARGET).losses == []
 
 
-STRICT = replace(TARGET, starts_with_user=True, takes_blank_end=False)
+STRICT = replace(TARGET, starts_with_user=True, accepts_trailing_space=False)
 
 
 @pytest.mark.row("T76", "T77", "T84", "T176")

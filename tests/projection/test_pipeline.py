@@ -49,10 +49,10 @@ RICH = Target(
     user_blocks=frozenset({"text", "image", "document"}),
     result_blocks=frozenset({"text", "image"}),
     image_media_types=frozenset({"image/png"}),
-    takes_thinking=True,
+    accepts_thinking=True,
     developer_role=True,
     system="anywhere",
-    takes_blank_text=False,
+    accepts_blank_text=False,
 )
 A, B = call("f", tool_id(1), a=1), call("g", tool_id(2))
 ANSWER_A = tool("one", answers=A.id)
@@ -253,7 +253,7 @@ def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -
 
 @pytest.mark.row("T62", "T68")
 def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone() -> None:
-    target = replace(RICH, pairs_thoughts=True)
+    target = replace(RICH, pairs_thinking=True)
     thought = replace(thinking("hm"), signature="s", issuer="rich")
     sealed = RedactedThinkingBlock("x", issuer="rich")
     loose = assistant(thought, text("so"), thought, sealed)
@@ -267,7 +267,7 @@ def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone()
         ("dropped", "thinking", "$.content[0]"),
         ("dropped", "message", "$"),
     ]
-    assert project([user("go"), loose], replace(target, remembers=True)).losses == []
+    assert project([user("go"), loose], replace(target, stores_history=True)).losses == []
     assert project([user("go"), loose], RICH).losses == []
 
 
@@ -322,7 +322,7 @@ def test_a_developer_message_at_the_start_is_a_system_message_elsewhere() -> Non
 
 
 def test_calls_and_results_become_text_for_a_model_without_tools() -> None:
-    target = replace(PLAIN, takes_tools=False)
+    target = replace(PLAIN, accepts_tools=False)
     projection = project([user("go"), assistant(text("yes"), A), ANSWER_A, user("on")], target)
     assert [message.role for message in projection.messages] == [
         "user",
@@ -434,7 +434,7 @@ def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
         ("altered", "tool_use", "$.content[0].input"),
         ("altered", "tool_result", "$.content[0]"),
     ]
-    raw = project([user("go"), assistant(BAD)], replace(PLAIN, takes_raw_arguments=True))
+    raw = project([user("go"), assistant(BAD)], replace(PLAIN, accepts_raw_arguments=True))
     assert raw.messages[1].content == (BAD,)
     answer = raw.messages[2].content[0]
     assert isinstance(answer, ToolResultBlock)
@@ -487,13 +487,13 @@ def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
 @pytest.mark.row("T98")
 def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> None:
     notes = DocumentBlock(MediaSource("text", "abc"), "text/plain", "notes", "of May")
-    for target in (PLAIN, replace(RICH, takes_text_documents=False)):
+    for target in (PLAIN, replace(RICH, accepts_text_documents=False)):
         projection = project([user(notes)], target)
         assert projection.messages[0].content == (text("notes\n\nof May\n\nabc"),)
         assert told(projection) == [("altered", "document", "$.content[0]")]
     assert project([user(notes)], RICH).losses == []
     pdf = replace(notes, source=MediaSource("base64", "AA=="))
-    projection = project([user(pdf)], replace(RICH, takes_document_context=False))
+    projection = project([user(pdf)], replace(RICH, accepts_document_context=False))
     assert projection.messages[0].content == (replace(pdf, context=None),)
     assert told(projection) == [("dropped", "document", "$.content[0].context")]
 
@@ -526,7 +526,7 @@ def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
         project([assistant(replace(lonely, critical=True)), user("on")], RICH)
 
 
-SIGNING = replace(RICH, call_signature="placeholder")
+SIGNING = replace(RICH, placeholder_signature="placeholder")
 
 
 @pytest.mark.row("T56", "T57")
@@ -565,7 +565,7 @@ def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_no
 def test_artifacts_go_where_they_are_taken_and_their_bytes_are_at_hand() -> None:
     drawn = ArtifactBlock(MediaSource("base64", "aWY="), "image/png")
     far = ArtifactBlock(MediaSource("url", "https://a.example/x.png"), "image/png")
-    taking = replace(RICH, takes_artifacts="any")
+    taking = replace(RICH, accepts_artifacts="any")
     assert project([user("draw"), assistant(drawn)], taking).losses == []
     assert len(project([user("draw"), assistant(drawn)], RICH).losses) == 1
     assert len(project([user("draw"), assistant(far)], taking).losses) == 1

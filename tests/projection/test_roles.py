@@ -24,7 +24,7 @@ TARGET = Target(
     user_blocks=frozenset({"text", "image"}),
     result_blocks=frozenset({"text", "image"}),
     image_media_types=frozenset({"image/png"}),
-    takes_blank_text=False,
+    accepts_blank_text=False,
     system="anywhere",
     developer_role=True,
 )
@@ -204,7 +204,7 @@ def test_ours_goes_with_the_words_of_a_client_of_the_target() -> None:
 def test_results_without_a_place_for_words_get_none() -> None:
     shot = call("computer", tool_id(1))
     talk = [user("go"), assistant(shot), tool(image(), answers=shot.id), developer("note")]
-    projection = projected(*talk, wordless_calls=frozenset({"computer"}))
+    projection = projected(*talk, tools_without_text=frozenset({"computer"}))
     assert roles(projection) == ["user", "assistant", "tool", "user"]
     assert (said(projection, 2), said(projection, 3)) == (["image"], ["note"])
 

@@ -70,7 +70,7 @@ def test_a_long_answer_is_held_once(name: str) -> None:
 
 def silence(adapter: Adapter) -> bytes:
     """About a thousand bytes that say nothing."""
-    if adapter.profile.framed:
+    if adapter.profile.aws_framed:
         ping = b'{"type":"ping"%b}' % (b" " * 750)
         payload = b'{"bytes":"%b"}' % base64.b64encode(ping)
         return encode_event_frame({":message-type": "event", ":event-type": "chunk"}, payload)

@@ -134,7 +134,7 @@ class Adapter:
         undefined: Sequence[ToolDefinition] = ()
         if (
             not sent
-            and self.profile.needs_definitions
+            and self.profile.needs_tool_definitions
             and not are_native_options(options, self.profile)
         ):
             undefined = self._undefined(told, model, taken)
@@ -164,7 +164,7 @@ class Adapter:
     def _said(self, taken: AdapterOptions) -> AdapterOptions:
         """The options as a body says them that does not say what the path does."""
         profile, own = self.profile, taken.native.get(self.profile.protocol, {})
-        unsaid = dict.fromkeys(profile.told_by_path - own.keys())
+        unsaid = dict.fromkeys(profile.path_options - own.keys())
         if are_native_options(taken, profile):
             return replace(taken, **unsaid)
         return replace(taken, native={profile.protocol: {**profile.body_keys, **own}}, **unsaid)
@@ -202,7 +202,7 @@ class Adapter:
         if self._codec.fit_target is not None:
             fitted = self._codec.fit_target(fitted, options)
         if options.include_thinking:
-            fitted = replace(fitted, tells_thoughts=True)
+            fitted = replace(fitted, include_thinking=True)
         if fitted is model.target:
             return model
         return replace(model, target=self._fits.setdefault(fitted, fitted))
@@ -211,7 +211,7 @@ class Adapter:
         self, messages: Sequence[Message], model: ModelFacts, target: Target
     ) -> EncodedHistory:
         """A conversation as a target is told it; what was sent before is reused."""
-        crowd = self.profile.crowd
+        crowd = self.profile.many_images_limit
         if crowd is not None:
             target = self._memory.narrowed(messages, target)
         sent = self._memory.find(messages, target)
@@ -247,11 +247,11 @@ class Adapter:
 
     def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages as this provider knows them."""
-        if self.profile.scope:
+        if self.profile.issuer_scope:
             messages = for_issuer(messages, self.profile)
-        if self.profile.hides_ids:
+        if self.profile.redact_ids:
             messages = redact_tool_ids(messages)
-        return with_think_tags(messages, self.name) if self.profile.tags_thoughts else messages
+        return with_think_tags(messages, self.name) if self.profile.tags_thinking else messages
 
     def _target(self, model: ModelFacts, asked: AdapterOptions) -> Target:
         """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
@@ -264,7 +264,7 @@ class Adapter:
         left = max(0, target.cache_marks - len(marks))
         if not marks:
             return target
-        fitted = replace(target, cache_marks=left, takes_long_marks=is_long)
+        fitted = replace(target, cache_marks=left, accepts_long_marks=is_long)
         return self._fits.setdefault(fitted, fitted)
 
     def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
@@ -302,7 +302,7 @@ class Adapter:
         """About how many tokens a request will take, told at once and without a network."""
         asked = self._model(self.wire_model(model))
         sent = tools if asked.capabilities.supports_tools else ()
-        told = for_issuer(messages, self.profile) if self.profile.scope else messages
+        told = for_issuer(messages, self.profile) if self.profile.issuer_scope else messages
         return TokenEstimate(asked.token_rates, asked.target).request_tokens(told, sent)
 
     def from_wire_response(
@@ -311,9 +311,9 @@ class Adapter:
         """The message of a response; an error body raises the error that it stands for."""
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
-        if self.profile.tags_thoughts:
+        if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
-        if self.profile.scope:
+        if self.profile.issuer_scope:
             message = with_issuer(message, self.profile)
         message = self._reading(context).normalise(message)
         if context.output is None:
@@ -335,11 +335,11 @@ class Adapter:
         """A decoder that is fed the bytes of a streamed response."""
         context = self._context(context)
         reader = self._codec.stream_decoder(context)
-        if self.profile.framed:
+        if self.profile.aws_framed:
             reader = AwsFrameDecoder(reader, self._codec)
-        if self.profile.tags_thoughts:
+        if self.profile.tags_thinking:
             reader = ThinkTagDecoder(reader, self.name)
-        if self.profile.scope:
+        if self.profile.issuer_scope:
             reader = IssuerDecoder(reader, self.profile)
         reader = ToolCallDecoder(reader, self._reading(context))
         if context.output is None:
@@ -352,9 +352,9 @@ class Adapter:
         """The canonical request of a client that speaks this provider's protocol."""
         context = self._context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
-        if self.profile.told_by_path:
+        if self.profile.path_options:
             request = self._with_path(request, context)
-        if self.profile.tags_thoughts:
+        if self.profile.tags_thinking:
             messages = tuple(split_think_tags(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
@@ -366,14 +366,14 @@ class Adapter:
             told: dict[str, Any] = {"model": options.model or context.model}
         else:
             told = {"model": found[0], "stream": found[1]}
-        changes = {name: told[name] for name in self.profile.told_by_path if name in told}
+        changes = {name: told[name] for name in self.profile.path_options if name in told}
         return replace(request, options=replace(options, **changes))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """The response body with which this provider would have given the message."""
         if has_foreign_form(message, self.profile.protocol, self.name):
             message = without_original_form(message)
-        elif self.profile.tags_thoughts:
+        elif self.profile.tags_thinking:
             message = join_think_tags(message)
         message, losses = response_for_client(message, self.profile)
         log_losses(losses)
@@ -383,9 +383,9 @@ class Adapter:
         """An encoder that writes events as this provider streams them."""
         context = self._context(context)
         writer = self._codec.stream_encoder(context)
-        if self.profile.tags_thoughts:
+        if self.profile.tags_thinking:
             writer = ThinkTagEncoder(writer, self.name)
-        if self.profile.framed:
+        if self.profile.aws_framed:
             writer = AwsFrameEncoder(writer, self._codec)
         return ClientStreamEncoder(writer, self.profile, context.session_id)
 

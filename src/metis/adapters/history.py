@@ -116,8 +116,8 @@ class Dialect:
 
     def __init__(self, profile: Profile, model: ModelFacts) -> None:
         self._profile = profile
-        self._fills = profile.wants_reasoning and model.capabilities.supports_thinking
-        self._is_plain = not (self._fills or profile.reasoning or profile.prefill_key)
+        self._fills = profile.needs_thinking_key and model.capabilities.supports_thinking
+        self._is_plain = not (self._fills or profile.thinking_key or profile.prefill_key)
         self._given: dict[str, str] = {}
         """The ids that calls with an odd one got here."""
         self._taken: set[str] = set()
@@ -125,9 +125,9 @@ class Dialect:
 
     def wire_ids(self, calls: AbstractSet[str] | None) -> Mapping[str, str] | None:
         """The ids for calls that have none of ours; None if messages are spelled one by one."""
-        if calls is None or not self._is_plain or self._profile.single_calls:
+        if calls is None or not self._is_plain or self._profile.one_call_per_message:
             return None
-        rule = self._profile.ids
+        rule = self._profile.id_rule
         if rule is None:
             return EMPTY
         if rule.max_length <= _OUR_LENGTH and calls:
@@ -153,7 +153,7 @@ class Dialect:
         """The messages, each in its own spelling for this host or in one that the host takes."""
         name, protocol = self._profile.name, self._profile.protocol
         self._losses = []
-        if self._profile.single_calls:
+        if self._profile.one_call_per_message:
             messages = self._one_by_one(messages)
         last = len(messages) - 1
         changed: dict[int, Message] = {}
@@ -209,7 +209,7 @@ class Dialect:
         """Whether what the codec writes is what the host takes."""
         if not self._is_plain:
             return False
-        rule = self._profile.ids
+        rule = self._profile.id_rule
         if rule is None or rule.max_length > _OUR_LENGTH:
             for block in content:
                 if type(block) is ToolUseBlock and rule and len(block.id) != _OUR_LENGTH:
@@ -224,9 +224,9 @@ class Dialect:
         if ids:
             spelling["ids"] = ids
         if any(isinstance(block, _Thought) for block in content):
-            spelling |= _thoughts(content, profile.reasoning)
+            spelling |= _thoughts(content, profile.thinking_key)
         elif self._fills:
-            spelling["keys"] = {profile.reasoning: ""}
+            spelling["keys"] = {profile.thinking_key: ""}
             self._losses.append(self._filled(message))
         # A client that speaks to the host itself knows what it asks for.
         is_theirs = message.metadata.provider is None and message.metadata.origin == profile.name
@@ -236,7 +236,7 @@ class Dialect:
 
     def _odd_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
         """Ids for the calls whose own, as the codec would derive it, the host does not take."""
-        rule = self._profile.ids
+        rule = self._profile.id_rule
         if rule is None:
             return
         for block in content:
@@ -255,7 +255,7 @@ class Dialect:
         return self._loss(message, path, f"only {issuer} knows the key", Change.DROPPED)
 
     def _filled(self, message: Message) -> Loss:
-        path = f"$.{self._profile.reasoning}"
+        path = f"$.{self._profile.thinking_key}"
         reason = "the host wants every answer with its thoughts; these are left empty"
         return self._loss(message, path, reason, Change.SYNTHESISED)
 

@@ -66,7 +66,7 @@ def wire_model_name(name: str | None, profile: Profile) -> str:
         provider = known.entries[alias].provider
         if provider in homes:
             return known.entries[alias].wire_name
-        stranger = provider if homes & _listed() and not profile.free_names else None
+        stranger = provider if homes & _listed() and not profile.any_model_name else None
     if stranger is not None:
         raise WrongProviderError(alias or name, adapter=profile.name, provider=stranger)
     return name
@@ -78,14 +78,14 @@ def _is_text(name: object) -> bool:
 
 
 def _homes(profile: Profile) -> set[str]:
-    if profile.known_models:
+    if profile.model_pattern:
         return {profile.name}  # what a model is called at home says nothing here
-    return {profile.name, profile.catalogued or profile.name}
+    return {profile.name, profile.catalog_provider or profile.name}
 
 
 def _names_provider(prefix: str, rest: str, profile: Profile) -> bool:
     """Whether a name begins with a provider; on a server of one's own it may be a tag."""
-    return bool(rest) and not profile.free_names and prefix in _listed()
+    return bool(rest) and not profile.any_model_name and prefix in _listed()
 
 
 @cache
@@ -160,7 +160,7 @@ def model_facts(profile: Profile, name: str) -> ModelFacts:
         capability_set=capability_set(capabilities, entry),
         target=replace(
             profile.target(capabilities, name, refused),
-            least_cached_tokens=facts.least_cached_tokens,
+            min_cached_tokens=facts.least_cached_tokens,
         ),
         is_listed=entry is not None,
         refused_options=refused,
@@ -223,7 +223,7 @@ class TokenEstimate:
             return
         if isinstance(block, OpaqueBlock):
             self._texts.append(bytes(block.raw).decode())
-        elif self._target.takes_thinking:
+        elif self._target.accepts_thinking:
             is_clear = isinstance(block, ThinkingBlock)
             self._texts.append(block.text if is_clear else block.data)
 

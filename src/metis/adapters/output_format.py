@@ -97,11 +97,11 @@ class OutputPlanner:
     def _shaped(self, output: OutputFormat) -> tuple[OutputFormat | None, str]:
         """With a schema that the provider takes, under a name that it takes."""
         profile, schema = self._profile, output.schema or {}
-        fitted = fit_output_schema(schema, profile.answers)
+        fitted = fit_output_schema(schema, profile.output_schemas)
         if fitted.refusal is not None:
             return None, f"{profile.name} takes no such schema, for {fitted.refusal}"
-        if output.strict and profile.strict_answers is not None:
-            strict = fit_output_schema(schema, profile.strict_answers)
+        if output.strict and profile.strict_output_schemas is not None:
+            strict = fit_output_schema(schema, profile.strict_output_schemas)
             refusal = strict.refusal
             if not self._model.output.keeps_to_schemas:
                 refusal = f"{self._model.name} can only try"

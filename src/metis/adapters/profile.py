@@ -1,4 +1,4 @@
-"""Profile: what differs between providers that speak one protocol, as data."""
+"""Profiles: what differs between providers that speak one protocol, as data."""
 
 import re
 from collections.abc import Mapping
@@ -16,331 +16,347 @@ from metis.projection.target import Target
 from metis.wire.tool_ids import IdRule
 
 _PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
-_MEDIA = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+_IMAGE_TYPES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
 class Auth(Struct, frozen=True, kw_only=True):
-    """How a provider is shown a key, and where keys are looked for by habit."""
+    """How a request carries a key, and where keys usually are."""
 
     header: str = "authorization"
     scheme: str = "Bearer"
     """The word before the key; empty if the key stands alone."""
     variable: str | None = None
-    """The environment variable that by custom holds the key; None where none is needed."""
+    """The environment variable that usually holds the key; None if no key is needed."""
     aws_service: str | None = None
-    """The service of AWS for which requests are signed if the key is an id with its secret."""
+    """The AWS service for which requests are signed if the key is an id with its secret."""
 
     def headers(self, key: str) -> dict[str, str]:
-        """The header that shows a key."""
+        """Return the header with a key."""
         return {self.header: f"{self.scheme} {key}" if self.scheme else key}
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """One provider: where it is, how it is called, and what it takes."""
+    """One provider: its address, its authentication, and what its API accepts."""
 
     name: str
     protocol: str
     base_url: str
     path: str
-    """Where requests go; `{model}` and `{place}` stand for what differs from call to call."""
+    """Where requests go; `{model}` and `{place}` stand for what differs between calls."""
     stream_path: str = ""
-    """Where requests for a stream go, if it is another path."""
+    """Where requests for a stream go, if that is another path."""
     place: str = ""
     """What the path names before the model, such as a project and its location."""
     auth: Auth = Auth()
     headers: Mapping[str, str] = {}
     default_model: str
     defaults: AdapterCapabilities
-    """What is assumed of a model that the catalogue does not know."""
-    told_by_path: frozenset[str] = frozenset()
-    """What the path says and the body does not: `model`, `stream`."""
+    """The capabilities of a model that the catalogue does not list."""
+    path_options: frozenset[str] = frozenset()
+    """Options that the path states instead of the body: `model`, `stream`."""
     body_keys: Mapping[str, Any] = {}
-    """Keys that every body has here."""
-    framed: bool = False
-    """Whether a stream comes in the frames of AWS and not as lines."""
-    known_models: str = ""
-    """A pattern that finds the name by which the catalogue knows a model in what it is called here.
+    """Keys that every request body has here."""
+    aws_framed: bool = False
+    """Whether a stream comes in AWS frames instead of lines."""
+    model_pattern: str = ""
+    """A pattern that finds the catalogue's name of a model in the provider's name of it.
 
-    Its groups are put together with hyphens.
+    Its groups are joined with hyphens.
     """
-    catalogued: str | None = None
-    """The provider under which the catalogue knows its models, if not under its own name."""
-    mixed_models: bool = False
-    """Whether it has models of others beside those that the catalogue knows by that pattern."""
-    free_names: bool = False
-    """Whether whoever runs it names the models, so that any name may be right."""
+    catalog_provider: str | None = None
+    """The provider under which the catalogue lists its models, if not its own name."""
+    has_unlisted_models: bool = False
+    """Whether it also serves models that `model_pattern` does not match."""
+    any_model_name: bool = False
+    """Whether its operator names the models, so that any name may be right."""
     issuers: frozenset[str] = frozenset()
-    """Other names under which its sealed parts are known."""
-    makers: str = ""
-    """A pattern that finds the maker of a model in its name, where models of several are served."""
-    scope: str = ""
-    """Where its sealed parts count, if not wherever it is called by its name."""
+    """Other issuers whose sealed parts it can read."""
+    maker_pattern: str = ""
+    """A pattern that finds the maker in a model name, where models of several makers are served."""
+    issuer_scope: str = ""
+    """The host or account to which its sealed parts belong, if not to every host of its name."""
     usual_host: str = ""
-    """The host that it has left for the one in `base_url`."""
+    """The provider's own host, if `base_url` may be another one."""
 
     # Options.
     refused_options: frozenset[str] = frozenset()
-    """Shared options that the provider's API does not take any more; a client's own go through."""
-    unknown_keys: frozenset[str] = frozenset()
-    """Keys which the hosts of the protocol share, but which this one does not know."""
+    """Shared options that the provider's API does not accept."""
+    unsupported_keys: frozenset[str] = frozenset()
+    """Native keys that other hosts of the protocol accept, and this one does not."""
     renamed_keys: Mapping[str, str] = {}
-    """Keys which the hosts of the protocol share, but which are called otherwise here."""
-    temperatures: tuple[float, float] | None = None
-    """The lowest and the highest temperature, where a request with another is refused."""
-    refuses_empties: bool = False
-    """Whether a limit of zero and a stop without letters are refused."""
-    length_key: str | None = None
-    """What the limit of an answer is called here, where the protocol has two names (T182)."""
-    default_length: int | None = None
-    """What an answer may be long where the provider wants a limit and nobody states one (T181)."""
-    named_cache: str | None = None
-    """The key that names a kept prefix, which holds instructions and tools already (T178)."""
-    must_call: str | None = None
-    """The word for a model that must call a tool, if it is not the protocol's (T113)."""
-    names_tools: bool = True
-    """Whether a model can be told which tool to call."""
-    forbids_calls: bool = True
-    """Whether a model can be told of tools and not to call them."""
-    own_tools: frozenset[str] | None = None
-    """The kinds of tools that its API knows, where it knows no others; else None."""
+    """Native keys of the protocol that have another name here."""
+    temperature_range: tuple[float, float] | None = None
+    """The lowest and the highest temperature, where others are refused."""
+    refuses_empty_values: bool = False
+    """Whether a limit of zero tokens and empty stop sequences are refused."""
+    max_tokens_key: str | None = None
+    """The key for the limit of a response, where the protocol has two (T182)."""
+    default_max_tokens: int | None = None
+    """The limit to send if the provider needs one and the caller states none (T181)."""
+    cache_name_key: str | None = None
+    """The key that names a cached prefix, which contains instructions and tools (T178)."""
+    cache_key_option: str | None = None
+    """The native option for a key that brings requests to where their prefix is cached (T177)."""
+    cache_on_request: bool = False
+    """Whether the provider, at its usual host, caches a request only if it asks for that."""
+    required_choice: str | None = None
+    """The tool choice that forces a call, if it is not the protocol's (T113)."""
+    can_name_tool: bool = True
+    """Whether a request can name the tool to call."""
+    can_forbid_calls: bool = True
+    """Whether a request can define tools and forbid to call them."""
+    tool_types: frozenset[str] | None = None
+    """The types of tools that its API accepts; None if it accepts others, too."""
     search: Mapping[str, Any] | None = None
-    """What a request says so that the provider searches by itself; None if it cannot."""
+    """The native keys for the provider's own web search; None if it has none."""
     search_beside_tools: Mapping[str, Any] = {}
-    """What it says more if there are tools of the client."""
+    """More native keys for a search if the caller has tools, too."""
     strict_tools: bool = False
-    """Whether the definition of a tool may ask for arguments that keep to the schema."""
-    schemas: ToolSchemaRule = ToolSchemaRule()
-    """What of JSON Schema it takes in the definition of a tool."""
-    answers: OutputSchemaRule = ANY_OUTPUT
-    """What of JSON Schema it takes for an answer."""
-    strict_answers: OutputSchemaRule | None = None
-    """The same for an answer that must keep to its schema, where that is said with a flag."""
-    wants_descriptions: bool = False
-    """Whether a tool without a description may be refused; it is told by its name then (T112)."""
-    needs_definitions: bool = False
+    """Whether the definition of a tool may ask for arguments that match the schema."""
+    tool_schemas: ToolSchemaRule = ToolSchemaRule()
+    """What of JSON Schema it accepts in a tool definition."""
+    output_schemas: OutputSchemaRule = ANY_OUTPUT
+    """What of JSON Schema it accepts for the output."""
+    strict_output_schemas: OutputSchemaRule | None = None
+    """What it accepts for output that must match the schema, where a flag asks for that."""
+    needs_descriptions: bool = False
+    """Whether a tool without a description may be refused (T112)."""
+    needs_tool_definitions: bool = False
     """Whether a history with calls is refused if no tool is defined (T36)."""
-    asks_for_usage: bool = False
-    """Whether a stream tells its usage only if asked with `stream_options`."""
+    requests_usage: bool = False
+    """Whether a stream has its usage only if `stream_options` asks for it."""
 
     # Messages.
-    hides_ids: bool = False
-    """Whether models see our ids of calls, or hashes of them; the provider's own are its own."""
-    ids: IdRule | None = None
-    """The ids of calls that it takes."""
-    documents: bool = False
-    text_documents: bool = True
-    document_context: bool = True
+    redact_ids: bool = False
+    """Whether models see hashes instead of our call ids; ids of the provider are not changed."""
+    id_rule: IdRule | None = None
+    """The call ids that it accepts."""
+    accepts_documents: bool = False
+    accepts_text_documents: bool = True
+    accepts_document_context: bool = True
     document_media_types: frozenset[str] | None = None
-    names_documents: bool = False
+    needs_document_names: bool = False
     audio_media_types: frozenset[str] = frozenset()
-    audio_models: str = ""
-    """A pattern of the models that hear, where not all do."""
-    video: bool = False
-    video_models: str = ""
-    """A pattern of the models that watch films, where not all do."""
+    audio_model_pattern: str = ""
+    """A pattern of the models that accept audio, where not all do."""
+    accepts_video: bool = False
+    video_model_pattern: str = ""
+    """A pattern of the models that accept video, where not all do."""
     url_blocks: frozenset[str] = frozenset()
-    address_schemes: frozenset[str] = frozenset({"http", "https"})
+    url_schemes: frozenset[str] = frozenset({"http", "https"})
     citation_kinds: frozenset[str] = frozenset()
     result_blocks: frozenset[str] = frozenset({"text"})
-    result_models: str = ""
-    """A pattern of the models that take more than text in results, where not all do."""
-    takes_thinking: bool = False
+    media_result_model_pattern: str = ""
+    """A pattern of the models that accept more than text in results, where not all do."""
+    accepts_thinking: bool = False
     needs_signatures: bool = True
-    unsigned_models: str = ""
-    """A pattern of the models that take thoughts without a signature, where others do not."""
-    reasoning: str | None = None
-    """The key under which thoughts go back to it."""
-    wants_reasoning: bool = False
-    """Whether every answer has to come back with that key, be it empty (T49, T50)."""
-    tags_thoughts: bool = False
-    """Whether thoughts may stand in the text of its answers, between tags (T70)."""
-    pairs_thoughts: bool = False
-    """Whether a thought is refused without what it led to."""
-    keeps_answers: bool = False
-    """Whether the provider keeps its answers, so that the ids in them say something to it."""
-    takes_artifacts: Literal["none", "own", "any"] = "none"
-    takes_foreign_citations: bool = True
+    unsigned_model_pattern: str = ""
+    """A pattern of the models that accept thinking without a signature, where others do not."""
+    thinking_key: str | None = None
+    """The key under which thinking is sent back to it."""
+    needs_thinking_key: bool = False
+    """Whether every response has to come back with that key, even if it is empty (T49, T50)."""
+    tags_thinking: bool = False
+    """Whether thinking may stand in the text of its responses, between tags (T70)."""
+    pairs_thinking: bool = False
+    """Whether thinking at the end of a response is refused."""
+    stores_responses: bool = False
+    """Whether it stores its responses, so that ids in them can be used later."""
+    accepts_artifacts: Literal["none", "own", "any"] = "none"
+    accepts_foreign_citations: bool = True
     developer_role: bool = False
     developer_origins: frozenset[str] = frozenset()
     system_first: bool = False
-    takes_blank_text: bool = True
-    alternates: bool = False
+    accepts_blank_text: bool = True
+    alternates_roles: bool = False
     joins_text: bool = False
-    user_after_tool: bool = True
-    prefill: Literal["any", "begun", "none"] = "any"
+    allows_user_after_tool: bool = True
+    prefill: Literal["any", "unfinished", "none"] = "any"
     prefill_key: str | None = None
-    """The key that marks an answer which the model shall go on with (T81)."""
+    """The key that marks a response which the model shall continue (T81)."""
     max_image_chars: int | None = None
     max_image_side: int | None = None
-    crowd: tuple[int, int] | None = None
-    """How many images are many, and how long the sides of each may be then (T90)."""
+    many_images_limit: tuple[int, int] | None = None
+    """From how many images on a smaller `max_image_side` holds, and which one (T90)."""
     starts_with_user: bool = False
-    takes_blank_end: bool = True
-    call_signature: str = ""
-    """What the provider takes for the signature of a call that another model made."""
-    older_models: tuple[str, ...] = ()
-    """How models begin that need no such signature, and take only text in results."""
-    single_calls: bool = False
-    """Whether each call has to stand in an answer of its own, followed by its result (T18)."""
-    wordless_calls: frozenset[str] = frozenset()
-    """The tools of its own making whose results have no place for words."""
-    raw_arguments: bool = False
-    """Whether arguments that are no JSON may go back to it as they came."""
+    accepts_trailing_space: bool = True
+    placeholder_signature: str = ""
+    """What the provider accepts as the signature of a call that another model made."""
+    older_model_prefixes: tuple[str, ...] = ()
+    """Models that need no such signature, and accept only text in results."""
+    one_call_per_message: bool = False
+    """Whether each call needs its own message, followed by its result (T18)."""
+    tools_without_text: frozenset[str] = frozenset()
+    """Server tools whose results cannot hold text."""
+    accepts_raw_arguments: bool = False
+    """Whether arguments that are not JSON may be sent back as they came."""
     tool_name_length: int = 64
     cache_marks: int = 0
-    """How many cache marks a request may hold, for models that cache prompts."""
-    marks_calls: bool = True
-    """Whether a call can be marked, and not only what is said and shown."""
-    unmarked_blocks: frozenset[str] = frozenset()
+    """How many cache marks a request may have, for models that cache prompts."""
+    can_mark_calls: bool = True
+    """Whether a call can carry a cache mark."""
+    unmarkable_blocks: frozenset[str] = frozenset()
 
     def at_location(self, place: str) -> "Profile":
-        """The same provider at a place; a region has a host of its own."""
+        """Return the provider at a place of the form `projects/<id>/locations/<id>`.
+
+        Each region of Google Cloud has its own host, and its own sealed parts.
+        """
         if "{place}" not in self.path:
             raise InvalidValueError(f"{self.name} has no places", path="$.place")
-        found = _PLACE.fullmatch(place)
-        if found is None:
-            raise InvalidValueError("a place is projects/<id>/locations/<id>", path="$.place")
-        region = found["region"]
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            raise InvalidValueError("a place must be projects/<id>/locations/<id>", path="$.place")
+        region = match["region"]
         host = self.base_url.removeprefix("https://")
         base_url = self.base_url if region == "global" else f"https://{region}-{host}"
-        return replace(self, place=f"{place}/", base_url=base_url, scope=place)
+        return replace(self, place=f"{place}/", base_url=base_url, issuer_scope=place)
 
     @property
     def issuer(self) -> str:
-        """The name under which its sealed parts are kept."""
-        return f"{self.name}@{self.scope}" if self.scope else self.name
+        """The name under which its sealed parts are stored."""
+        return f"{self.name}@{self.issuer_scope}" if self.issuer_scope else self.name
+
+    @property
+    def is_usual_host(self) -> bool:
+        """Whether requests go to the provider itself, not to a server that speaks its protocol."""
+        return self.usual_host in ("", urlsplit(self.base_url).hostname)
 
     def with_address(self, base_url: str | None, account: str | None = None) -> "Profile":
-        """The same provider at another address, or for an account that has a name (T203).
+        """Return the provider at another address, or for a named account (T203).
 
-        The port says nothing: whoever runs a server may start it at another one tomorrow.
+        The port does not count: whoever runs a server may start it at another one tomorrow.
         """
         usual = urlsplit(self.base_url).hostname or ""
         host = usual if base_url is None else urlsplit(base_url).hostname or ""
-        parts = (self.scope, "" if host == usual else host, account)
+        parts = (self.issuer_scope, "" if host == usual else host, account)
         return replace(
             self,
             base_url=self.base_url if base_url is None else base_url,
-            scope="/".join(filter(None, parts)),
+            issuer_scope="/".join(filter(None, parts)),
             usual_host=usual,
         )
 
     def request_path(self, model: str, *, is_stream: bool = False) -> str:
-        """The path of a request; the name of a model is a name and leads nowhere else."""
+        """Return the path of a request; a model name is quoted and cannot lead elsewhere."""
         path = (is_stream and self.stream_path) or self.path
         if "{model}" not in path:
             return path
         if not model or not all(model.split("/")) or {".", ".."} & set(model.split("/")):
-            raise InvalidValueError(f"{model!r} is no name of a model", path="$.model")
-        if self.known_models:
-            named = quote(model, safe=":@")
+            raise InvalidValueError(f"{model!r} is not a model name", path="$.model")
+        if self.model_pattern:
+            quoted = quote(model, safe=":@")
         else:
-            named = quote(model if "/" in model else f"models/{model}", safe="/@")
-        return path.replace("{place}", self.place).replace("{model}", named)
+            quoted = quote(model if "/" in model else f"models/{model}", safe="/@")
+        return path.replace("{place}", self.place).replace("{model}", quoted)
 
     def parse_path(self, path: str) -> tuple[str, bool] | None:
-        """The model that a path names, and whether it asks for a stream; None for other paths."""
+        """Return the model that a path names, and whether it asks for a stream; None for others."""
         for template, is_stream in ((self.stream_path, True), (self.path, False)):
             head, mark, tail = template.partition("{model}")
-            place, _, after = head.rpartition("{place}")
+            before, _, after = head.rpartition("{place}")
             pattern = (
-                f"{re.escape(place)}(?:.*/)?{re.escape(after)}(?P<model>[^/]+){re.escape(tail)}"
+                f"{re.escape(before)}(?:.*/)?{re.escape(after)}(?P<model>[^/]+){re.escape(tail)}"
             )
-            found = re.fullmatch(pattern, path) if mark else None
-            if found is not None:
-                return unquote(found["model"]), is_stream
+            match = re.fullmatch(pattern, path) if mark else None
+            if match is not None:
+                return unquote(match["model"]), is_stream
         return None
 
     def catalog_id(self, model: str) -> str:
-        """The canonical id under which the catalogue knows a model, or would know it."""
-        found = re.fullmatch(self.known_models, model) if self.known_models else None
-        if found is None and self.mixed_models:
+        """Return the canonical id under which the catalogue lists a model, or would list it."""
+        match = re.fullmatch(self.model_pattern, model) if self.model_pattern else None
+        if match is None and self.has_unlisted_models:
             return f"{self.name}:{model}"
-        name = model if found is None else "-".join(part for part in found.groups() if part)
-        return f"{self.catalogued or self.name}:{name}"
+        name = model if match is None else "-".join(part for part in match.groups() if part)
+        return f"{self.catalog_provider or self.name}:{name}"
 
     def target(
         self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
     ) -> Target:
-        """What a model of this provider can carry."""
-        taken = self._user_blocks(capabilities, model)
-        is_older = model.removeprefix("models/").startswith(self.older_models)
-        takes_media = capabilities.supports_images and not is_older
-        if not takes_media or not _fits(self.result_models, model):
-            results = frozenset({"text"})
+        """Return what a model of this provider can carry."""
+        user_blocks = self._user_blocks(capabilities, model)
+        is_older = model.removeprefix("models/").startswith(self.older_model_prefixes)
+        accepts_media = capabilities.supports_images and not is_older
+        if not accepts_media or not _matches(self.media_result_model_pattern, model):
+            result_blocks = frozenset({"text"})
         else:
-            results = self.result_blocks & taken
+            result_blocks = self.result_blocks & user_blocks
         in_list = capabilities.supports_system_messages_in_list and not self.system_first
+        limit = self.many_images_limit
         return Target(
             adapter=self.name,
             model=model,
             issuers=frozenset({self.name, *self.issuers}),
-            makers=self.makers,
-            user_blocks=taken,
-            result_blocks=results,
+            maker_pattern=self.maker_pattern,
+            user_blocks=user_blocks,
+            result_blocks=result_blocks,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
             document_media_types=self.document_media_types,
             audio_media_types=self.audio_media_types,
-            names_documents=self.names_documents,
+            needs_document_names=self.needs_document_names,
             url_blocks=self.url_blocks,
-            address_schemes=self.address_schemes,
+            url_schemes=self.url_schemes,
             citation_kinds=self.citation_kinds,
-            takes_tools=capabilities.supports_tools,
-            takes_thinking=self.takes_thinking and capabilities.supports_thinking,
-            needs_signatures=self._wants_signatures(model),
-            knows_ids=self.keeps_answers,
-            pairs_thoughts=self.pairs_thoughts,
-            takes_artifacts=self.takes_artifacts,
-            takes_foreign_citations=self.takes_foreign_citations,
+            accepts_tools=capabilities.supports_tools,
+            accepts_thinking=self.accepts_thinking and capabilities.supports_thinking,
+            needs_signatures=self._needs_signatures(model),
+            accepts_thinking_ids=self.stores_responses,
+            pairs_thinking=self.pairs_thinking,
+            accepts_artifacts=self.accepts_artifacts,
+            accepts_foreign_citations=self.accepts_foreign_citations,
             developer_role=self.developer_role,
             developer_origins=self.developer_origins,
             system="anywhere" if in_list else "first",
-            takes_blank_text=self.takes_blank_text,
-            alternates=self.alternates,
+            accepts_blank_text=self.accepts_blank_text,
+            alternates_roles=self.alternates_roles,
             joins_text=self.joins_text,
-            user_after_tool=self.user_after_tool,
+            allows_user_after_tool=self.allows_user_after_tool,
             prefill="none" if "prefill" in refused else self.prefill,
             max_image_chars=self.max_image_chars,
             max_image_side=self.max_image_side,
-            large_image_side=None if self.crowd is None else self.crowd[1],
+            large_image_side=None if limit is None else limit[1],
             starts_with_user=self.starts_with_user,
-            takes_blank_end=self.takes_blank_end,
-            takes_text_documents=self.text_documents,
-            takes_document_context=self.document_context,
-            takes_raw_arguments=self.raw_arguments,
-            call_signature="" if is_older else self.call_signature,
-            wordless_calls=self.wordless_calls,
+            accepts_trailing_space=self.accepts_trailing_space,
+            accepts_text_documents=self.accepts_text_documents,
+            accepts_document_context=self.accepts_document_context,
+            accepts_raw_arguments=self.accepts_raw_arguments,
+            placeholder_signature="" if is_older else self.placeholder_signature,
+            tools_without_text=self.tools_without_text,
             tool_name_length=self.tool_name_length,
             cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
-            marks_calls=self.marks_calls,
-            unmarked_blocks=self.unmarked_blocks,
+            can_mark_calls=self.can_mark_calls,
+            unmarkable_blocks=self.unmarkable_blocks,
         )
 
-    def _wants_signatures(self, model: str) -> bool:
-        is_free = bool(self.unsigned_models) and _fits(self.unsigned_models, model)
-        return self.needs_signatures and not is_free
+    def _needs_signatures(self, model: str) -> bool:
+        is_exempt = bool(self.unsigned_model_pattern) and _matches(
+            self.unsigned_model_pattern, model
+        )
+        return self.needs_signatures and not is_exempt
 
     def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
-        """What a user may show a model."""
-        is_taken = {
+        """Return the types of blocks that a user message may have for a model."""
+        has_audio = bool(self.audio_media_types) and _matches(self.audio_model_pattern, model)
+        accepted = {
             "text": True,
             "image": capabilities.supports_images,
-            "document": self.documents,
-            "audio": bool(self.audio_media_types) and _fits(self.audio_models, model),
-            "video": self.video and _fits(self.video_models, model),
+            "document": self.accepts_documents,
+            "audio": has_audio,
+            "video": self.accepts_video and _matches(self.video_model_pattern, model),
         }
-        return frozenset(tag for tag, is_so in is_taken.items() if is_so)
+        return frozenset(block_type for block_type, is_accepted in accepted.items() if is_accepted)
 
 
-def _fits(pattern: str, model: str) -> bool:
-    """Whether a model is one of those that a pattern is for; without one it is for all."""
+def _matches(pattern: str, model: str) -> bool:
+    """Whether a pattern matches a model; an empty one matches all."""
     return not pattern or re.search(pattern, model) is not None
 
 
 def assumed_capabilities(
     *, context_tokens: int, output_tokens: int, thinking: bool, images: bool, system_in_list: bool
 ) -> AdapterCapabilities:
-    """Capabilities to assume of a provider's models, where nothing better is known."""
+    """Return capabilities to assume of models that the catalogue does not list."""
     return AdapterCapabilities(
         supports_thinking=thinking,
         supports_images=images,
@@ -354,5 +370,5 @@ def assumed_capabilities(
         supports_system_messages_in_list=system_in_list,
         max_context_tokens=context_tokens,
         max_output_tokens=output_tokens,
-        accepted_image_media_types=tuple(sorted(_MEDIA)) if images else (),
+        accepted_image_media_types=tuple(sorted(_IMAGE_TYPES)) if images else (),
     )

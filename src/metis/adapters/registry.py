@@ -35,7 +35,7 @@ def get(
     if base_url is None and place is None and account is None and not redact_ids:
         return _adapter(name)
     profile = _ROWS[name] if place is None else _ROWS[name].at_location(place)
-    return Adapter(replace(profile.with_address(base_url, account), hides_ids=redact_ids))
+    return Adapter(replace(profile.with_address(base_url, account), redact_ids=redact_ids))
 
 
 def profile_of(name: str) -> Profile:

@@ -135,7 +135,7 @@ class Asked:
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
         """Without tools, where none shall be called and the provider has no word for that."""
         choice = asked.tool_choice
-        if self._profile.forbids_calls or choice is None or choice.mode != "none" or not tools:
+        if self._profile.can_forbid_calls or choice is None or choice.mode != "none" or not tools:
             return tools, asked
         reason = f"{self._profile.name} cannot be told to call no tool, so that none is defined"
         self._alter("tool_choice", reason)
@@ -197,7 +197,7 @@ class Asked:
 
     def _names_cache(self, options: AdapterOptions) -> bool:
         """Whether a prefix is named that was kept before, by somebody else than a client."""
-        key, own = self._profile.named_cache, options.native.get(self._profile.protocol)
+        key, own = self._profile.cache_name_key, options.native.get(self._profile.protocol)
         return key is not None and bool(own and own.get(key)) and options.origin is None
 
     def _beside_cache(
@@ -307,14 +307,14 @@ class Asked:
         changes: dict[str, Any] = {}
         capabilities, wanted = self._model.capabilities, options.max_output_tokens
         most = capabilities.max_output_tokens
-        if wanted is None and self._profile.default_length is not None:
-            changes["max_output_tokens"] = min(self._profile.default_length, most)
+        if wanted is None and self._profile.default_max_tokens is not None:
+            changes["max_output_tokens"] = min(self._profile.default_max_tokens, most)
         if self._model.is_listed and wanted is not None and wanted > most:
             changes["max_output_tokens"] = most
             self._alter("max_output_tokens", f"{self._model.name} writes {most} tokens at most")
         changes |= self._warmth(options) | self._filled(options)
         choice = options.tool_choice
-        if choice is not None and choice.mode == "tool" and not self._profile.names_tools:
+        if choice is not None and choice.mode == "tool" and not self._profile.can_name_tool:
             changes["tool_choice"] = ToolChoice("required")
             self._alter("tool_choice", f"{self._profile.name} cannot be told which tool to call")
         if tools and not capabilities.supports_parallel_tool_calls:
@@ -323,7 +323,7 @@ class Asked:
 
     def _warmth(self, options: AdapterOptions) -> dict[str, Any]:
         """A temperature that the provider takes."""
-        limits, wanted = self._profile.temperatures, options.temperature
+        limits, wanted = self._profile.temperature_range, options.temperature
         if limits is None or wanted is None or limits[0] <= wanted <= limits[1]:
             return {}
         given = min(max(wanted, limits[0]), limits[1])
@@ -334,7 +334,7 @@ class Asked:
     def _filled(self, options: AdapterOptions) -> dict[str, Any]:
         """Without a limit and without stops that are empty, where these are refused."""
         changes: dict[str, Any] = {}
-        if not self._profile.refuses_empties:
+        if not self._profile.refuses_empty_values:
             return changes
         if options.max_output_tokens == 0:
             changes["max_output_tokens"] = 1
@@ -358,11 +358,11 @@ class Asked:
     def _told(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
         """In the words of the host, where the protocol has several."""
         profile = self._profile
-        if profile.length_key and options.max_output_tokens is not None:
-            native[profile.length_key] = options.max_output_tokens
-        if profile.must_call and options.tool_choice == ToolChoice("required"):
-            native["tool_choice"] = profile.must_call
-        if profile.asks_for_usage and options.stream:
+        if profile.max_tokens_key and options.max_output_tokens is not None:
+            native[profile.max_tokens_key] = options.max_output_tokens
+        if profile.required_choice and options.tool_choice == ToolChoice("required"):
+            native["tool_choice"] = profile.required_choice
+        if profile.requests_usage and options.stream:
             native.setdefault("stream_options", {"include_usage": True})
         return options
 
@@ -379,7 +379,7 @@ class Asked:
             return dict(spelled)
         profile, codec = self._profile, self._codec
         refused = self._model.refused_options | self._thinking.refused_options.keys()
-        known = codec.common_keys - profile.unknown_keys - refused
+        known = codec.common_keys - profile.unsupported_keys - refused
         shared = codec.shared_keys | codec.reasoning.decode(spelled).keys
         shared |= codec.output.decode(spelled).keys
         for key in _own_keys(spelled, shared | known):

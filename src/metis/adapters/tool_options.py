@@ -114,12 +114,12 @@ def with_fitted_schemas(
     """Tools whose schemas and descriptions the provider takes (T103-T107, T110, T112)."""
     sent: list[ToolDefinition] = []
     for index, tool in enumerate(tools):
-        schema, changes = fit_tool_schema(tool.input_schema, profile.schemas)
+        schema, changes = fit_tool_schema(tool.input_schema, profile.tool_schemas)
         for change in changes:
             reason = f"the tool {tool.name!r} at {profile.name}: {change}"
             lost.append(OptionLoss(f"tools[{index}].input_schema", reason, Change.ALTERED))
         named = tool if schema is tool.input_schema else replace(tool, input_schema=schema)
-        if profile.wants_descriptions and not tool.description:
+        if profile.needs_descriptions and not tool.description:
             reason = f"the tool {tool.name!r} has no description, so its name stands for one"
             lost.append(OptionLoss(f"tools[{index}].description", reason, Change.SYNTHESISED))
             named = replace(named, description=tool.name)
@@ -139,14 +139,14 @@ def check_server_tools(
     Raises:
         InvalidValueError: the API has no such tool, or the model takes it beside no others.
     """
-    if profile.own_tools is not None:
+    if profile.tool_types is not None:
         for index, tool in enumerate(map(maybe_object, maybe_list(own.get("tools")))):
             kind = tool.get("type", "function")
-            if kind not in profile.own_tools:
+            if kind not in profile.tool_types:
                 fault = f"{profile.name} has no tool {kind!r} at {profile.path}"
                 raise InvalidValueError(fault, path=f"$.tools[{index}]")
-    is_older = model.removeprefix("models/").startswith(profile.older_models)
-    if tools and is_older and profile.older_models and codec.server_tools is not None:
+    is_older = model.removeprefix("models/").startswith(profile.older_model_prefixes)
+    if tools and is_older and profile.older_model_prefixes and codec.server_tools is not None:
         served = codec.server_tools(own)
         if served:
             names = ", ".join(tool.name for tool in tools)

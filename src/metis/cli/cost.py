@@ -212,4 +212,4 @@ def _priced_as(model: str) -> str:
     if provider not in adapters.names():
         return model
     profile = adapters.profile_of(provider)
-    return f"{profile.catalogued or profile.name}:{name}"
+    return f"{profile.catalog_provider or profile.name}:{name}"

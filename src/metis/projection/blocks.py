@@ -60,7 +60,7 @@ def sign_calls(messages: Sequence[Message], ledger: LossRecorder) -> list[Messag
 
 def unsigned_call(message: Message, target: Target) -> int | None:
     """Where the first call of an answer stands that wants a signature and has none."""
-    if not target.call_signature or message.role is not Role.ASSISTANT:
+    if not target.placeholder_signature or message.role is not Role.ASSISTANT:
         return None
     first: int | None = None
     for index, block in enumerate(message.content):
@@ -76,7 +76,7 @@ def sign_call(message: Message, first: int, ledger: LossRecorder) -> Message:
     target = ledger.target
     reason = "a call of another model; the target's placeholder stands for its signature"
     ledger.record_synthesised(message, "thinking", f"$.content[{first}]", reason)
-    seal = _placeholder(target.call_signature, target.adapter)
+    seal = _placeholder(target.placeholder_signature, target.adapter)
     content = (*message.content[:first], seal, *message.content[first:])
     return replace(message, content=content)
 
@@ -114,9 +114,9 @@ def project_blocks(
         changed = changed or sent is not block
         if sent is not None:
             kept.append((index, sent))
-    if ledger.target.pairs_thoughts and role is Role.ASSISTANT:
+    if ledger.target.pairs_thinking and role is Role.ASSISTANT:
         changed = _drop_loose_thoughts(kept, message, ledger) or changed
-    if not ledger.target.takes_blank_text:
+    if not ledger.target.accepts_blank_text:
         changed = _drop_blanks(kept, message, ledger) or changed
     return (with_blocks(message, kept) if changed else message), later
 
@@ -142,7 +142,7 @@ def _drop_loose_thoughts(kept: list[IndexedBlock], message: Message, ledger: Los
     An answer that the target keeps is named by its id and not sent again.
     """
     count = len(kept)
-    while kept and isinstance(kept[-1][1], _THOUGHTS) and not ledger.target.remembers:
+    while kept and isinstance(kept[-1][1], _THOUGHTS) and not ledger.target.stores_history:
         index, block = kept.pop()
         path, reason = f"$.content[{index}]", "a thought is not taken without what it led to"
         fail_if_critical(block, message, path, reason)
@@ -194,7 +194,7 @@ def _told(block: ContentBlock, target: Target) -> TextBlock | None:
     """What is said as text of a block that the target does not take; None if nothing is."""
     if isinstance(block, ToolUseBlock):
         return call_as_text(block)
-    if isinstance(block, ThinkingBlock) and target.tells_thoughts and block.text.strip():
+    if isinstance(block, ThinkingBlock) and target.include_thinking and block.text.strip():
         return TextBlock(f"<thinking>\n{block.text}\n</thinking>")
     return None
 
@@ -238,7 +238,7 @@ def _project_citations(
 ) -> TextBlock:
     """Text with the citations that the target knows (T198)."""
     known = ledger.target.citation_kinds
-    if not ledger.target.takes_foreign_citations and not _is_own(message, ledger.target):
+    if not ledger.target.accepts_foreign_citations and not _is_own(message, ledger.target):
         known = frozenset[str]()
     kept = tuple(citation for citation in block.citations if citation.kind in known)
     if len(kept) == len(block.citations):
@@ -301,7 +301,7 @@ def _may_stand_in_result(block: ContentBlock, target: Target) -> bool:
 
 
 def _is_refused_blank(block: TextBlock, target: Target) -> bool:
-    return not target.takes_blank_text and not block.text.strip()
+    return not target.accepts_blank_text and not block.text.strip()
 
 
 _ROLES_OF: Mapping[type, frozenset[Role]] = {
@@ -347,7 +347,7 @@ def _refusal(  # noqa: PLR0911 - one line a kind
 
 
 def _artifact_refusal(block: ArtifactBlock, target: Target) -> str | None:
-    source, taken = block.source, target.takes_artifacts
+    source, taken = block.source, target.accepts_artifacts
     is_own, is_inline = source.issuer in target.issuers, source.kind == "base64"
     if taken == "none" or not (is_own or (taken == "any" and is_inline)):
         return "an artifact of a model is not sent back"
@@ -361,14 +361,14 @@ def _is_own(message: Message, target: Target) -> bool:
 def _is_unsealed(block: ThinkingBlock, message: Message, target: Target) -> bool:
     """Whether a thought has nothing but an id, and that of an answer which nobody keeps (T64)."""
     is_whole = message.metadata.status is MessageStatus.COMPLETE
-    return target.knows_ids and not block.signature and not is_whole
+    return target.accepts_thinking_ids and not block.signature and not is_whole
 
 
 def thinking_refusal(
     block: ThinkingBlock | RedactedThinkingBlock, message: Message, target: Target
 ) -> str | None:
     """Why a target does not take a thought back; None if it does."""
-    if not target.takes_thinking:
+    if not target.accepts_thinking:
         return "the target takes no thoughts"
     # A thought that does not say whose it is was sealed by whoever gave the answer (T40).
     issuer = block.issuer or message.metadata.provider
@@ -381,14 +381,14 @@ def thinking_refusal(
         return None if block.issuer is not None else "nobody knows whose it is"
     if isinstance(block, RedactedThinkingBlock):
         return None if block.data else "nothing is sealed in it"
-    is_known = target.knows_ids and block.id is not None
+    is_known = target.accepts_thinking_ids and block.id is not None
     return None if block.signature or is_known else "it has no signature"
 
 
 def _is_better_told(block: DocumentBlock, reason: str | None, target: Target) -> bool:
     """Whether a document is text that goes as text where it cannot go as a document."""
     is_text = block.source.kind == "text" and bool(block.source.data.strip())
-    return is_text and (reason is not None or not target.takes_text_documents)
+    return is_text and (reason is not None or not target.accepts_text_documents)
 
 
 def _as_text(block: DocumentBlock) -> TextBlock:
@@ -401,7 +401,7 @@ def _without_context(
 ) -> ContentBlock:
     if not isinstance(block, DocumentBlock) or block.context is None:
         return block
-    if ledger.target.takes_document_context:
+    if ledger.target.accepts_document_context:
         return block
     reason = "the context of a document is not taken"
     fail_if_critical(block, message, path, reason)

@@ -166,13 +166,13 @@ def _last_carrier(content: Sequence[ContentBlock], after: int, target: Target) -
 
 
 def _carries(block: ContentBlock, target: Target) -> bool:
-    if block.type in target.unmarked_blocks:
+    if block.type in target.unmarkable_blocks:
         return False
     match block:
         case TextBlock():
             return bool(block.text.strip())
         case ToolUseBlock():
-            return target.marks_calls
+            return target.can_mark_calls
         case _:
             return not isinstance(block, ThinkingBlock | RedactedThinkingBlock | OpaqueBlock)
 
@@ -230,7 +230,7 @@ def _carrier(
 
 def _warn_if_short(messages: Sequence[Message], marks: list[_Mark], ledger: LossRecorder) -> None:
     """Tell of a prefix that is too short to be kept; what is cached then is nothing (T179)."""
-    least = ledger.target.least_cached_tokens
+    least = ledger.target.min_cached_tokens
     if not least or not marks or marks[-1].is_own:
         return
     last = marks[-1]
@@ -262,7 +262,7 @@ def _settle_lifetimes(
     messages: Sequence[Message], marks: list[_Mark], ledger: LossRecorder
 ) -> None:
     """Give every mark a lifetime that the target has, none longer than one before it (T171)."""
-    is_long = ledger.target.takes_long_marks
+    is_long = ledger.target.accepts_long_marks
     for place, mark in enumerate(marks):
         asked = mark.hint.ttl or SHORT_TTL
         if mark.is_own:

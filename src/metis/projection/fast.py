@@ -53,9 +53,9 @@ def inspect_history(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every 
     waiting: list[str] = []
     seen: set[str] = set()
     is_leading = before is None
-    may_be_blank = target.takes_blank_text
+    may_be_blank = target.accepts_blank_text
     flaws: list[int] = []
-    pairs_thoughts, wants_signatures = target.pairs_thoughts, bool(target.call_signature)
+    pairs_thoughts, wants_signatures = target.pairs_thinking, bool(target.placeholder_signature)
     for index, message in enumerate(messages):
         role, content, metadata = message.role, message.content, message.metadata
         if metadata.hints:
@@ -90,7 +90,7 @@ def inspect_history(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every 
             elif not _is_fine(block, message, target):
                 if role is not _USER or not isinstance(block, Media):
                     return None
-                if target.names_documents and type(block) is DocumentBlock:
+                if target.needs_document_names and type(block) is DocumentBlock:
                     return None
                 flaws.append(index)
         if role is _ASSISTANT:
@@ -98,7 +98,7 @@ def inspect_history(  # noqa: C901, PLR0911, PLR0912 - one flat pass over every 
                 return None
             if wants_signatures and unsigned_call(message, target) is not None:
                 flaws.append(index)
-    if waiting or (seen and not target.takes_tools) or (before and not before.isdisjoint(seen)):
+    if waiting or (seen and not target.accepts_tools) or (before and not before.isdisjoint(seen)):
         return None
     is_framed = _is_framed(messages, target, is_start=before is None)
     return InspectedHistory(seen, flaws) if is_framed else None
@@ -118,13 +118,13 @@ def _is_framed(messages: Sequence[Message], target: Target, *, is_start: bool) -
         first = next((message for message in messages if message.role is not _SYSTEM), None)
         if first is None or first.role is not _USER:
             return False
-    return target.takes_blank_end or messages[-1].role is not _ASSISTANT
+    return target.accepts_trailing_space or messages[-1].role is not _ASSISTANT
 
 
 def _is_fine(block: ContentBlock, message: Message, target: Target) -> bool:
     """Whether a block other than text and calls can be sent as it is."""
     if message.role is _ASSISTANT:
-        is_made_here = not target.makers or foreign_maker(message, target) is None
+        is_made_here = not target.maker_pattern or foreign_maker(message, target) is None
         return is_made_here and _is_own_thought(block, target)
     return message.role is _USER and _is_taken(block, target)
 
@@ -132,7 +132,7 @@ def _is_fine(block: ContentBlock, message: Message, target: Target) -> bool:
 def _is_own_thought(block: ContentBlock, target: Target) -> bool:
     return (
         type(block) is ThinkingBlock
-        and target.takes_thinking
+        and target.accepts_thinking
         and block.issuer in target.issuers
         and bool(block.signature or not target.needs_signatures)
     )

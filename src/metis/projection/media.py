@@ -150,9 +150,7 @@ def _address_refusal(block: Media, target: Target) -> str | None:
     if block.type not in target.url_blocks:
         return f"{block.type} is not taken by URL"
     # A bucket of a cloud can be read by its own host only (T93).
-    return (
-        None if scheme in target.address_schemes else f"a {scheme!r} address cannot be read there"
-    )
+    return None if scheme in target.url_schemes else f"a {scheme!r} address cannot be read there"
 
 
 def _content_refusal(block: Media, target: Target) -> str | None:
@@ -191,7 +189,7 @@ def name_documents(messages: Sequence[Message], ledger: LossRecorder) -> list[Me
 
     What comes later changes no name that was given before (T95).
     """
-    if not ledger.target.names_documents or not contain_documents(messages):
+    if not ledger.target.needs_document_names or not contain_documents(messages):
         return list(messages)
     names = _Names(ledger)
     return [_settled(message, names, ledger) for message in messages]

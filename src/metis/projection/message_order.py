@@ -36,7 +36,7 @@ def fit_first_and_last(
     sent = list(messages)
     if ledger.target.starts_with_user and is_start:
         _open(sent, ledger)
-    if not ledger.target.takes_blank_end and sent:
+    if not ledger.target.accepts_trailing_space and sent:
         sent[-1] = _trimmed(sent[-1], ledger)
     return sent
 
@@ -86,9 +86,9 @@ def fit_message_order(messages: Sequence[Message], ledger: LossRecorder) -> list
     """The same conversation in turns that the target takes; calls stay beside their results."""
     target = ledger.target
     turns = list(messages)
-    if target.alternates:
+    if target.alternates_roles:
         turns = _joined(turns, ledger)
-    if not target.user_after_tool:
+    if not target.allows_user_after_tool:
         turns = _bridged(turns, ledger)
     if turns and not _may_be_last(turns[-1], target):
         ledger.record_synthesised(
@@ -102,7 +102,7 @@ def fit_message_order(messages: Sequence[Message], ledger: LossRecorder) -> list
 
 def has_free_order(messages: Sequence[Message], target: Target) -> bool:
     """Whether a target leaves it to the conversation who speaks when, as most do."""
-    if target.alternates or target.joins_text or not target.user_after_tool:
+    if target.alternates_roles or target.joins_text or not target.allows_user_after_tool:
         return False
     return target.prefill == "any" or not messages or messages[-1].role != Role.ASSISTANT
 
@@ -147,7 +147,7 @@ def _bridged(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]
 def _may_be_last(message: Message, target: Target) -> bool:
     if message.role != Role.ASSISTANT or target.prefill == "any" or is_native(message, target):
         return True
-    return target.prefill == "begun" and is_unfinished(message)
+    return target.prefill == "unfinished" and is_unfinished(message)
 
 
 def is_unfinished(message: Message) -> bool:

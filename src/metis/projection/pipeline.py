@@ -109,7 +109,7 @@ def project_by_rules(
     told = attach_developer_messages(messages, ledger)
     is_whole = are_complete(told, target)
     sent = list(told) if is_whole else repair_exchanges(told, ledger)
-    sent = project_calls(sent, ledger) if target.takes_tools else flatten_exchanges(sent, ledger)
+    sent = project_calls(sent, ledger) if target.accepts_tools else flatten_exchanges(sent, ledger)
     sent = _project_messages(drop_unpaired_server_calls(sent, ledger), ledger, is_start=is_start)
     sent = drop_empty(sent, ledger)
     sent = sign_calls(sent, ledger)
@@ -151,7 +151,7 @@ def project_appended(
         return None  # it may be the other half of something before (T197)
     if needs_earlier_messages(messages, target):
         return None
-    if target.names_documents and contain_documents(messages):
+    if target.needs_document_names and contain_documents(messages):
         return None  # another may have its name already (T95)
     more = project_by_rules(messages, target, is_start=False)
     return None if more.call_ids is None or not more.call_ids.isdisjoint(before) else more

@@ -156,7 +156,7 @@ class _Row:
         return self._sent
 
     def _note_wordless(self, message: Message) -> None:
-        names = self._ledger.target.wordless_calls
+        names = self._ledger.target.tools_without_text
         if names:
             self._wordless.update(call.id for call in calls_of(message) if call.name in names)
 

@@ -13,116 +13,113 @@ class Target(Struct, frozen=True, kw_only=True):
     """Where a request goes, and what may be in it."""
 
     adapter: str
-    """The name that losses are reported under."""
+    """The adapter that losses name."""
     model: str = ""
     issuers: frozenset[str]
-    """Whose sealed parts it takes back: signatures, redacted thoughts, opaque parts."""
-    makers: str = ""
-    """A pattern that finds the maker of a model in its name, where models of several are served."""
+    """The issuers whose sealed parts it can read: signatures, redacted thinking, opaque parts."""
+    maker_pattern: str = ""
+    """A pattern that finds the maker in a model name, where models of several makers are served."""
     user_blocks: frozenset[str] = frozenset({"text"})
-    """The tags that a user message may hold here."""
+    """The types of blocks that a user message may have."""
     result_blocks: frozenset[str] = frozenset({"text"})
-    """The tags that a tool result may hold here; other media move behind the results."""
+    """The types of blocks that a tool result may have; other media moves behind the results."""
     image_media_types: frozenset[str] = frozenset()
-    """The kinds of images it takes inline."""
+    """The media types of images that it accepts inline."""
     max_image_chars: int | None = None
-    """How long an inline image may be, as the base64 that is sent."""
+    """How long the base64 of an inline image may be."""
     max_image_side: int | None = None
-    """How many pixels an inline image may have on a side."""
+    """How many pixels wide or high an inline image may be."""
     large_image_side: int | None = None
-    """From how many pixels on an image is large, which matters where there are many."""
+    """From how many pixels on an image is too large if there are many."""
     audio_media_types: frozenset[str] = frozenset()
-    """The kinds of recordings it takes."""
     document_media_types: frozenset[str] | None = None
-    """The kinds of documents it takes inline; None if it takes any."""
+    """The media types of documents that it accepts inline; None if it accepts any."""
     url_blocks: frozenset[str] = frozenset()
-    """The tags whose media may be given by URL."""
-    address_schemes: frozenset[str] = frozenset({"http", "https"})
-    """How the addresses begin that it can read."""
+    """The types of blocks whose media may be given by URL."""
+    url_schemes: frozenset[str] = frozenset({"http", "https"})
     file_blocks: frozenset[str] = frozenset({"document"})
-    """The tags whose media may lie at the target already, and be given by id."""
-    takes_text_documents: bool = True
+    """The types of blocks whose media may be given by the id of an uploaded file."""
+    accepts_text_documents: bool = True
     """Whether a document may be plain text; else it is sent as text, with its name."""
-    takes_document_context: bool = True
-    """Whether a document may carry words about what it is."""
-    names_documents: bool = False
-    """Whether documents need names of their own, and words beside them."""
+    accepts_document_context: bool = True
+    needs_document_names: bool = False
+    """Whether documents need distinct names, and text beside them."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
-    takes_tools: bool = True
-    takes_raw_arguments: bool = False
-    """Whether the arguments of a call are a string here, which may be no JSON at all."""
-    call_signature: str = ""
-    """What it takes for the signature of a call that another model made; empty if it asks none."""
-    wordless_calls: frozenset[str] = frozenset()
-    """The tools of its own making whose results have no place for words."""
+    accepts_tools: bool = True
+    accepts_raw_arguments: bool = False
+    """Whether the arguments of a call are a string here, which need not be JSON."""
+    placeholder_signature: str = ""
+    """What it accepts as the signature of a call of another model; empty if it needs none."""
+    tools_without_text: frozenset[str] = frozenset()
+    """Server tools whose results cannot hold text."""
     tool_name_length: int = 64
-    """How long the name of a tool may be."""
-    takes_thinking: bool = False
-    """Whether thoughts of its own issuer go back to it."""
+    accepts_thinking: bool = False
+    """Whether thinking of its own issuers is sent back to it."""
     needs_signatures: bool = True
-    """Whether a thought without a signature is refused."""
-    knows_ids: bool = False
-    """Whether the id of a thought will do for its signature, because it keeps its answers."""
-    tells_thoughts: bool = False
-    """Whether thoughts that it does not take are told to it as marked text."""
-    pairs_thoughts: bool = False
-    """Whether a thought is refused without what it led to."""
-    takes_artifacts: Literal["none", "own", "any"] = "none"
-    """Whose artifacts may stand in an answer: nobody's, its own, or any whose bytes are at hand."""
-    takes_foreign_citations: bool = True
+    """Whether thinking without a signature is refused."""
+    accepts_thinking_ids: bool = False
+    """Whether the id of a thinking block replaces its signature, because responses are stored."""
+    include_thinking: bool = False
+    """Whether thinking that it does not accept is sent as marked text."""
+    pairs_thinking: bool = False
+    """Whether thinking at the end of a response is refused."""
+    accepts_artifacts: Literal["none", "own", "any"] = "none"
+    """Whose artifacts a response may have: nobody's, its own, or any whose bytes are inline."""
+    accepts_foreign_citations: bool = True
     """Whether text of other providers may carry citations, too."""
-    remembers: bool = False
-    """Whether the calls of results may lie in an earlier answer, which it keeps."""
+    stores_history: bool = False
+    """Whether results may answer calls of a response that it stores, and that is not sent."""
     developer_role: bool = False
-    """Whether a developer may instruct it, before the conversation begins."""
+    """Whether developer messages may stand at the beginning."""
     developer_origins: frozenset[str] = frozenset()
-    """Other providers of the protocol whose clients speak as developers at any place."""
+    """Other providers of the protocol whose clients send developer messages at any position."""
     system: Literal["anywhere", "first"] = "first"
     """Where system messages may stand."""
-    takes_blank_text: bool = True
-    alternates: bool = False
+    accepts_blank_text: bool = True
+    alternates_roles: bool = False
     """Whether two messages of one role may not follow each other."""
     joins_text: bool = False
-    """Whether a message of texts has to be one text."""
-    user_after_tool: bool = True
-    """Whether a user may speak right after a result."""
-    prefill: Literal["any", "begun", "none"] = "any"
-    """Whether an assistant may speak last: always, with an answer that was begun, or never."""
+    """Whether a message of several texts has to become one text."""
+    allows_user_after_tool: bool = True
+    """Whether a user message may directly follow a tool result."""
+    prefill: Literal["any", "unfinished", "none"] = "any"
+    """Whether an assistant message may be last: any, an unfinished response, or none."""
     starts_with_user: bool = False
-    """Whether a conversation must begin with words of a user."""
-    takes_blank_end: bool = True
-    """Whether the last turn may be an answer that ends in blanks."""
+    """Whether the first message after the instructions must be a user message."""
+    accepts_trailing_space: bool = True
+    """Whether a last assistant message may end in whitespace."""
     cache_marks: int = 0
-    """How many places a request may mark as the end of a reusable prefix."""
-    marks_calls: bool = True
-    """Whether a call can be marked, and not only what is said and shown."""
-    unmarked_blocks: frozenset[str] = frozenset()
-    """The tags behind which no mark may stand."""
-    least_cached_tokens: int = 0
-    """How long a prefix has to be for the target to keep it."""
-    takes_long_marks: bool = True
+    """How many blocks a request may mark as the end of a reusable prefix."""
+    can_mark_calls: bool = True
+    """Whether a call can carry a cache mark."""
+    unmarkable_blocks: frozenset[str] = frozenset()
+    """The types of blocks that cannot carry a cache mark."""
+    min_cached_tokens: int = 0
+    """How long a prefix has to be for the target to cache it."""
+    accepts_long_marks: bool = True
     """Whether a marked prefix may live for an hour."""
 
 
 def foreign_maker(message: Message, target: Target) -> str | None:
-    """The maker of the model that gave an answer, if the target is a model of another (T203)."""
+    """Return the maker of the model of a response, if the target's model has another (T203)."""
     model = message.metadata.model
-    if not target.makers or model is None:
+    if not target.maker_pattern or model is None:
         return None
-    maker, own = _maker(target.makers, model.partition(":")[2]), _maker(target.makers, target.model)
-    return None if maker == own or own is None else maker
+    maker = _maker_of(target.maker_pattern, model.partition(":")[2])
+    target_maker = _maker_of(target.maker_pattern, target.model)
+    return None if maker == target_maker or target_maker is None else maker
 
 
 @lru_cache(maxsize=1000)
-def _maker(pattern: str, model: str) -> str | None:
-    found = re.search(pattern, model)
-    return None if found is None else found[1]
+def _maker_of(pattern: str, model: str) -> str | None:
+    match = re.search(pattern, model)
+    return None if match is None else match[1]
 
 
 def is_native(message: Message, target: Target) -> bool:
-    """Whether a message is in the words of a client that speaks to the target.
+    """Whether a message comes from a client of the target, and so is sent as it is.
 
-    An answer of the target is not: it may be empty, blank or broken off, and is repaired like any.
+    A response of the target is not native: it may be empty, blank or cut off, and is repaired.
     """
     return message.metadata.origin == target.adapter and message.metadata.model is None

@@ -127,7 +127,7 @@ def repair_exchanges(messages: Sequence[Message], ledger: LossRecorder) -> list[
     for index, message in enumerate(messages):
         if message.role == Role.TOOL:
             result = result_of(message)
-            if result is not None and index in answers.orphans and ledger.target.remembers:
+            if result is not None and index in answers.orphans and ledger.target.stores_history:
                 repaired.append(message)  # its call lies in an answer that the target keeps
             elif result is None or index in answers.orphans:
                 repaired.append(_flattened(message, ledger))
@@ -152,7 +152,7 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
             result = result_of(message)
             if result is None or len(message.content) != 1:
                 return False
-            is_kept = target.remembers and result.tool_use_id not in seen
+            is_kept = target.stores_history and result.tool_use_id not in seen
             if result.tool_use_id not in waiting and not is_kept:
                 return False
             if result.tool_use_id not in waiting:
@@ -368,7 +368,7 @@ def _project_call(
         fail_if_critical(call, message, path, reason)
         ledger.record_altered(message, "tool_use", f"{path}.name", reason)
         call = replace(call, name=name)
-    if call.invalid is not None and not ledger.target.takes_raw_arguments:
+    if call.invalid is not None and not ledger.target.accepts_raw_arguments:
         reason = "its arguments are no JSON object; they are sent inside of one"
         fail_if_critical(call, message, path, reason)
         ledger.record_altered(message, "tool_use", f"{path}.input", reason)

@@ -37,7 +37,7 @@ class ResolvedModel(Struct, frozen=True):
     def price_id(self) -> str:
         """The id under which price tables know the model."""
         profile = self.adapter.profile
-        return f"{profile.catalogued or profile.name}:{ModelId.parse(self.id).name}"
+        return f"{profile.catalog_provider or profile.name}:{ModelId.parse(self.id).name}"
 
 
 class Models:
@@ -125,7 +125,7 @@ class Models:
         if found is None:
             profile = adapters.profile_of(provider)
             moved = profile.with_address(self._urls.get(provider), self._accounts.get(provider))
-            found = self._adapters[provider] = Adapter(replace(moved, hides_ids=self._hides_ids))
+            found = self._adapters[provider] = Adapter(replace(moved, redact_ids=self._hides_ids))
         return found
 
 

@@ -297,7 +297,7 @@ def test_a_schema_is_brought_into_shape_once() -> None:
 
 @pytest.mark.row("T103", "T106")
 def test_a_host_of_ones_own_can_say_what_it_takes() -> None:
-    profile = replace(adapters.get("openai-compatible").profile, name="narrow", schemas=NARROW)
+    profile = replace(adapters.get("openai-compatible").profile, name="narrow", tool_schemas=NARROW)
     part = {"type": ["integer", "null"]}
     made = tool({"type": "object", "properties": {"a": part}})
     wire = Adapter(profile).to_wire([user("go")], [made])

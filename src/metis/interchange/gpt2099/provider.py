@@ -149,7 +149,7 @@ class Provider:
     def models(self) -> list[str]:
         """The names of the models that are known of it."""
         profile = self._adapter.profile
-        listed = catalog().models(profile.catalogued or profile.name)
+        listed = catalog().models(profile.catalog_provider or profile.name)
         return [model.wire_name for model in listed]
 
     def prepare_request(

@@ -188,10 +188,10 @@ def fit_target(target: Target, options: AdapterOptions) -> Target:
     if not native:
         return target
     remembers = bool(native.get("previous_response_id") or native.get("conversation"))
-    knows_ids = target.knows_ids and native.get("store") is not False
-    if (remembers, knows_ids) == (target.remembers, target.knows_ids):
+    knows_ids = target.accepts_thinking_ids and native.get("store") is not False
+    if (remembers, knows_ids) == (target.stores_history, target.accepts_thinking_ids):
         return target
-    return replace(target, remembers=remembers, knows_ids=knows_ids)
+    return replace(target, stores_history=remembers, accepts_thinking_ids=knows_ids)
 
 
 def _set(native: Wire, key: str, value: Any) -> None:
