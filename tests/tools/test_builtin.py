@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from bench import answer, asking, context, open_to_all, result_of, words
 from metis.canonical import DocumentBlock, ImageBlock, OutcomeStatus, SideEffects, validate
 from metis.canonical.tools import check_tool
 from metis.tools import ErrorClass, error_class
@@ -23,15 +22,20 @@ from metis.tools.builtin import (
     ReadFile,
     RunCommand,
     WriteFile,
-    edit_file,
-    fetch_url,
-    grep,
-    list_files,
-    read_file,
-    run_command,
-    write_file,
 )
+from metis.tools.builtin.fetch_url import FetchArguments
+from metis.tools.builtin.files import EditArguments, ReadArguments, WriteArguments
+from metis.tools.builtin.find import GrepArguments, ListArguments
+from metis.tools.builtin.run_command import CommandArguments
 from metis.tools.process import BoundedOutput, is_secret, without_secrets
+from tool_helpers import (
+    permissive_dispatcher,
+    result_of,
+    result_text,
+    run_one,
+    tool_call,
+    tool_context,
+)
 
 pytestmark = pytest.mark.anyio
 PNG = base64.b64decode(
@@ -58,31 +62,36 @@ async def test_every_tool_declares_the_strongest_effect_that_it_can_have() -> No
 
 
 async def test_schemas_are_in_the_subset_and_name_what_is_read() -> None:
-    modules = (read_file, write_file, edit_file, list_files, grep, run_command, fetch_url)
-    for kind, module in zip(BUILTINS, modules, strict=True):
+    structs = (
+        *(ReadArguments, WriteArguments, EditArguments, ListArguments, GrepArguments),
+        *(CommandArguments, FetchArguments),
+    )
+    for kind, arguments in zip(BUILTINS, structs, strict=True):
         schema: Mapping[str, Any] = kind.definition.input_schema
         assert check_tool(kind.definition) == []
-        taken = fields(module.Arguments)
-        assert list(schema["properties"]) == [field.name for field in taken]
-        assert schema["required"] == [field.name for field in taken if field.required]
+        parameters = fields(arguments)
+        assert list(schema["properties"]) == [field.name for field in parameters]
+        assert schema["required"] == [field.name for field in parameters if field.required]
 
 
 async def test_a_text_is_read_by_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
-    turn = context(tmp_path)
-    assert words(await answer(ReadFile, turn, path="a.txt")) == "one\ntwo\nthree\n"
-    part = words(await answer(ReadFile, turn, path="a.txt", offset=2, limit=1))
+    turn = tool_context(tmp_path)
+    assert result_text(await run_one(ReadFile, turn, path="a.txt")) == "one\ntwo\nthree\n"
+    part = result_text(await run_one(ReadFile, turn, path="a.txt", offset=2, limit=1))
     assert part == "two\n\n[more lines follow: read on with offset 3]"
-    assert words(await answer(ReadFile, turn, path="a.txt", offset=9)).startswith("(no such line")
+    assert result_text(await run_one(ReadFile, turn, path="a.txt", offset=9)).startswith(
+        "(no such line"
+    )
     (tmp_path / "empty").touch()
-    assert words(await answer(ReadFile, turn, path="empty")) == "(the file is empty)"
-    refused = await answer(ReadFile, turn, path="a.txt", offset=0)
+    assert result_text(await run_one(ReadFile, turn, path="empty")) == "(the file is empty)"
+    refused = await run_one(ReadFile, turn, path="a.txt", offset=0)
     assert error_class(refused) is ErrorClass.VALIDATION_ERROR
 
 
 async def test_reading_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 1_000_000)
-    text = words(await answer(ReadFile, context(tmp_path), path="long"))
+    text = result_text(await run_one(ReadFile, tool_context(tmp_path), path="long"))
     assert len(text) < 201_000
     assert "is cut here" in text
 
@@ -91,18 +100,18 @@ async def test_pictures_and_documents_are_shown_and_other_bytes_refused(tmp_path
     (tmp_path / "p.png").write_bytes(PNG)
     (tmp_path / "d.pdf").write_bytes(b"%PDF-1.4 \0 ...")
     (tmp_path / "b.bin").write_bytes(b"a\0b")
-    turn = context(tmp_path)
-    picture = await answer(ReadFile, turn, path="p.png")
+    turn = tool_context(tmp_path)
+    picture = await run_one(ReadFile, turn, path="p.png")
     block = result_of(picture).content[1]
     assert isinstance(block, ImageBlock)
     assert base64.b64decode(block.source.data) == PNG
     assert validate(picture) == []
-    document = result_of(await answer(ReadFile, turn, path="d.pdf")).content[1]
+    document = result_of(await run_one(ReadFile, turn, path="d.pdf")).content[1]
     assert isinstance(document, DocumentBlock)
     assert document.name == "d.pdf"
-    binary = await answer(ReadFile, turn, path="b.bin")
+    binary = await run_one(ReadFile, turn, path="b.bin")
     assert result_of(binary).is_error
-    assert "binary" in words(binary)
+    assert "binary" in result_text(binary)
 
 
 async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
@@ -110,7 +119,7 @@ async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to("../secret")
-    turn = context(inside)
+    turn = tool_context(inside)
     for path in ("../secret", "/etc/hostname", "link", str(tmp_path / "secret")):
         for kind, more in (
             (ReadFile, {}),
@@ -119,14 +128,14 @@ async def test_a_path_that_leads_out_is_denied(tmp_path: Path) -> None:
             (ListFiles, {}),
             (Grep, {"pattern": "outside"}),
         ):
-            message = await answer(kind, turn, path=path, **more)
+            message = await run_one(kind, turn, path=path, **more)
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, (kind, path)
-            assert "outside" not in words(message)
+            assert "outside" not in result_text(message)
     assert (tmp_path / "secret").read_text() == "outside"
 
 
 async def test_writing_tells_what_it_changed(tmp_path: Path) -> None:
-    message = await answer(WriteFile, context(tmp_path), path="new/a.txt", content="hé")
+    message = await run_one(WriteFile, tool_context(tmp_path), path="new/a.txt", content="hé")
     assert (tmp_path / "new" / "a.txt").read_text() == "hé"
     outcome = message.metadata.outcome
     assert outcome is not None
@@ -137,16 +146,16 @@ async def test_writing_tells_what_it_changed(tmp_path: Path) -> None:
 async def test_an_edit_needs_a_text_that_is_there_once(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one two two")
-    turn = context(tmp_path)
-    for old, reason in (("three", "does not stand"), ("two", "stands 2 times"), ("", "empty")):
-        message = await answer(EditFile, turn, path="a.txt", old_text=old, new_text="x")
-        assert reason in words(message)
+    turn = tool_context(tmp_path)
+    for old, reason in (("three", "is not in"), ("two", "is 2 times in"), ("", "empty")):
+        message = await run_one(EditFile, turn, path="a.txt", old_text=old, new_text="x")
+        assert reason in result_text(message)
         assert file.read_text() == "one two two"
-    done = await answer(EditFile, turn, path="a.txt", old_text="one", new_text="1")
+    done = await run_one(EditFile, turn, path="a.txt", old_text="one", new_text="1")
     assert file.read_text() == "1 two two"
     assert done.metadata.outcome is not None
     assert "-one two two\n+1 two two" in done.metadata.outcome.ui["diff"]
-    await answer(EditFile, turn, path="a.txt", old_text="two", new_text="2", replace_all=True)
+    await run_one(EditFile, turn, path="a.txt", old_text="two", new_text="2", replace_all=True)
     assert file.read_text() == "1 2 2"
 
 
@@ -157,11 +166,11 @@ async def test_a_listing_goes_through_no_link(tmp_path: Path) -> None:
     (inside / ".git" / "objects").mkdir(parents=True)
     (inside / "out").symlink_to("..")
     (inside / "b.md").touch()
-    turn = context(inside)
-    assert words(await answer(ListFiles, turn)).split() == [".git/", "b.md", "out@", "src/"]
-    deep = words(await answer(ListFiles, turn, recursive=True)).split()
+    turn = tool_context(inside)
+    assert result_text(await run_one(ListFiles, turn)).split() == [".git/", "b.md", "out@", "src/"]
+    deep = result_text(await run_one(ListFiles, turn, recursive=True)).split()
     assert deep == [".git/", "b.md", "out@", "src/", "src/deep/", "src/deep/a.py"]
-    named = words(await answer(ListFiles, turn, recursive=True, pattern="*.py"))
+    named = result_text(await run_one(ListFiles, turn, recursive=True, pattern="*.py"))
     assert named == "src/deep/a.py"
 
 
@@ -170,22 +179,23 @@ async def test_a_search_finds_lines_within_bounds(tmp_path: Path) -> None:
     (tmp_path / "src" / "a.py").write_text("import os\nx = 1\n" + "import re\n" * 300)
     (tmp_path / "b.md").write_text("Import\n" + "y" * 1000 + "needle" + "z" * 1000)
     (tmp_path / "c.bin").write_bytes(b"\0import")
-    turn = context(tmp_path)
-    assert words(await answer(Grep, turn, pattern=r"^import o", path="src")) == (
+    turn = tool_context(tmp_path)
+    assert result_text(await run_one(Grep, turn, pattern=r"^import o", path="src")) == (
         "src/a.py:1: import os"
     )
     assert (
-        words(await answer(Grep, turn, pattern=r"x = \d", path="src/a.py")) == "src/a.py:2: x = 1"
+        result_text(await run_one(Grep, turn, pattern=r"x = \d", path="src/a.py"))
+        == "src/a.py:2: x = 1"
     )
-    assert words(await answer(Grep, turn, pattern="IMPORT", ignore_case=True, glob="*.md")) == (
-        "b.md:1: Import"
-    )
-    many = words(await answer(Grep, turn, pattern="import")).splitlines()
+    assert result_text(
+        await run_one(Grep, turn, pattern="IMPORT", ignore_case=True, glob="*.md")
+    ) == ("b.md:1: Import")
+    many = result_text(await run_one(Grep, turn, pattern="import")).splitlines()
     assert len(many) == 51
     assert many[-1].startswith("[more lines match")
-    assert len(words(await answer(Grep, turn, pattern="needle"))) < 350
-    assert words(await answer(Grep, turn, pattern="nothing like it")) == "(no line matches)"
-    broken = await answer(Grep, turn, pattern="(")
+    assert len(result_text(await run_one(Grep, turn, pattern="needle"))) < 350
+    assert result_text(await run_one(Grep, turn, pattern="nothing like it")) == "(no matches)"
+    broken = await run_one(Grep, turn, pattern="(")
     assert error_class(broken) is ErrorClass.VALIDATION_ERROR
 
 
@@ -200,35 +210,38 @@ async def test_a_pattern_that_never_ends_is_ended_and_stops_nobody(tmp_path: Pat
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    message = await answer(lambda: Grep(max_seconds=0.5), context(tmp_path), pattern="(a+)+$")
+    message = await run_one(lambda: Grep(max_seconds=0.5), tool_context(tmp_path), pattern="(a+)+$")
     ticking.cancel()
-    assert "was ended before" in words(message)
+    assert "was stopped before" in result_text(message)
     assert ticks > 5
 
 
 async def test_a_command_gives_output_and_exit_code(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    turn = context(tmp_path)
-    done = await answer(RunCommand, turn, command="cat a.txt; echo err >&2")
-    assert words(done) == "helloerr\n"
+    turn = tool_context(tmp_path)
+    done = await run_one(RunCommand, turn, command="cat a.txt; echo err >&2")
+    assert result_text(done) == "helloerr\n"
     assert done.metadata.outcome is not None
     assert done.metadata.outcome.value["exit_code"] == 0
-    failed = await answer(RunCommand, turn, command="echo no; exit 3")
-    assert words(failed) == "no\n[exit code 3]"
+    failed = await run_one(RunCommand, turn, command="echo no; exit 3")
+    assert result_text(failed) == "no\n[exit code 3]"
     assert error_class(failed) is ErrorClass.EXECUTION_ERROR
     assert failed.metadata.outcome is not None
     assert failed.metadata.outcome.side_effects == (
         {"kind": "execute", "command": "echo no; exit 3"},
     )
-    assert words(await answer(RunCommand, turn, command="cat; kill -9 $$")) == "[killed by SIGKILL]"
+    assert (
+        result_text(await run_one(RunCommand, turn, command="cat; kill -9 $$"))
+        == "[killed by SIGKILL]"
+    )
 
 
 async def test_the_beginning_and_the_end_of_much_output_are_kept(tmp_path: Path) -> None:
-    message = await answer(RunCommand, context(tmp_path), command="seq 1 200000")
-    text = words(message)
+    message = await run_one(RunCommand, tool_context(tmp_path), command="seq 1 200000")
+    text = result_text(message)
     assert text.startswith("1\n2\n")
     assert text.endswith("199999\n200000\n")
-    assert "bytes left out]" in text
+    assert "bytes omitted]" in text
     assert len(text) < 33_000
 
 
@@ -236,7 +249,7 @@ def test_output_counts_what_it_leaves_out() -> None:
     output = BoundedOutput(4, 3)
     for number in range(100_000):
         output.add(b"%d" % (number % 10))
-    assert output.text() == "0123\n[99993 bytes left out]\n789"
+    assert output.text() == "0123\n[99993 bytes omitted]\n789"
     short = BoundedOutput(4, 3)
     short.add(b"01234")
     assert short.text() == "01234"
@@ -276,8 +289,8 @@ async def test_cancelling_kills_the_whole_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
-    turn = context(tmp_path)
-    running = asyncio.create_task(answer(RunCommand, turn, command=STUBBORN))
+    turn = tool_context(tmp_path)
+    running = asyncio.create_task(run_one(RunCommand, turn, command=STUBBORN))
     child = await started(tmp_path)
     assert is_alive(child)
     turn.cancel.set()
@@ -285,7 +298,7 @@ async def test_cancelling_kills_the_whole_group(
     assert error_class(message) is ErrorClass.CANCELLED
     assert message.metadata.outcome is not None
     assert message.metadata.outcome.status is OutcomeStatus.ABORTED
-    assert "said" in words(message)
+    assert "said" in result_text(message)
     assert await gone(child)
 
 
@@ -293,15 +306,15 @@ async def test_a_command_that_is_late_is_killed_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
-    message = await answer(RunCommand, context(tmp_path), command=STUBBORN, timeout_s=1)
-    assert "[ended after 1 s]" in words(message)
+    message = await run_one(RunCommand, tool_context(tmp_path), command=STUBBORN, timeout_s=1)
+    assert "[ended after 1 s]" in result_text(message)
     assert error_class(message) is ErrorClass.TIMEOUT
     assert await gone(await started(tmp_path))
 
 
 async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) -> None:
-    turn = context(tmp_path)
-    running = asyncio.create_task(answer(RunCommand, turn, command=STUBBORN))
+    turn = tool_context(tmp_path)
+    running = asyncio.create_task(run_one(RunCommand, turn, command=STUBBORN))
     child = await started(tmp_path)
     running.cancel()
     await asyncio.sleep(0.05)
@@ -313,10 +326,10 @@ async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) 
 
 async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path) -> None:
     start = time.monotonic()
-    message = await answer(
-        RunCommand, context(tmp_path), command="sleep 1000 & echo $! > child; echo done"
+    message = await run_one(
+        RunCommand, tool_context(tmp_path), command="sleep 1000 & echo $! > child; echo done"
     )
-    assert words(message) == "done\n"
+    assert result_text(message) == "done\n"
     assert await gone(await started(tmp_path))
     assert time.monotonic() - start < 500
 
@@ -329,16 +342,16 @@ async def test_secrets_of_the_environment_stay_here(tmp_path: Path) -> None:
         "PATH": os.environ["PATH"],
         "GREETING": "hello",
     }
-    turn = context(tmp_path)
-    message = await answer(lambda: RunCommand(environment=environment), turn, command="env")
-    assert canary not in words(message)
-    assert "GREETING=hello" in words(message)
-    allowed = await answer(
+    turn = tool_context(tmp_path)
+    message = await run_one(lambda: RunCommand(environment=environment), turn, command="env")
+    assert canary not in result_text(message)
+    assert "GREETING=hello" in result_text(message)
+    allowed = await run_one(
         lambda: RunCommand(environment=environment, allowed_variables=("GH_TOKEN",)),
         turn,
         command="env",
     )
-    assert words(allowed).count(canary) == 1
+    assert result_text(allowed).count(canary) == 1
 
 
 SECRET_NAMES = (
@@ -355,19 +368,19 @@ def test_what_is_no_secret_is_passed_on() -> None:
 
 
 async def test_without_a_workspace_a_tool_that_needs_one_says_so() -> None:
-    message = await answer(ReadFile, context(), path="a")
+    message = await run_one(ReadFile, tool_context(), path="a")
     assert error_class(message) is ErrorClass.PERMISSION_DENIED
-    assert "needs a workspace" in words(message)
+    assert "needs a workspace" in result_text(message)
 
 
 async def test_an_odd_file_name_can_be_told(tmp_path: Path) -> None:
     os.close(os.open(os.fsencode(tmp_path) + b"/\xff", os.O_CREAT))
-    message = await answer(ListFiles, context(tmp_path))
+    message = await run_one(ListFiles, tool_context(tmp_path))
     assert validate(message) == []
-    assert words(message) == "?"
+    assert result_text(message) == "?"
 
 
 async def test_four_commands_run_at_once(tmp_path: Path) -> None:
-    calls = [asking("run_command", command=f"sleep 0.2; echo {number}") for number in range(6)]
-    answers = await open_to_all(RunCommand).run(calls, context(tmp_path))
-    assert [words(message).strip() for message in answers] == [*"012345"]
+    calls = [tool_call("run_command", command=f"sleep 0.2; echo {number}") for number in range(6)]
+    answers = await permissive_dispatcher(RunCommand).run(calls, tool_context(tmp_path))
+    assert [result_text(message).strip() for message in answers] == [*"012345"]

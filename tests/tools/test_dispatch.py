@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench import Made, answer, asking, context, defined, making, open_to_all, result_of, words
 from build import assistant, user
 from metis.canonical import (
     InvalidInput,
@@ -44,6 +43,17 @@ from metis.tools import (
     error_class,
 )
 from metis.tools.tool import text_output
+from tool_helpers import (
+    FunctionTool,
+    define_tool,
+    permissive_dispatcher,
+    result_of,
+    result_text,
+    run_one,
+    tool_call,
+    tool_context,
+    tool_factory,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -72,28 +82,28 @@ class Notes:
         self.questions: list[str] = []
         self.decisions: list[Answer | None] = []
 
-    def refused(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+    def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
         self.refusals.append((call.name, problems))
 
-    def asking(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         self.questions.append(question.call.name)
 
-    def decided(self, question: Question, answer: Answer | None) -> None:
+    def on_answer(self, question: Question, answer: Answer | None) -> None:
         assert question.call.name in self.questions
         self.decisions.append(answer)
 
-    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
+    def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         self.calls.append((call.name, definition.side_effects))
 
-    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
+    def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
         assert latency_ms >= 0
         assert message.metadata.parent_tool_use_id == call.id
         self.answers.append(message)
 
 
 async def test_a_call_is_answered_by_a_tool_message() -> None:
-    call = asking("echo", text="hi")
-    (message,) = await open_to_all(making("echo", echo)).run([call], context())
+    call = tool_call("echo", text="hi")
+    (message,) = await permissive_dispatcher(tool_factory("echo", echo)).run([call], tool_context())
     outcome = message.metadata.outcome
     assert outcome is not None
     assert message.role is Role.TOOL
@@ -114,12 +124,12 @@ async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> 
         await asyncio.sleep(0.03 - arguments["number"] * 0.01)
         return text_output(str(arguments["number"]))
 
-    calls = [asking("work", number=number) for number in range(3)]
+    calls = [tool_call("work", number=number) for number in range(3)]
     notes = Notes()
-    dispatcher = open_to_all(making("work", slower_first, SideEffects.READ))
-    answers = await dispatcher.run(calls, context(), notes)
-    assert [words(message) for message in answers] == ["0", "1", "2"]
-    assert [words(message) for message in notes.answers] == ["2", "1", "0"]
+    dispatcher = permissive_dispatcher(tool_factory("work", slower_first, SideEffects.READ))
+    answers = await dispatcher.run(calls, tool_context(), notes)
+    assert [result_text(message) for message in answers] == ["0", "1", "2"]
+    assert [result_text(message) for message in notes.answers] == ["2", "1", "0"]
     assert notes.calls == [("work", SideEffects.READ)] * 3
     session = answers[0].session_id
     history = [
@@ -128,7 +138,7 @@ async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> 
         *answers,
     ]
     assert [p for p in validate_session(history) if "tool" in p.text] == []
-    assert await dispatcher.run([], context()) == []
+    assert await dispatcher.run([], tool_context()) == []
 
 
 async def test_four_calls_run_at_once_and_the_rest_waits() -> None:
@@ -142,8 +152,8 @@ async def test_four_calls_run_at_once_and_the_rest_waits() -> None:
         running -= 1
         return text_output("done")
 
-    calls = [asking("count") for _ in range(6)]
-    answers = await open_to_all(making("count", count)).run(calls, context())
+    calls = [tool_call("count") for _ in range(6)]
+    answers = await permissive_dispatcher(tool_factory("count", count)).run(calls, tool_context())
     assert (most, len(answers)) == (4, 6)
 
 
@@ -164,10 +174,10 @@ async def test_arguments_are_checked_again_and_every_problem_named(effects: Side
         ran.append(arguments)
         return text_output("ran")
 
-    factory = making("note", note, effects, input_schema=STRICT)
-    message = await answer(factory, context(), a="x", c=1)
+    factory = tool_factory("note", note, effects, input_schema=STRICT)
+    message = await run_one(factory, tool_context(), a="x", c=1)
     assert error_class(message) is ErrorClass.VALIDATION_ERROR
-    assert all(part in words(message) for part in ("$.a", "$.c", '"b"'))
+    assert all(part in result_text(message) for part in ("$.a", "$.c", '"b"'))
     assert ran == []
 
 
@@ -182,18 +192,22 @@ async def test_arguments_that_are_no_json_are_never_run() -> None:
     broken = ToolUseBlock(
         id=fresh(), name="note", input={}, invalid=InvalidInput(raw='{"a":', error="ends early")
     )
-    (message,) = await open_to_all(making("note", note)).run([broken], context())
+    (message,) = await permissive_dispatcher(tool_factory("note", note)).run(
+        [broken], tool_context()
+    )
     assert error_class(message) is ErrorClass.VALIDATION_ERROR
-    assert "ends early" in words(message)
+    assert "ends early" in result_text(message)
     assert ran == []
 
 
 async def test_an_unknown_tool_is_an_answer_with_near_names() -> None:
-    calls = [asking("read_fil"), asking("something_else")]
-    answers = await open_to_all(making("read_file", echo)).run(calls, context())
+    calls = [tool_call("read_fil"), tool_call("something_else")]
+    answers = await permissive_dispatcher(tool_factory("read_file", echo)).run(
+        calls, tool_context()
+    )
     assert [error_class(message) for message in answers] == [ErrorClass.NOT_FOUND] * 2
-    assert words(answers[0]) == "There is no tool named 'read_fil'. Did you mean read_file?"
-    assert "Did you mean" not in words(answers[1])
+    assert result_text(answers[0]) == "There is no tool named 'read_fil'. Did you mean read_file?"
+    assert "Did you mean" not in result_text(answers[1])
 
 
 @pytest.mark.row("K-014", "K-066")
@@ -204,11 +218,11 @@ async def test_what_a_tool_raises_is_an_answer_and_the_trace_is_in_the_log_only(
         raise ValueError("the password is hunter2")
 
     with caplog.at_level(logging.ERROR, "metis.tools"):
-        message = await answer(making("broken", broken), context())
+        message = await run_one(tool_factory("broken", broken), tool_context())
     assert error_class(message) is ErrorClass.EXECUTION_ERROR
     assert message.metadata.outcome is not None
     assert message.metadata.outcome.status is OutcomeStatus.ERROR
-    assert words(message) == "broken failed: an internal ValueError."
+    assert result_text(message) == "broken failed: an internal ValueError."
     assert "Traceback" in caplog.text
 
 
@@ -216,30 +230,30 @@ async def test_a_failure_with_words_is_told_to_the_model() -> None:
     async def fails(_: Mapping[str, Any], __: ToolContext) -> ToolOutput:
         raise ToolFailedError("No such thing.", ErrorClass.NOT_FOUND)
 
-    message = await answer(making("fails", fails), context())
-    assert (words(message), error_class(message)) == ("No such thing.", ErrorClass.NOT_FOUND)
+    message = await run_one(tool_factory("fails", fails), tool_context())
+    assert (result_text(message), error_class(message)) == ("No such thing.", ErrorClass.NOT_FOUND)
 
 
 @pytest.mark.row("K-014", "K-066")
 async def test_a_call_that_takes_too_long_is_an_error_and_not_aborted() -> None:
     for effects, limit in ((SideEffects.NONE, "0.01"), (SideEffects.EXECUTE, "0.02")):
-        dispatcher = open_to_all(
-            making("forever", forever, effects),
+        dispatcher = permissive_dispatcher(
+            tool_factory("forever", forever, effects),
             timeout_s=0.01,
             timeouts_s={SideEffects.EXECUTE: 0.02},
         )
-        (message,) = await dispatcher.run([asking("forever")], context())
+        (message,) = await dispatcher.run([tool_call("forever")], tool_context())
         assert error_class(message) is ErrorClass.TIMEOUT
         assert message.metadata.outcome is not None
         assert message.metadata.outcome.status is OutcomeStatus.ERROR
-        assert words(message) == f"Stopped after {limit} s."
+        assert result_text(message) == f"Stopped after {limit} s."
 
 
 @pytest.mark.row("K-012", "K-067")
 async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> None:
-    turn = context()
-    dispatcher = open_to_all(making("forever", forever), making("echo", echo))
-    calls = [asking("echo", text="fast"), *(asking("forever") for _ in range(6))]
+    turn = tool_context()
+    dispatcher = permissive_dispatcher(tool_factory("forever", forever), tool_factory("echo", echo))
+    calls = [tool_call("echo", text="fast"), *(tool_call("forever") for _ in range(6))]
     notes = Notes()
     running = asyncio.create_task(dispatcher.run(calls, turn, notes))
     while not notes.answers:  # noqa: ASYNC110 - nobody tells
@@ -259,14 +273,14 @@ async def test_a_tool_that_ends_itself_may_still_say_what_it_had() -> None:
         await context.cancel.wait()
         return text_output("half of it", files_modified=("a.txt",))
 
-    turn = context()
-    definition = defined("polite")
-    dispatcher = open_to_all(lambda: Made(definition, polite, ends_itself=True))
-    running = asyncio.create_task(dispatcher.run([asking("polite")], turn))
+    turn = tool_context()
+    definition = define_tool("polite")
+    dispatcher = permissive_dispatcher(lambda: FunctionTool(definition, polite, ends_itself=True))
+    running = asyncio.create_task(dispatcher.run([tool_call("polite")], turn))
     await asyncio.sleep(0.01)
     turn.cancel.set()
     (message,) = await running
-    assert words(message) == "Cancelled before it was finished.\nhalf of it"
+    assert result_text(message) == "Cancelled before it was finished.\nhalf of it"
     assert message.metadata.outcome is not None
     assert message.metadata.outcome.side_effects == ({"kind": "write", "path": "a.txt"},)
 
@@ -285,9 +299,9 @@ async def test_a_tool_that_does_not_end_is_given_up(
                 continue
         return text_output("at last")
 
-    turn = context()
+    turn = tool_context()
     running = asyncio.create_task(
-        open_to_all(making("stubborn", stubborn)).run([asking("stubborn")], turn)
+        permissive_dispatcher(tool_factory("stubborn", stubborn)).run([tool_call("stubborn")], turn)
     )
     await asyncio.sleep(0.01)
     turn.cancel.set()
@@ -313,12 +327,13 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
         return Answer(Verdict.ALLOW_ONCE)
 
     registry = Registry(
-        making("steps", several_steps), making("asked", several_steps, SideEffects.WRITE)
+        tool_factory("steps", several_steps),
+        tool_factory("asked", several_steps, SideEffects.WRITE),
     )
     dispatcher = Dispatcher(registry, Confirmation(allow), cap=2)
-    calls = [asking(name) for name in ("steps", "asked", "asked", "nothing", "steps")]
+    calls = [tool_call(name) for name in ("steps", "asked", "asked", "nothing", "steps")]
     notes = Notes()
-    running = asyncio.create_task(dispatcher.run(calls, context(), notes))
+    running = asyncio.create_task(dispatcher.run(calls, tool_context(), notes))
     for _ in range(steps):
         await asyncio.sleep(0)
     was_done = running.done()
@@ -338,24 +353,24 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
 
 
 async def test_two_calls_of_one_id_are_refused() -> None:
-    call = asking("echo")
+    call = tool_call("echo")
     with pytest.raises(InvalidValueError, match=r"\$\[1\]\.id"):
-        await open_to_all(making("echo", echo)).run([call, call], context())
+        await permissive_dispatcher(tool_factory("echo", echo)).run([call, call], tool_context())
 
 
 # Registering
 
 
 async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
-    registry = Registry(making("echo", echo))
+    registry = Registry(tool_factory("echo", echo))
     with pytest.raises(DuplicateToolError):
-        registry.register(making("echo", echo))
+        registry.register(tool_factory("echo", echo))
     with pytest.raises(ToolDefinitionError, match="anyOf"):
-        registry.register(making("bad", echo, input_schema={"type": "object", "anyOf": []}))
+        registry.register(tool_factory("bad", echo, input_schema={"type": "object", "anyOf": []}))
     with pytest.raises(ToolDefinitionError, match="snake_case"):
-        registry.register(making("Bad", echo))
+        registry.register(tool_factory("Bad", echo))
     with pytest.raises(ToolError, match="needs a ToolDefinition"):
-        registry.register(lambda: Made(None, echo))  # pyright: ignore[reportArgumentType] - what an untyped caller may do
+        registry.register(lambda: FunctionTool(None, echo))  # pyright: ignore[reportArgumentType] - what an untyped caller may do
     assert list(registry) == list(registry.tools) == ["echo"]
     registry.remove("echo")
     assert len(registry) == len(registry.tools) == 0
@@ -364,15 +379,15 @@ async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
 
 
 async def test_each_call_gets_a_fresh_tool() -> None:
-    made: list[Made] = []
-    definition = defined("echo")
+    made: list[FunctionTool] = []
+    definition = define_tool("echo")
 
-    def factory() -> Made:
-        made.append(Made(definition, echo))
+    def factory() -> FunctionTool:
+        made.append(FunctionTool(definition, echo))
         return made[-1]
 
-    dispatcher = open_to_all(factory)
-    await dispatcher.run([asking("echo"), asking("echo")], context())
+    dispatcher = permissive_dispatcher(factory)
+    await dispatcher.run([tool_call("echo"), tool_call("echo")], tool_context())
     assert len(made) == 3
 
 
@@ -393,7 +408,9 @@ class Asked:
 
 
 def confirming(confirmation: Confirmation, *names: tuple[str, SideEffects]) -> Dispatcher:
-    return Dispatcher(Registry(*(making(name, echo, kind) for name, kind in names)), confirmation)
+    return Dispatcher(
+        Registry(*(tool_factory(name, echo, kind) for name, kind in names)), confirmation
+    )
 
 
 @pytest.mark.row("M-118")
@@ -401,7 +418,7 @@ async def test_what_changes_something_is_asked_about() -> None:
     asked = Asked(*[Answer(Verdict.ALLOW_ONCE)] * 3)
     kinds = tuple((f"tool_{kind}", kind) for kind in SideEffects)
     dispatcher = confirming(Confirmation(asked), *kinds)
-    answers = await dispatcher.run([asking(name) for name, _ in kinds], context())
+    answers = await dispatcher.run([tool_call(name) for name, _ in kinds], tool_context())
     assert [question.definition.side_effects for question in asked.questions] == [
         SideEffects.WRITE,
         SideEffects.EXECUTE,
@@ -418,10 +435,10 @@ async def test_an_answer_holds_once_or_for_the_session_or_denies_with_words() ->
         Answer(Verdict.ALLOW_FOR_SESSION),
     )
     dispatcher = confirming(Confirmation(asked), ("write", SideEffects.WRITE))
-    answers = await dispatcher.run([asking("write") for _ in range(6)], context())
+    answers = await dispatcher.run([tool_call("write") for _ in range(6)], tool_context())
     denied = ErrorClass.USER_DENIED
     assert [error_class(message) for message in answers] == [None, denied, denied, None, None, None]
-    assert words(answers[1]).endswith("The user says: use the other file")
+    assert result_text(answers[1]).endswith("The user says: use the other file")
     assert len(asked.questions) == 4
 
 
@@ -433,7 +450,7 @@ async def test_overrides_by_tool_and_by_trust() -> None:
     names = ("reader", "writer", "runner", "banned")
     kinds = (SideEffects.READ, SideEffects.WRITE, SideEffects.EXECUTE, SideEffects.NONE)
     dispatcher = confirming(confirmation, *zip(names, kinds, strict=True))
-    answers = await dispatcher.run([asking(name) for name in names], context())
+    answers = await dispatcher.run([tool_call(name) for name in names], tool_context())
     assert [question.definition.name for question in asked.questions] == ["reader", "runner"]
     assert [error_class(message) for message in answers] == [
         None,
@@ -449,10 +466,10 @@ async def test_no_answer_in_time_and_nobody_to_ask() -> None:
         return Answer(Verdict.ALLOW_ONCE)
 
     late = confirming(Confirmation(silent, timeout_s=0.01), ("write", SideEffects.WRITE))
-    (message,) = await late.run([asking("write")], context())
+    (message,) = await late.run([tool_call("write")], tool_context())
     assert error_class(message) is ErrorClass.CONFIRMATION_TIMEOUT
     nobody = confirming(Confirmation(), ("write", SideEffects.WRITE))
-    (message,) = await nobody.run([asking("write")], context())
+    (message,) = await nobody.run([tool_call("write")], tool_context())
     assert error_class(message) is ErrorClass.PERMISSION_DENIED
 
 
@@ -470,9 +487,9 @@ async def test_cancelling_while_somebody_is_asked() -> None:
             raise
         return Answer(Verdict.ALLOW_ONCE)
 
-    turn = context()
+    turn = tool_context()
     dispatcher = confirming(Confirmation(silent), ("write", SideEffects.WRITE))
-    running = asyncio.create_task(dispatcher.run([asking("write"), asking("write")], turn))
+    running = asyncio.create_task(dispatcher.run([tool_call("write"), tool_call("write")], turn))
     await is_asked.wait()
     turn.cancel.set()
     answers = await running
@@ -483,9 +500,9 @@ async def test_cancelling_while_somebody_is_asked() -> None:
 
 @pytest.mark.row("M-112")
 async def test_a_tool_that_needs_a_workspace_runs_with_one_only(tmp_path: Path) -> None:
-    factory = making("echo", echo, requires_workspace=True)
-    assert error_class(await answer(factory, context())) is ErrorClass.PERMISSION_DENIED
-    assert error_class(await answer(factory, context(tmp_path))) is None
+    factory = tool_factory("echo", echo, requires_workspace=True)
+    assert error_class(await run_one(factory, tool_context())) is ErrorClass.PERMISSION_DENIED
+    assert error_class(await run_one(factory, tool_context(tmp_path))) is None
 
 
 async def test_a_question_of_one_session_keeps_no_other_waiting() -> None:
@@ -500,8 +517,11 @@ async def test_a_question_of_one_session_keeps_no_other_waiting() -> None:
         return Answer(Verdict.ALLOW_ONCE)
 
     dispatcher = confirming(Confirmation(ask), ("write", SideEffects.WRITE))
-    contexts = [context(), replace(context(), session_id="sess_01J00000000000000000000001")]
-    runs = [dispatcher.run([asking("write")], each) for each in contexts]
+    contexts = [
+        tool_context(),
+        replace(tool_context(), session_id="sess_01J00000000000000000000001"),
+    ]
+    runs = [dispatcher.run([tool_call("write")], each) for each in contexts]
     answers = await asyncio.gather(*runs)
     assert [error_class(message) for (message,) in answers] == [None, None]
     assert len(set(asked)) == 2

@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import ResolveResult
 
-from bench import answer, context, result_of, words
 from metis.canonical import ImageBlock, Message
 from metis.tools import ErrorClass, error_class
 from metis.tools import web as web_tools
 from metis.tools.builtin import FetchUrl
 from metis.tools.web import html_to_text, is_public_address
+from tool_helpers import result_of, result_text, run_one, tool_context
 
 pytestmark = pytest.mark.anyio
 
@@ -64,27 +64,27 @@ async def served() -> AsyncGenerator[str]:
 
 async def fetched(url: str, *, raw: bool = False, **settings: Any) -> Message:
     settings = {"allowed_hosts": ("127.0.0.1",), **settings}
-    return await answer(lambda: FetchUrl(**settings), context(), url=url, raw=raw)
+    return await run_one(lambda: FetchUrl(**settings), tool_context(), url=url, raw=raw)
 
 
 async def test_a_page_is_given_as_words_or_as_it_came() -> None:
     async with served() as base:
         page = await fetched(f"{base}/page")
-        assert words(page) == "Hello & you\nGo [https://example.com/x] there\nnow"
-        assert words(await fetched(f"{base}/page", raw=True)) == PAGE
+        assert result_text(page) == "Hello & you\nGo [https://example.com/x] there\nnow"
+        assert result_text(await fetched(f"{base}/page", raw=True)) == PAGE
         block = result_of(await fetched(f"{base}/png")).content[0]
         assert isinstance(block, ImageBlock)
         missing = await fetched(f"{base}/nothing")
-        assert words(missing).startswith("[status 404]")
+        assert result_text(missing).startswith("[status 404]")
         assert result_of(missing).is_error
 
 
 async def test_answers_are_bounded() -> None:
     async with served() as base:
-        assert "more than 1000 bytes" in words(await fetched(f"{base}/big", max_bytes=1000))
-        assert "packed" in words(await fetched(f"{base}/packed"))
-        assert "binary" in words(await fetched(f"{base}/binary"))
-        assert "redirects" in words(await fetched(f"{base}/loop"))
+        assert "more than 1000 bytes" in result_text(await fetched(f"{base}/big", max_bytes=1000))
+        assert "packed" in result_text(await fetched(f"{base}/packed"))
+        assert "binary" in result_text(await fetched(f"{base}/binary"))
+        assert "redirects" in result_text(await fetched(f"{base}/loop"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_what_is_not_on_the_open_internet_is_refused(url: str) -> None:
         port = base.rpartition(":")[2]
         message = await fetched(url.format(port=port), allowed_hosts=())
     assert result_of(message).is_error
-    assert "Hello" not in words(message)
+    assert "Hello" not in result_text(message)
     refused = {ErrorClass.PERMISSION_DENIED, ErrorClass.EXECUTION_ERROR}
     assert error_class(message) in refused
     if "127.0.0.1:" in url or url.startswith(("file", "http://169", "http://10.")):
@@ -124,7 +124,7 @@ async def test_a_redirect_is_checked_again() -> None:
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
         assert result_of(await fetched(f"{base}/to?url=http://[zz]/")).is_error
         message = await fetched(f"{base}/to?url=/page")
-        assert "Hello" in words(message)
+        assert "Hello" in result_text(message)
 
 
 async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
@@ -142,13 +142,13 @@ async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
         port = base.rpartition(":")[2]
         # Nobody but the checked look-up knows this name.
         message = await fetched(f"http://no-such-host.invalid:{port}/page")
-    assert "Hello" in words(message)
+    assert "Hello" in result_text(message)
     assert asked == ["no-such-host.invalid"]
 
 
 async def test_a_host_that_is_not_there_is_an_answer() -> None:
-    assert "was not found" in words(await fetched("http://no-such-host.invalid/"))
-    assert "was not reached" in words(await fetched("http://127.0.0.1:1/"))
+    assert "was not found" in result_text(await fetched("http://no-such-host.invalid/"))
+    assert "was not reached" in result_text(await fetched("http://127.0.0.1:1/"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 import mcp_server
-from bench import asking, context, open_to_all, result_of, words
 from metis.canonical import (
     ArtifactBlock,
     AudioBlock,
@@ -27,6 +26,7 @@ from metis.canonical import (
 from metis.canonical.errors import ToolError
 from metis.tools import ErrorClass, Registry, error_class
 from metis.tools.mcp import HttpServer, McpServer, StdioServer
+from tool_helpers import permissive_dispatcher, result_of, result_text, tool_call, tool_context
 
 needs_mcp = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None, reason="the package mcp (our extra) is not installed"
@@ -74,8 +74,8 @@ async def http(key: str = "word") -> AsyncGenerator[McpServer]:
 
 
 async def asked(server: McpServer, name: str, /, **arguments: object) -> Message:
-    dispatcher = open_to_all(*await server.tools())
-    (message,) = await dispatcher.run([asking(name, **arguments)], context())
+    dispatcher = permissive_dispatcher(*await server.tools())
+    (message,) = await dispatcher.run([tool_call(name, **arguments)], tool_context())
     return message
 
 
@@ -112,7 +112,7 @@ async def test_a_call_over_both_transports() -> None:
     for make, name in ((stdio, "my_tests___"), (http, "web___")):
         async with make() as server:
             message = await asked(server, f"{name}add_numbers", a=1, b=2)
-            assert words(message) == "3"
+            assert result_text(message) == "3"
             assert message.metadata.outcome is not None
             assert message.metadata.outcome.value == {"total": 3}
             wrong = await asked(server, f"{name}add_numbers", a="x")
@@ -127,8 +127,8 @@ async def test_every_kind_of_content_becomes_a_block() -> None:
     assert [type(block) for block in content] == [
         *(TextBlock, ImageBlock, AudioBlock, TextBlock, DocumentBlock, ArtifactBlock, TextBlock),
     ]
-    assert "[file:///a]\ninside" in words(message)
-    assert "[resource] d: file:///d" in words(message)
+    assert "[file:///a]\ninside" in result_text(message)
+    assert "[resource] d: file:///d" in result_text(message)
     assert validate(message) == []
 
 
@@ -138,18 +138,18 @@ async def test_what_a_server_refuses_is_an_answer() -> None:
     async with stdio() as server:
         failed = await asked(server, "my_tests___fail")
         refused = await asked(server, "my_tests___refuse")
-    assert (words(failed), result_of(failed).is_error) == ("it failed", True)
-    assert "says: refused" in words(refused)
+    assert (result_text(failed), result_of(failed).is_error) == ("it failed", True)
+    assert "says: refused" in result_text(refused)
     assert error_class(refused) is ErrorClass.EXECUTION_ERROR
 
 
 @needs_mcp
 async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
     async with stdio() as server:
-        first = words(await asked(server, "my_tests___pid"))
+        first = result_text(await asked(server, "my_tests___pid"))
         dead = await asked(server, "my_tests___die")
-        assert "is not there any more" in words(dead)
-        second = words(await asked(server, "my_tests___pid"))
+        assert "has stopped" in result_text(dead)
+        second = result_text(await asked(server, "my_tests___pid"))
         assert first != second
     gone = McpServer("gone", StdioServer("/no/such/program"))
     with pytest.raises(ToolError, match="could not be started"):
@@ -162,7 +162,7 @@ async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
 @needs_mcp
 async def test_a_server_ends_when_it_is_closed() -> None:
     async with stdio() as server:
-        pid = int(words(await asked(server, "my_tests___pid")))
+        pid = int(result_text(await asked(server, "my_tests___pid")))
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -173,7 +173,7 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
     monkeypatch.setenv("CANARY_API_KEY", "canary-0451")
     monkeypatch.setenv("GREETING", "hello")
     async with stdio() as server:
-        known = json.loads(words(await asked(server, "my_tests___environment")))
+        known = json.loads(result_text(await asked(server, "my_tests___environment")))
     assert "canary-0451" not in known.values()
     assert known["GREETING"] == "hello"
 
@@ -181,14 +181,14 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
 @needs_mcp
 async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
     async with stdio() as server:
-        dispatcher = open_to_all(*await server.tools())
-        turn = context()
-        running = asyncio.create_task(dispatcher.run([asking("my_tests___sleep")], turn))
+        dispatcher = permissive_dispatcher(*await server.tools())
+        turn = tool_context()
+        running = asyncio.create_task(dispatcher.run([tool_call("my_tests___sleep")], turn))
         await asyncio.sleep(0.05)
         turn.cancel.set()
         (message,) = await running
         assert error_class(message) is ErrorClass.CANCELLED
-        assert words(await asked(server, "my_tests___add_numbers", a=1, b=None)) == "1"
+        assert result_text(await asked(server, "my_tests___add_numbers", a=1, b=None)) == "1"
 
 
 async def test_without_the_package_it_is_said_how_to_get_it(

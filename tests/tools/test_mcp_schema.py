@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import defined
 from metis.canonical.schema.subset import check_schema
 from metis.canonical.schema.validate import compile_tool_input
 from metis.canonical.schema.widen import widen_schema
 from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, check_tool
 from metis.tools.mcp.server import side_effects, snake_case, tool_name
+from tool_helpers import define_tool
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"type": "object"}),
@@ -183,10 +183,10 @@ def test_a_schema_that_grows_without_end_is_cut() -> None:
 def test_any_name_is_valid_in_our_alphabet(server: str, tool: str) -> None:
     name = tool_name(server, tool)
     assert len(name) <= MAX_NAME_LENGTH
-    assert check_tool(defined(name)) == []
+    assert check_tool(define_tool(name)) == []
     again = tool_name(server, tool, {name})
     assert again != name or len(name) == MAX_NAME_LENGTH
-    assert check_tool(defined(again)) == []
+    assert check_tool(define_tool(again)) == []
 
 
 def test_names_are_readable() -> None:
@@ -198,7 +198,7 @@ def test_names_are_readable() -> None:
 def test_hints_count_for_the_trusted_only() -> None:
     worst = SideEffects.NETWORK
     reads = {"readOnlyHint": True}
-    assert side_effects(reads, is_trusted=False, otherwise=worst) is worst
-    assert side_effects(reads, is_trusted=True, otherwise=worst) is SideEffects.READ
-    assert side_effects({}, is_trusted=True, otherwise=worst) is worst
-    assert side_effects(None, is_trusted=True, otherwise=worst) is worst
+    assert side_effects(reads, is_trusted=False, default=worst) is worst
+    assert side_effects(reads, is_trusted=True, default=worst) is SideEffects.READ
+    assert side_effects({}, is_trusted=True, default=worst) is worst
+    assert side_effects(None, is_trusted=True, default=worst) is worst

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from bench import asking, context, making, open_to_all, result_of
 from build import assistant, numbered, user
 from metis import interchange
 from metis.canonical import (
@@ -38,6 +37,7 @@ from metis.tools import (
     error_class,
 )
 from metis.tools.tool import text_output
+from tool_helpers import permissive_dispatcher, result_of, tool_call, tool_context, tool_factory
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +67,10 @@ def thread(call: ToolUseBlock, result: Message) -> list[Message]:
 
 @pytest.mark.row("K-098", "K-120", "K-121")
 async def test_the_runner_makes_a_typed_message_of_what_a_tool_gave() -> None:
-    call = asking("write", path="a.txt")
-    (message,) = await open_to_all(making("write", writes)).run([call], context())
+    call = tool_call("write", path="a.txt")
+    (message,) = await permissive_dispatcher(tool_factory("write", writes)).run(
+        [call], tool_context()
+    )
     assert message.role is Role.TOOL
     assert message.metadata.parent_tool_use_id == call.id
     outcome = message.metadata.outcome
@@ -83,8 +85,10 @@ async def test_the_runner_makes_a_typed_message_of_what_a_tool_gave() -> None:
 
 @pytest.mark.row("K-122")
 async def test_what_a_call_did_to_the_world_is_read_from_its_message() -> None:
-    call = asking("write", path="a.txt")
-    (message,) = await open_to_all(making("write", writes)).run([call], context())
+    call = tool_call("write", path="a.txt")
+    (message,) = await permissive_dispatcher(tool_factory("write", writes)).run(
+        [call], tool_context()
+    )
     outcome = message.metadata.outcome
     assert outcome is not None
     done = [dict(each) for each in outcome.side_effects]
@@ -127,10 +131,10 @@ async def test_every_way_to_approve_a_call_leaves_a_valid_thread(
         return answer
 
     rules = dict.fromkeys(SideEffects, Rule.AUTO) if answer is None else {}
-    registry = Registry(making("write", echo, SideEffects.WRITE))
+    registry = Registry(tool_factory("write", echo, SideEffects.WRITE))
     dispatcher = Dispatcher(registry, Confirmation(ask, rules=rules))
-    call = asking("write", text="hi")
-    (message,) = await dispatcher.run([call], context())
+    call = tool_call("write", text="hi")
+    (message,) = await dispatcher.run([call], tool_context())
     assert error_class(message) == (None if kind is None else ErrorClass(kind))
     assert result_of(message).is_error is (kind is not None)
     words = "".join(b.text for b in result_of(message).content if isinstance(b, TextBlock))

@@ -92,13 +92,13 @@ def test_links_inside_work(house: Path) -> None:
     ("path", "reason"),
     [
         ("nothing", "does not exist"),
-        ("folder", "is a folder"),
-        (".", "is a folder"),
-        ("a.txt/b", "is no folder"),
-        ("pipe", "is no regular file"),
+        ("folder", "is a directory"),
+        (".", "is a directory"),
+        ("a.txt/b", "is not a directory"),
+        ("pipe", "is not a regular file"),
         ("x" * 300, "too long"),
         ("loop", "more than 40 links"),
-        ("deep/" * 200 + "a", "more than 100 folders"),
+        ("deep/" * 200 + "a", "more than 100 directories"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_words(house: Path, path: str, reason: str) -> None:
@@ -129,7 +129,7 @@ def test_writing_makes_folders_and_keeps_permissions(house: Path) -> None:
 
 
 def test_a_file_that_somebody_changed_is_left_alone(house: Path) -> None:
-    with pytest.raises(WorkspaceError, match="changed by somebody else"):
+    with pytest.raises(WorkspaceError, match="changed meanwhile"):
         Workspace(house).write_bytes("a.txt", b"mine", expected=b"what was there")
     assert (house / "a.txt").read_bytes() == b"a"
 

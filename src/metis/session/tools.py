@@ -105,17 +105,17 @@ class _Watch:
         self._called: dict[str, Event | None] = {}
         self._asked: dict[str, tuple[str, Event | None]] = {}
 
-    def refused(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+    def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
         """The arguments of a call do not match its schema."""
         self._trace.emit(tool_input_invalid(call, problems), parent=self._after)
 
-    def asking(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         """Somebody is asked whether a call may run."""
         own = new_ulid()
         event = self._trace.emit(confirmation_requested(question, own), parent=self._after)
         self._asked[question.call.id] = own, event
 
-    def decided(self, question: Question, answer: Answer | None) -> None:
+    def on_answer(self, question: Question, answer: Answer | None) -> None:
         """Somebody has said whether a call may run."""
         own, event = self._asked[question.call.id]
         is_denied = answer is not None and answer.verdict is Verdict.DENY
@@ -128,13 +128,13 @@ class _Watch:
         )
         self._trace.emit(resolved, parent=event, actor=Actor.USER)
 
-    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
+    def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         """A call starts to run."""
         self._telling.send(ToolStarted(turn_id=self._telling.turn_id, call=call))
         called = tool_called(call, definition.side_effects)
         self._called[call.id] = self._trace.emit(called, parent=self._after)
 
-    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
+    def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
         """A call has its answer."""
         self.answers[call.id] = message
         cause = self._called.get(call.id) or self._after

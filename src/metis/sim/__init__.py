@@ -1,4 +1,4 @@
-"""The simulator: a provider on loopback that answers every protocol by fixed rules."""
+"""The simulator: a provider on loopback that serves every protocol and replies by fixed rules."""
 
 from metis.sim.faults import Fault
 from metis.sim.model_output import ModelOutput

@@ -12,86 +12,92 @@ from metis.sim.faults import mid_stream_error
 from metis.sim.model_output import stream_events
 from metis.sim.request import RequestSeed, SimulatedCall
 from metis.streaming import StreamError, StreamEvent
-from metis.wire.json_access import Wire, read_object
+from metis.wire.json_access import read_object
 
 LABEL_HEADERS = {"x-simulator": "metis"}
-"""The header by which every reply says that no real model has answered."""
+"""Sent with every reply, so that nobody takes it for one of a real model."""
 
-_write = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 
 def encode_message(call: SimulatedCall, message: Message, *, fails: bool) -> HttpReply:
-    """The reply that brings a message, at once or as a stream; it may fail on the way."""
+    """Encode a message as one body or as a stream; with `fails` it ends in an error."""
     if call.is_stream:
-        return _stream(call, message, fails=fails)
+        return _encode_stream(call, message, fails=fails)
     if fails:
         _, body = call.endpoint.codec.encode_error(mid_stream_error())
     else:
-        body = _plain(call, message)
-    return HttpReply(headers=_headers(call.endpoint, call.seed, JSON_TYPE), chunks=(body,))
+        body = _encode_body(call, message)
+    return _json_reply(call.endpoint, call.seed, body)
 
 
-def _plain(call: SimulatedCall, message: Message) -> bytes:
+def _encode_body(call: SimulatedCall, message: Message) -> bytes:
     body = call.adapter.to_wire_response(message, call.context)
     if call.endpoint.adjust is None:
         return body
-    wire = read_object(body, "response")
-    call.endpoint.adjust(wire, message)
-    return _write(wire)
+    decoded = read_object(body, "response")
+    call.endpoint.adjust(decoded, message)
+    return _encode(decoded)
 
 
-def _stream(call: SimulatedCall, message: Message, *, fails: bool) -> HttpReply:
+def _encode_stream(call: SimulatedCall, message: Message, *, fails: bool) -> HttpReply:
     if not call.traits.include_usage:
         message = replace(message, metadata=replace(message.metadata, usage=None))
     encoder = call.adapter.stream_encoder(call.context)
-    told = stream_events(message)
-    written = [encoder.encode(event) for event in (_failing(told, message) if fails else told)]
-    headers = _headers(call.endpoint, call.seed, call.endpoint.stream_content_type)
-    pieces = tuple(piece for piece in (*written, encoder.finish()) if piece)
-    return HttpReply(headers=headers, chunks=pieces, is_stream=True)
+    events = _failing_events(message) if fails else stream_events(message)
+    chunks = [*[encoder.encode(event) for event in events], encoder.finish()]
+    return HttpReply(
+        headers=_headers(call.endpoint, call.seed, call.endpoint.stream_content_type),
+        chunks=tuple(chunk for chunk in chunks if chunk),
+        is_stream=True,
+    )
 
 
-def _failing(told: Iterator[StreamEvent], message: Message) -> Iterator[StreamEvent]:
-    """Half of the events, and then an error."""
-    every = list(told)
-    yield from every[: len(every) // 2]
+def _failing_events(message: Message) -> Iterator[StreamEvent]:
+    """Yield half of the events of a message, and then an error."""
+    events = list(stream_events(message))
+    yield from events[: len(events) // 2]
     error = mid_stream_error()
     yield StreamError(message.id, type(error).__name__, error.text)
 
 
-def encode_error(error: ProviderError, door: Endpoint, seed: RequestSeed) -> HttpReply:
-    """An error in the shape of the provider, with the wait that it asks for."""
-    error.provider = door.adapter.name
-    error.kind = error.kind or door.error_kinds.get(error.status or 0)
-    status, body = door.codec.encode_error(error)
-    headers = _headers(door, seed, JSON_TYPE)
-    if error.retry_after_s is not None:
-        headers["retry-after"] = f"{error.retry_after_s:g}"
-    return HttpReply(status=status, headers=headers, chunks=(body,))
+def encode_error(error: ProviderError, endpoint: Endpoint, seed: RequestSeed) -> HttpReply:
+    """Encode an error as the provider writes it, with its retry-after header."""
+    error.provider = endpoint.adapter.name
+    error.kind = error.kind or endpoint.error_kinds.get(error.status or 0)
+    status, body = endpoint.codec.encode_error(error)
+    reply = _json_reply(endpoint, seed, body)
+    if error.retry_after_s is None:
+        return replace(reply, status=status)
+    headers = {**reply.headers, "retry-after": f"{error.retry_after_s:g}"}
+    return replace(reply, status=status, headers=headers)
 
 
 def encode_token_count(call: SimulatedCall) -> HttpReply:
-    """The tokens of a request, in the words of the two protocols that tell them."""
+    """Encode the input tokens for the two protocols that count them."""
     is_anthropic = call.endpoint.codec.protocol == "anthropic"
-    wire = {"input_tokens" if is_anthropic else "totalTokens": call.input_tokens()}
-    return HttpReply(headers=_headers(call.endpoint, call.seed, JSON_TYPE), chunks=(_write(wire),))
+    body = {"input_tokens" if is_anthropic else "totalTokens": call.input_tokens()}
+    return _json_reply(call.endpoint, call.seed, _encode(body))
 
 
-def encode_model_list(asked: HttpRequest) -> HttpReply:
-    """A list of models; for everything that nobody serves the word that it is not there."""
-    found = list_models(asked.path, asked.headers) if asked.method == "GET" else None
-    status = 404 if found is None else 200
-    body = _write(_missing(asked) if found is None else found)
-    return HttpReply(
-        status=status, headers={"content-type": JSON_TYPE, **LABEL_HEADERS}, chunks=(body,)
-    )
+def encode_model_list(http_request: HttpRequest) -> HttpReply:
+    """Encode the model list at a path; any other path is a 404."""
+    is_get = http_request.method == "GET"
+    body = list_models(http_request.path, http_request.headers) if is_get else None
+    status = 200
+    if body is None:
+        status = 404
+        text = f"the metis simulator serves nothing at {http_request.method} {http_request.path}"
+        error = {"type": "not_found_error", "message": text, "code": status}
+        body = {"type": "error", "error": error}
+    headers = {"content-type": JSON_TYPE, **LABEL_HEADERS}
+    return HttpReply(status=status, headers=headers, chunks=(_encode(body),))
 
 
-def _missing(asked: HttpRequest) -> Wire:
-    text = f"the metis simulator serves nothing at {asked.method} {asked.path}"
-    return {"type": "error", "error": {"type": "not_found_error", "message": text, "code": 404}}
+def _json_reply(endpoint: Endpoint, seed: RequestSeed, body: bytes) -> HttpReply:
+    return HttpReply(headers=_headers(endpoint, seed, JSON_TYPE), chunks=(body,))
 
 
-def _headers(door: Endpoint, seed: RequestSeed, content_type: str) -> dict[str, str]:
+def _headers(endpoint: Endpoint, seed: RequestSeed, content_type: str) -> dict[str, str]:
     request_id = f"req_{seed.ulid('request')}"
-    return {"content-type": content_type, door.request_id_header: request_id, **LABEL_HEADERS}
+    return {"content-type": content_type, endpoint.request_id_header: request_id, **LABEL_HEADERS}

@@ -15,82 +15,85 @@ from metis.canonical.blocks import (
 )
 from metis.projection.images import image_size
 
-_PLAIN = str.maketrans("-_", "+/")
+_HEAD_CHARACTERS = 64
+_PNG_HEADER_BYTES = 26
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+_PNG_COLOURS = {0: "grey", 2: "RGB", 3: "palette", 4: "grey with alpha", 6: "RGB with alpha"}
+_IMAGE_FORMATS = (
+    (b"\x89PNG\r\n\x1a\n", "PNG", "image/png"),
+    (b"\xff\xd8", "JPEG", "image/jpeg"),
+    (b"GIF8", "GIF", "image/gif"),
+    (b"RIFF", "WebP", "image/webp"),
+)
 
 
 def standard_base64(text: str) -> str:
-    """The same bytes in the usual alphabet, padded.
+    """Convert base64 of either alphabet to the standard one, padded.
 
-    >>> plain_base64("_-8")
+    >>> standard_base64("_-8")
     '/+8='
     """
-    bare = text.translate(_PLAIN).rstrip("=")
+    # Google's clients write the alphabet that is safe in URLs.
+    bare = text.translate(_STANDARD_ALPHABET).rstrip("=")
     return bare + "=" * (-len(bare) % 4)
 
 
 def decode_base64(text: str) -> bytes | None:
-    """The bytes that a text stands for, in either alphabet; None if it is no base64."""
+    """Decode base64 of either alphabet; None if the text is no base64."""
     try:
         return base64.b64decode(standard_base64(text), validate=True)
     except (binascii.Error, ValueError):
         return None
 
 
-_HEAD_CHARACTERS = 64
-_COLOURS = {0: "grey", 2: "RGB", 3: "palette", 4: "grey with alpha", 6: "RGB with alpha"}
-_KINDS = (
-    (b"\x89PNG\r\n\x1a\n", "PNG", "image/png"),
-    (b"\xff\xd8", "JPEG", "image/jpeg"),
-    (b"GIF8", "GIF", "image/gif"),
-    (b"RIFF", "WebP", "image/webp"),
-)
-_PNG_HEADER = 26
+def image_media_type(data: str) -> str | None:
+    """Return the media type that the first bytes of a base64 image show, or None."""
+    head = _head(data)
+    return next((media for start, _, media in _IMAGE_FORMATS if head.startswith(start)), None)
 
 
 def describe_media(content: Sequence[ContentBlock]) -> list[str]:
-    """A sentence for each file among some blocks."""
-    told: list[str] = []
+    """Return a sentence for each media block."""
+    sentences: list[str] = []
     for block in content:
         match block:
             case ImageBlock():
-                told.append(f"I see {describe_image(block.source)}.")
+                sentences.append(f"I see {_describe_image(block.source)}.")
             case DocumentBlock():
-                told.append(f"I was given {_describe(block.source, 'a document', block.name)}.")
+                sentences.append(
+                    f"I was given {_describe(block.source, 'a document', block.name)}."
+                )
             case AudioBlock():
-                told.append(f"I hear {_describe(block.source, 'a recording')}.")
+                sentences.append(f"I hear {_describe(block.source, 'a recording')}.")
             case VideoBlock():
-                told.append(f"I watch {_describe(block.source, 'a film')}.")
+                sentences.append(f"I watch {_describe(block.source, 'a video')}.")
             case _:
                 pass
-    return told
+    return sentences
 
 
-def image_media_type(data: str) -> str | None:
-    """The media type that the bytes of a picture in base64 show; None if they show none."""
-    head = _head(data)
-    return next((media for start, _, media in _KINDS if head.startswith(start)), None)
-
-
-def describe_image(source: ImageSource) -> str:
-    """What the bytes of a picture tell: kind, size, colours."""
+def _describe_image(source: ImageSource) -> str:
     if source.kind != "base64":
         return f"an image at {source.data}"
     head = _head(source.data)
-    kind = next((name for start, name, _ in _KINDS if head.startswith(start)), None)
-    if kind is None:
-        return f"an image of an unknown kind, {_size(source)}"
+    name = next((name for start, name, _ in _IMAGE_FORMATS if head.startswith(start)), None)
+    if name is None:
+        return f"an image of an unknown format, {_size(source)}"
     size = image_size(standard_base64(source.data))
-    facts = [f"a {kind} image", *([f"{size[0]} by {size[1]} pixels"] if size else [])]
-    if kind == "PNG" and len(head) >= _PNG_HEADER:
-        facts.append(f"{head[24]} bits a channel, {_COLOURS.get(head[25], 'unknown colours')}")
+    facts = [f"a {name} image", *([f"{size[0]} by {size[1]} pixels"] if size else [])]
+    if name == "PNG" and len(head) >= _PNG_HEADER_BYTES:
+        colours = _PNG_COLOURS.get(head[25], "unknown colours")
+        facts.append(f"{head[24]} bits a channel, {colours}")
     return ", ".join([*facts, _size(source)])
 
 
-def _describe(source: MediaSource, what: str, name: str | None = None) -> str:
-    named = f"{what} named {name}" if name else what
+def _describe(source: MediaSource, kind: str, name: str | None = None) -> str:
+    subject = f"{kind} named {name}" if name else kind
     if source.kind == "text":
-        return f"{named} of {len(source.data.split())} words"
-    return f"{named}, {_size(source)}" if source.kind == "base64" else f"{named} at {source.data}"
+        return f"{subject} of {len(source.data.split())} words"
+    if source.kind == "base64":
+        return f"{subject}, {_size(source)}"
+    return f"{subject} at {source.data}"
 
 
 def _size(source: ImageSource | MediaSource) -> str:

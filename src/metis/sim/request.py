@@ -18,174 +18,63 @@ from metis.sim.strict import CHECKS, CheckContext
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
 
+# A clock would make other bytes of the same request.
+_CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 _ID_BYTES = 16
 
-
-class RequestSeed:
-    """Makes ids out of the bytes of a request."""
-
-    def __init__(self, *parts: bytes) -> None:
-        self._digest = hashlib.sha256(b"\0".join(parts)).digest()
-
-    @property
-    def digest(self) -> bytes:
-        """What two equal requests have in common."""
-        return self._digest
-
-    def ulid(self, label: str) -> str:
-        """The id that goes by this label.
-
-        >>> Seed(b"a").ulid("message") == Seed(b"a").ulid("message") != Seed(b"b").ulid("message")
-        True
-        """
-        whole = hashlib.sha256(self._digest + label.encode()).digest()
-        return int_to_ulid(int.from_bytes(whole[:_ID_BYTES], "big"))
-
-
 Thinking = Literal["none", "hidden", "sealed", "shown"]
-"""What is seen of a thought: it is not there, only counted, not to be read, or open."""
-
-
-class RequestTraits(Struct, frozen=True, kw_only=True):
-    """How an answer shall be made."""
-
-    thinking: Thinking = "none"
-    include_signature: bool = True
-    """Whether a thought that is shown comes with its seal."""
-    output_schema: Mapping[str, Any] | None = None
-    """The form of the answer; an empty one is any JSON object."""
-    include_usage: bool = True
-    """Whether a stream tells its usage."""
-
-
-def request_traits(protocol: str, wire: Wire, model: str) -> RequestTraits:
-    """What a request of a protocol asks for."""
-    return _READERS[protocol](wire, model)
-
-
-def _anthropic(wire: Wire, _model: str) -> RequestTraits:
-    thinking = maybe_object(wire.get("thinking")).get("type")
-    stated = maybe_object(wire.get("output_config")).get("format") or wire.get("output_format")
-    schema = maybe_object(stated).get("schema")
-    return RequestTraits(
-        thinking="shown" if thinking in ("enabled", "adaptive") else "none",
-        output_schema=maybe_object(schema) if schema is not None else None,
-    )
-
-
-def _openai_chat(wire: Wire, model: str) -> RequestTraits:
-    """Thoughts are counted but not shown by OpenAI; its hosts show those of reasoners."""
-    effort = wire.get("reasoning_effort")
-    is_shown = "reasoner" in model or bool(wire.get("reasoning")) or wire.get("include_reasoning")
-    is_hidden = effort is not None and effort != "none"
-    stream = maybe_object(wire.get("stream_options"))
-    return RequestTraits(
-        thinking="shown" if is_shown else "hidden" if is_hidden else "none",
-        output_schema=_format(
-            maybe_object(wire.get("response_format")),
-            maybe_object(maybe_object(wire.get("response_format")).get("json_schema")),
-        ),
-        include_usage=not wire.get("stream") or stream.get("include_usage") is True,
-    )
-
-
-def _openai_responses(wire: Wire, _model: str) -> RequestTraits:
-    """A summary is shown if it is asked for, and so is the sealed thought itself."""
-    reasoning = maybe_object(wire.get("reasoning"))
-    seals = "reasoning.encrypted_content" in maybe_list(wire.get("include"))
-    form = maybe_object(maybe_object(wire.get("text")).get("format"))
-    thinking: Thinking = "none"
-    if reasoning.get("summary"):
-        thinking = "shown"
-    elif reasoning.get("effort") not in (None, "none"):
-        thinking = "sealed" if seals else "hidden"
-    return RequestTraits(
-        thinking=thinking, include_signature=seals, output_schema=_format(form, form)
-    )
-
-
-def _format(form: Wire, holder: Wire) -> Mapping[str, Any] | None:
-    match form.get("type"):
-        case "json_schema":
-            return maybe_object(holder.get("schema"))
-        case "json_object":
-            return {}
-        case _:
-            return None
-
-
-def _gemini(wire: Wire, _model: str) -> RequestTraits:
-    config = _either(wire, "generationConfig", "generation_config")
-    thinking = _either(config, "thinkingConfig", "thinking_config")
-    media = maybe_text(config.get("responseMimeType") or config.get("response_mime_type"))
-    stated = next((config[key] for key in _GEMINI_SCHEMAS if config.get(key)), None)
-    is_shown = thinking.get("includeThoughts") or thinking.get("include_thoughts")
-    return RequestTraits(
-        thinking="shown" if is_shown else "none",
-        output_schema=maybe_object(stated) if media == "application/json" else None,
-    )
-
-
-def _either(wire: Wire, *keys: str) -> Wire:
-    return maybe_object(next((wire[key] for key in keys if wire.get(key)), None))
-
-
-def _converse(wire: Wire, _model: str) -> RequestTraits:
-    """Each maker has its own words for thinking; the codec knows them all."""
-    codec = CODECS["bedrock_converse"]
-    spoken, output = codec.reasoning.decode(wire).reasoning, codec.output.decode(wire).output
-    thinks = spoken is not None and not spoken.is_off
-    return RequestTraits(
-        thinking="shown" if thinks else "none",
-        output_schema=None if output is None else output.schema,
-    )
-
-
-def _ollama(wire: Wire, _model: str) -> RequestTraits:
-    form = wire.get("format")
-    schema = {} if form == "json" else maybe_object(form) if isinstance(form, dict) else None
-    return RequestTraits(thinking="shown" if wire.get("think") else "none", output_schema=schema)
-
-
-_GEMINI_SCHEMAS = (
-    "responseJsonSchema",
-    "response_json_schema",
-    "responseSchema",
-    "response_schema",
-)
-_READERS: Mapping[str, Callable[[Wire, str], RequestTraits]] = {
-    "anthropic": _anthropic,
-    "bedrock_converse": _converse,
-    "openai_chat": _openai_chat,
-    "openai_responses": _openai_responses,
-    "gemini": _gemini,
-    "ollama": _ollama,
-}
-
-
-_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
-"""When every answer is given: a clock would make other bytes of the same request."""
+"""How much of its thinking a model sends: nothing, only its token count, sealed, or readable."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a simulator behaves."""
+    """Settings of a simulator."""
 
     strict: bool = True
     """Whether requests are refused that the real API would refuse."""
     key: str | None = None
-    """The key that clients must show; None takes any, and none."""
+    """The API key that clients must send; None accepts any key, and none."""
     models: tuple[str, ...] | None = None
-    """The models that there are; None takes every name."""
+    """The models that exist; None accepts every name."""
     chunk_bytes: int | None = None
-    """The size of the chunks of a stream; None sends each event by itself."""
+    """The size of the chunks of a stream; None sends one event a chunk."""
     pause_s: float = 0.0
     """The pause between two chunks."""
     window_tokens: int | None = None
-    """How many tokens a request may have; None is no limit."""
+    """The context window; None is no limit."""
+
+
+class RequestSeed:
+    """Derives ids from the bytes of a request, so that equal requests get equal replies."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.digest = hashlib.sha256(b"\0".join(parts)).digest()
+        """Equal for equal requests."""
+
+    def ulid(self, label: str) -> str:
+        """Return the id for a label.
+
+        >>> seed, other = RequestSeed(b"a"), RequestSeed(b"b")
+        >>> seed.ulid("message") == RequestSeed(b"a").ulid("message") != other.ulid("message")
+        True
+        """
+        digest = hashlib.sha256(self.digest + label.encode()).digest()
+        return int_to_ulid(int.from_bytes(digest[:_ID_BYTES], "big"))
+
+
+class RequestTraits(Struct, frozen=True, kw_only=True):
+    """What a request asks for in its protocol's own keys, beside the canonical options."""
+
+    thinking: Thinking = "none"
+    include_signature: bool = True
+    """Whether thinking that is shown carries its signature."""
+    output_schema: Mapping[str, Any] | None = None
+    """The schema of the output; an empty one allows any JSON object."""
+    include_usage: bool = True
+    """Whether a stream reports its usage."""
 
 
 class SimulatedCall(Struct, frozen=True, kw_only=True):
-    """A request in the canonical form, with all that an answer to it must know."""
+    """A decoded request, with all that composing and encoding a reply needs."""
 
     endpoint: Endpoint
     seed: RequestSeed
@@ -196,11 +85,11 @@ class SimulatedCall(Struct, frozen=True, kw_only=True):
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter in whose place the answer is given."""
+        """The adapter of the simulated provider."""
         return self.endpoint.adapter
 
     def input_tokens(self) -> int:
-        """What the request comes to."""
+        """Estimate the input tokens."""
         return self.adapter.estimate_input_tokens(self.request.messages, self.request.tools)
 
 
@@ -211,57 +100,150 @@ def decode_call(
     settings: Settings,
     signer: ThinkingSigner,
 ) -> SimulatedCall:
-    """Read a request; raises what the provider would answer to one that it does not take."""
-    door = match.endpoint
-    _admit(http_request, door, settings.key)
-    wire = read_object(http_request.body, "request")
-    model = match.model or str(wire.get("model") or "")
-    protocol = door.codec.protocol
+    """Decode a request; raise the error with which the provider would refuse it."""
+    endpoint = match.endpoint
+    _require_key(http_request, endpoint, settings.key)
+    if len(http_request.body) > endpoint.max_body_bytes:
+        raise ContextOverflowError("Request exceeds the maximum size", status=413)
+    body = read_object(http_request.body, "request")
+    model = match.model or str(body.get("model") or "")
+    protocol = endpoint.codec.protocol
     if settings.strict and match.action != "count":
         CHECKS[protocol](
-            wire, CheckContext(signer=signer, headers=http_request.headers, model=model)
+            body, CheckContext(signer=signer, headers=http_request.headers, model=model)
         )
     if settings.models is not None and model not in settings.models:
         raise InvalidRequestError(f"model: {model}", status=404, code="model_not_found")
-    context = _context(door.adapter, model, seed)
-    call = SimulatedCall(
-        endpoint=door,
-        seed=seed,
-        request=door.adapter.from_wire_request(
-            _body(http_request, wire), replace(context, model=model)
-        ),
-        traits=request_traits(protocol, wire, model),
-        context=context,
-        is_stream=match.action == "stream" or wire.get("stream", door.streams_by_default) is True,
-    )
-    window = settings.window_tokens
-    if window is not None and match.action != "count" and call.input_tokens() > window:
-        text = door.context_overflow_text.format(tokens=call.input_tokens(), window=window)
-        raise ContextOverflowError(text, status=400)
-    return call
-
-
-def _body(asked: HttpRequest, wire: Wire) -> bytes | Wire:
-    """The body that holds the conversation; one way to count wraps it once more."""
-    inner = maybe_object(wire.get("generateContentRequest"))
-    return inner or asked.body
-
-
-def _admit(asked: HttpRequest, door: Endpoint, key: str | None) -> None:
-    if key is not None and not _shows(asked.headers, door.adapter.profile.auth.headers(key)):
-        raise AuthenticationError("invalid api key", status=401)
-    if len(asked.body) > door.max_body_bytes:
-        raise ContextOverflowError("Request exceeds the maximum size", status=413)
-
-
-def _shows(headers: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(headers.get(name.lower()) == value for name, value in wanted.items())
-
-
-def _context(adapter: Adapter, model: str, seed: RequestSeed) -> RequestContext:
-    return RequestContext(
+    adapter = endpoint.adapter
+    request_context = RequestContext(
         session_id=f"sess_{seed.ulid('session')}",
         model=f"{adapter.name}:{simulated_name(model)}",
         provider=adapter.name,
-        created_at=_MOMENT,
+        created_at=_CREATED_AT,
     )
+    # Gemini's countTokens may wrap the request that it counts once more.
+    conversation = maybe_object(body.get("generateContentRequest")) or http_request.body
+    call = SimulatedCall(
+        endpoint=endpoint,
+        seed=seed,
+        request=adapter.from_wire_request(conversation, replace(request_context, model=model)),
+        traits=_TRAIT_READERS[protocol](body, model),
+        context=request_context,
+        is_stream=match.action == "stream"
+        or body.get("stream", endpoint.streams_by_default) is True,
+    )
+    if match.action != "count":
+        _require_fit(call, settings.window_tokens)
+    return call
+
+
+def _require_key(http_request: HttpRequest, endpoint: Endpoint, key: str | None) -> None:
+    if key is None:
+        return
+    required = endpoint.adapter.profile.auth.headers(key)
+    if any(http_request.headers.get(name.lower()) != value for name, value in required.items()):
+        raise AuthenticationError("invalid api key", status=401)
+
+
+def _require_fit(call: SimulatedCall, window: int | None) -> None:
+    if window is not None and (tokens := call.input_tokens()) > window:
+        text = call.endpoint.context_overflow_text.format(tokens=tokens, window=window)
+        raise ContextOverflowError(text, status=400)
+
+
+def _anthropic(body: Wire, _model: str) -> RequestTraits:
+    thinking = maybe_object(body.get("thinking")).get("type")
+    # `output_format` is how the structured-output beta spelled `output_config.format`.
+    output = maybe_object(body.get("output_config")).get("format") or body.get("output_format")
+    schema = maybe_object(output).get("schema")
+    return RequestTraits(
+        thinking="shown" if thinking in ("enabled", "adaptive") else "none",
+        output_schema=None if schema is None else maybe_object(schema),
+    )
+
+
+def _openai_chat(body: Wire, model: str) -> RequestTraits:
+    # OpenAI counts thinking and never sends it; other hosts of the protocol send it.
+    effort = body.get("reasoning_effort")
+    is_shown = "reasoner" in model or bool(body.get("reasoning")) or body.get("include_reasoning")
+    is_hidden = effort is not None and effort != "none"
+    stream_options = maybe_object(body.get("stream_options"))
+    output = maybe_object(body.get("response_format"))
+    return RequestTraits(
+        thinking="shown" if is_shown else "hidden" if is_hidden else "none",
+        output_schema=_output_schema(output, maybe_object(output.get("json_schema"))),
+        include_usage=not body.get("stream") or stream_options.get("include_usage") is True,
+    )
+
+
+def _openai_responses(body: Wire, _model: str) -> RequestTraits:
+    reasoning = maybe_object(body.get("reasoning"))
+    is_sealed = "reasoning.encrypted_content" in maybe_list(body.get("include"))
+    output = maybe_object(maybe_object(body.get("text")).get("format"))
+    thinking: Thinking = "none"
+    if reasoning.get("summary"):
+        thinking = "shown"
+    elif reasoning.get("effort") not in (None, "none"):
+        thinking = "sealed" if is_sealed else "hidden"
+    return RequestTraits(
+        thinking=thinking,
+        include_signature=is_sealed,
+        output_schema=_output_schema(output, output),
+    )
+
+
+def _output_schema(output: Wire, holder: Wire) -> Mapping[str, Any] | None:
+    match output.get("type"):
+        case "json_schema":
+            return maybe_object(holder.get("schema"))
+        case "json_object":
+            return {}
+        case _:
+            return None
+
+
+def _gemini(body: Wire, _model: str) -> RequestTraits:
+    # The API accepts camelCase and snake_case keys alike.
+    config = maybe_object(_first_value(body, "generationConfig", "generation_config"))
+    thinking = maybe_object(_first_value(config, "thinkingConfig", "thinking_config"))
+    media_type = maybe_text(_first_value(config, "responseMimeType", "response_mime_type"))
+    schema = _first_value(
+        config,
+        *("responseJsonSchema", "response_json_schema", "responseSchema", "response_schema"),
+    )
+    is_shown = _first_value(thinking, "includeThoughts", "include_thoughts")
+    return RequestTraits(
+        thinking="shown" if is_shown else "none",
+        output_schema=maybe_object(schema) if media_type == "application/json" else None,
+    )
+
+
+def _first_value(body: Wire, *keys: str) -> Any:
+    return next((body[key] for key in keys if body.get(key)), None)
+
+
+def _converse(body: Wire, _model: str) -> RequestTraits:
+    # Each model vendor on Bedrock has its own keys for thinking; the codec knows them all.
+    codec = CODECS["bedrock_converse"]
+    reasoning, output = codec.reasoning.decode(body).reasoning, codec.output.decode(body).output
+    is_shown = reasoning is not None and not reasoning.is_off
+    return RequestTraits(
+        thinking="shown" if is_shown else "none",
+        output_schema=None if output is None else output.schema,
+    )
+
+
+def _ollama(body: Wire, _model: str) -> RequestTraits:
+    output = body.get("format")
+    schema = {} if output == "json" else maybe_object(output) if isinstance(output, dict) else None
+    return RequestTraits(thinking="shown" if body.get("think") else "none", output_schema=schema)
+
+
+_TRAIT_READERS: Mapping[str, Callable[[Wire, str], RequestTraits]] = {
+    "anthropic": _anthropic,
+    "bedrock_converse": _converse,
+    "openai_chat": _openai_chat,
+    "openai_responses": _openai_responses,
+    "gemini": _gemini,
+    "ollama": _ollama,
+}

@@ -4,7 +4,7 @@ The same request always gets the same reply.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,118 +20,36 @@ from metis.canonical.blocks import (
 from metis.canonical.tools import ToolDefinition
 from metis.sim.fill_schema import Entities, SchemaFiller
 from metis.sim.model_output import ModelOutput
-from metis.sim.reply_text import LastTurn, reply_text
+from metis.sim.reply_text import LastTurn, count_of, reply_text
 from metis.sim.request import RequestSeed, RequestTraits
 from metis.sim.signing import ThinkingSigner
 from metis.wire.call import AdapterOptions, CanonicalRequest, ToolChoice
 from metis.wire.json_access import maybe_object
 
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_ANY_OBJECT = {"type": "object", "properties": {"answer": {"type": "string"}}}
+
+
+class ReplyContext(Struct, frozen=True, kw_only=True):
+    """Which provider replies, and from which seed ids are derived."""
+
+    issuer: str
+    seed: RequestSeed
+    signs_thinking: bool = True
+    """Whether the protocol carries signatures of thinking."""
+    call_signature_format: str | None = None
+    """The format of the signature before the first tool call, for providers that send one."""
+
 
 class PlannedCall(Struct, frozen=True):
-    """A call that is to be made."""
+    """A tool call to make."""
 
     tool: str
     input: dict[str, Any]
 
 
-class _Kind(Struct, frozen=True):
-    """A kind of request: the words that ask for it, and the tools that do it."""
-
-    asks: re.Pattern[str]
-    does: re.Pattern[str]
-    needs: str | None = None
-    """What the words must name."""
-
-
-def _kind(asks: str, does: str, needs: str | None = None) -> _Kind:
-    return _Kind(re.compile(asks, re.IGNORECASE), re.compile(does, re.IGNORECASE), needs)
-
-
-_KINDS = (
-    _kind(r"\b(?:write|create|save|put)\b", r"write|create|save", "paths"),
-    _kind(r"\b(?:grep|search|find|look for)\b", r"grep|search|find"),
-    _kind(
-        r"\b(?:read|open|show|cat|view|look at|summari[sz]e|what(?:'s| is) in|contents? of)\b",
-        r"read|cat|view|open|show",
-        "paths",
-    ),
-    _kind(r"\b(?:list|ls|(?:which|what) files)\b", r"list|ls|glob|dir"),
-    _kind(r"\b(?:run|execute)\b", r"run|exec|bash|shell|command", "quoted"),
-    _kind(r"https?://", r"fetch|url|http|browse", "urls"),
-)
-_DULL = frozenset(
-    {"get", "set", "the", "tool", "file", "files", "make", "call", "use", "for", "run"}
-)
-_WORD = re.compile(r"[a-z]{3,}")
-_PATH_NAME = re.compile(r"path|file", re.IGNORECASE)
-_PLACE_NAME = re.compile(r"city|place|location|town", re.IGNORECASE)
-
-
-def plan_calls(text: str, tools: Sequence[ToolDefinition]) -> list[PlannedCall]:
-    """The calls that a text asks for, in order; none if no tool fits."""
-    hints = Entities(text)
-    tool = _tool_for(hints, tools)
-    return [] if tool is None else list(calls_of_tool(tool, hints))
-
-
-def calls_of_tool(tool: ToolDefinition, hints: Entities) -> Iterator[PlannedCall]:
-    """The calls of a tool that some words ask for: one for each file or place they name."""
-    schema = tool.input_schema
-    names = list(maybe_object(schema.get("properties")))
-    whole: dict[str, Any] = maybe_object(SchemaFiller(schema, hints).fill())
-    name, values = _repeated(names, hints)
-    if name is None or name not in whole:
-        yield PlannedCall(tool.name, whole)
-        return
-    for value in values:
-        yield PlannedCall(tool.name, {**whole, name: value})
-
-
-def _repeated(names: list[str], hints: Entities) -> tuple[str | None, list[str]]:
-    """The argument of which the words name several, and what they name."""
-    for pattern, values in ((_PATH_NAME, hints.paths), (_PLACE_NAME, hints.places)):
-        name = next((one for one in names if pattern.search(one)), None)
-        if name is not None and len(values) > 1:
-            return name, values
-    return None, []
-
-
-def _tool_for(hints: Entities, tools: Sequence[ToolDefinition]) -> ToolDefinition | None:
-    text = hints.text
-    for tool in tools:
-        if re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", text):
-            return tool
-    for kind in _KINDS:
-        if kind.asks.search(text) and (kind.needs is None or getattr(hints, kind.needs)):
-            for tool in tools:
-                if kind.does.search(tool.name):
-                    return tool
-    words = set(_WORD.findall(text.lower()))
-    return next((tool for tool in tools if _own_words(tool) & words), None)
-
-
-def _own_words(tool: ToolDefinition) -> set[str]:
-    """The words of a tool's name that say what it is about."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", tool.name).lower()
-    return set(_WORD.findall(spaced)) - _DULL
-
-
-_write = msgspec.json.Encoder(order="deterministic").encode
-
-
-class ReplyContext(Struct, frozen=True, kw_only=True):
-    """Where an answer is given: in whose place, and out of which seed."""
-
-    issuer: str
-    seed: RequestSeed
-    signs_thinking: bool = True
-    """Whether the protocol has a place for the signature of a thought."""
-    call_signature_format: str | None = None
-    """The format of the signature that stands before the first call, if the protocol wants one."""
-
-
 class Responder:
-    """Looks at a request and decides: call tools, fill a form, or answer in words."""
+    """Decides what to reply: call tools, fill a schema, or answer in text."""
 
     def __init__(self, signer: ThinkingSigner | None = None) -> None:
         self.signer = signer or ThinkingSigner()
@@ -139,79 +57,146 @@ class Responder:
     def respond(
         self, request: CanonicalRequest, traits: RequestTraits, context: ReplyContext
     ) -> ModelOutput:
-        """The answer to a request, before its limits are applied."""
+        """Return the output for a request, before its limits are applied."""
         turn = LastTurn(request.messages)
-        calls = _calls(turn, request.tools, request.options)
-        said = _said(turn, calls, request.options, traits)
-        thought = _thought(turn, calls, request.tools)
-        content = self._shown(thought, traits, context)
-        if said:
-            content.append(TextBlock(said))
+        calls = _choose_calls(turn, request.tools, request.options)
+        text = _text(turn, calls, request.options, traits)
+        thinking = _thinking(turn, calls, request.tools)
+        content = self._visible_thinking(thinking, traits, context)
+        if text:
+            content.append(TextBlock(text))
         if calls and context.call_signature_format is not None:
-            seal, form = self.signer.sign(thought), context.call_signature_format
-            content.append(ThinkingBlock("", seal, format=form, issuer=context.issuer))
+            signature, form = self.signer.sign(thinking), context.call_signature_format
+            content.append(ThinkingBlock("", signature, format=form, issuer=context.issuer))
         content += [
             ToolUseBlock(f"tu_{context.seed.ulid(f'call {number}')}", call.tool, call.input)
             for number, call in enumerate(calls)
         ]
-        hidden = thought if traits.thinking == "hidden" else ""
+        hidden = thinking if traits.thinking == "hidden" else ""
         return ModelOutput(content=tuple(content), hidden_thinking=hidden)
 
-    def _shown(self, thought: str, wish: RequestTraits, ground: ReplyContext) -> list[ContentBlock]:
-        """What the client sees of a thought: the words, their seal, both or nothing."""
-        if wish.thinking == "sealed":
-            return [RedactedThinkingBlock(self.signer.sign(thought), issuer=ground.issuer)]
-        if wish.thinking != "shown":
+    def _visible_thinking(
+        self, thinking: str, traits: RequestTraits, context: ReplyContext
+    ) -> list[ContentBlock]:
+        if traits.thinking == "sealed":
+            return [RedactedThinkingBlock(self.signer.sign(thinking), issuer=context.issuer)]
+        if traits.thinking != "shown":
             return []
-        signature = (
-            self.signer.sign(thought) if ground.signs_thinking and wish.include_signature else None
-        )
-        return [ThinkingBlock(thought, signature, issuer=ground.issuer)]
+        is_signed = context.signs_thinking and traits.include_signature
+        signature = self.signer.sign(thinking) if is_signed else None
+        return [ThinkingBlock(thinking, signature, issuer=context.issuer)]
 
 
-def _calls(
-    turn: LastTurn, tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> list[PlannedCall]:
-    """The calls to make now; what was called already for this turn is not called again."""
-    choice = options.tool_choice or ToolChoice()
-    if not tools or choice.mode == "none":
-        return []
-    if choice.mode == "tool":
-        tools = [tool for tool in tools if tool.name == choice.name]
-        wanted = [deed for tool in tools for deed in calls_of_tool(tool, Entities(turn.text))]
-    else:
-        wanted = plan_calls(turn.text, tools)
-    made = [PlannedCall(call.name, dict(call.input)) for call in turn.calls]
-    left = [deed for deed in wanted if deed not in made]
-    if not left and choice.mode in ("tool", "required"):
-        left = wanted or list(calls_of_tool(tools[0], Entities(turn.text)))
-    return left[:1] if options.parallel_tool_calls is False else left
-
-
-def _said(
-    turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions, wish: RequestTraits
+def _text(
+    turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions, traits: RequestTraits
 ) -> str:
-    """The words of an answer; a model that must call a tool says nothing beside."""
     if calls:
+        # Providers send no text beside a call that the request forces.
         is_forced = options.tool_choice is not None and options.tool_choice.mode != "auto"
-        return "" if is_forced else f"I will call {_listed(calls)}."
-    if wish.output_schema is not None:
-        schema = wish.output_schema or {
-            "type": "object",
-            "properties": {"answer": {"type": "string"}},
-        }
-        return _write(SchemaFiller(schema, Entities(turn.text)).fill()).decode()
+        return "" if is_forced else f"I will call {_tool_names(calls)}."
+    if traits.output_schema is not None:
+        filler = SchemaFiller(traits.output_schema or _ANY_OBJECT, Entities(turn.text))
+        return _encode(filler.fill()).decode()
     return reply_text(turn)
 
 
-def _thought(turn: LastTurn, calls: list[PlannedCall], tools: Sequence[ToolDefinition]) -> str:
-    text = " ".join(turn.text.split())[:80]
-    known = f"I know {len(tools)} {'tool' if len(tools) == 1 else 'tools'}."
-    told = f"The user says: {text or 'nothing'}. {known} "
+def _thinking(turn: LastTurn, calls: list[PlannedCall], tools: Sequence[ToolDefinition]) -> str:
+    prompt = " ".join(turn.text.split())[:80] or "nothing"
+    sentences = [f"The user says: {prompt}.", f"I know {count_of(len(tools), 'tool')}."]
     if turn.results:
-        told += f"{len(turn.results)} results have come. "
-    return told + (f"I call {_listed(calls)}." if calls else "I answer in words.")
+        sentences.append(f"I have {count_of(len(turn.results), 'result')}.")
+    sentences.append(f"I call {_tool_names(calls)}." if calls else "I answer in words.")
+    return " ".join(sentences)
 
 
-def _listed(calls: list[PlannedCall]) -> str:
+def _tool_names(calls: list[PlannedCall]) -> str:
     return " and ".join(call.tool for call in calls)
+
+
+def _choose_calls(
+    turn: LastTurn, tools: Sequence[ToolDefinition], options: AdapterOptions
+) -> list[PlannedCall]:
+    """Return the calls to make now; a call of this turn is not repeated unless one is forced."""
+    choice = options.tool_choice or ToolChoice()
+    if not tools or choice.mode == "none":
+        return []
+    entities = Entities(turn.text)
+    if choice.mode == "tool":
+        tools = [tool for tool in tools if tool.name == choice.name]
+        planned = [call for tool in tools for call in _calls_of(tool, entities)]
+    else:
+        tool = _matching_tool(entities, tools)
+        planned = [] if tool is None else _calls_of(tool, entities)
+    earlier = [PlannedCall(call.name, dict(call.input)) for call in turn.calls]
+    calls = [call for call in planned if call not in earlier]
+    if not calls and choice.mode in ("tool", "required"):
+        calls = planned or _calls_of(tools[0], entities)
+    return calls[:1] if options.parallel_tool_calls is False else calls
+
+
+class _Intent(Struct, frozen=True):
+    """A kind of request: the words that express it, and the tools that fulfil it."""
+
+    prompt: re.Pattern[str]
+    tool_name: re.Pattern[str]
+    needs: str | None = None
+    """The attribute of `Entities` that must not be empty."""
+
+
+_INTENTS = tuple(
+    _Intent(re.compile(prompt, re.IGNORECASE), re.compile(tool_name, re.IGNORECASE), needs)
+    for prompt, tool_name, needs in (
+        (r"\b(?:write|create|save|put)\b", r"write|create|save", "paths"),
+        (r"\b(?:grep|search|find|look for)\b", r"grep|search|find", None),
+        (
+            r"\b(?:read|open|show|cat|view|look at|summari[sz]e|what(?:'s| is) in|contents? of)\b",
+            r"read|cat|view|open|show",
+            "paths",
+        ),
+        (r"\b(?:list|ls|(?:which|what) files)\b", r"list|ls|glob|dir", None),
+        (r"\b(?:run|execute)\b", r"run|exec|bash|shell|command", "quoted"),
+        (r"https?://", r"fetch|url|http|browse", "urls"),
+    )
+)
+_GENERIC_WORDS = frozenset(
+    {"get", "set", "the", "tool", "file", "files", "make", "call", "use", "for", "run"}
+)
+_WORD = re.compile(r"[a-z]{3,}")
+_PATH_PROPERTY = re.compile(r"path|file", re.IGNORECASE)
+_LOCATION_PROPERTY = re.compile(r"city|place|location|town", re.IGNORECASE)
+
+
+def _matching_tool(entities: Entities, tools: Sequence[ToolDefinition]) -> ToolDefinition | None:
+    """Return the tool that a prompt names, means, or shares a word with, in this order."""
+    text = entities.text
+    for tool in tools:
+        if re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", text):
+            return tool
+    for intent in _INTENTS:
+        if intent.prompt.search(text) and (intent.needs is None or getattr(entities, intent.needs)):
+            for tool in tools:
+                if intent.tool_name.search(tool.name):
+                    return tool
+    words = set(_WORD.findall(text.lower()))
+    return next((tool for tool in tools if _specific_words(tool.name) & words), None)
+
+
+def _specific_words(tool_name: str) -> set[str]:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", tool_name).lower()
+    return set(_WORD.findall(spaced)) - _GENERIC_WORDS
+
+
+def _calls_of(tool: ToolDefinition, entities: Entities) -> list[PlannedCall]:
+    """Return one call of a tool for each file or location that the prompt names."""
+    arguments: dict[str, Any] = maybe_object(SchemaFiller(tool.input_schema, entities).fill())
+    for pattern, values in (
+        (_PATH_PROPERTY, entities.paths),
+        (_LOCATION_PROPERTY, entities.locations),
+    ):
+        properties = maybe_object(tool.input_schema.get("properties"))
+        name = next((one for one in properties if pattern.search(one)), None)
+        if name is not None and len(values) > 1:
+            if name not in arguments:
+                break
+            return [PlannedCall(tool.name, {**arguments, name: value}) for value in values]
+    return [PlannedCall(tool.name, arguments)]

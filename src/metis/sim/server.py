@@ -1,4 +1,4 @@
-"""Simulator: the service on a loopback port."""
+"""The simulator as an HTTP server on a loopback port."""
 
 import asyncio
 import socket
@@ -14,14 +14,14 @@ from metis.sim.responder import Responder
 from metis.sim.service import Script, Service
 
 _HOST = "127.0.0.1"
-_MOST_BYTES = 100_000_000
+_MAX_BODY_BYTES = 100_000_000
 
 
 class Simulator:
-    """A provider of every protocol on this machine, for as long as the context is open.
+    """Serves every protocol on this machine for as long as the context is open.
 
-    It listens on loopback only, on a free port unless one is given; who has a socket that listens
-    already, and may have been called there, gives that.
+    It listens on loopback only, on a free port unless one is given. A caller that has a listening
+    socket already, on which clients may be waiting, passes it as `listening`.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Simulator:
 
     @property
     def script(self) -> Script:
-        """The steps that are left."""
+        """The steps for the next requests."""
         return self.service.script
 
     @property
     def base_url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"http://{_HOST}:{self._port}"
 
     async def __aenter__(self) -> Self:
@@ -61,8 +61,8 @@ class Simulator:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin to listen."""
-        app = web.Application(client_max_size=_MOST_BYTES)
+        """Start to listen."""
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
@@ -79,27 +79,27 @@ class Simulator:
             self._runner = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        asked = HttpRequest(
+        http_request = HttpRequest(
             method=request.method,
             path=request.path,
             headers={name.lower(): value for name, value in request.headers.items()},
             body=await request.read(),
         )
-        reply = self.service.respond(asked)
+        reply = self.service.respond(http_request)
         if reply.is_stream or reply.is_cut or reply.pause_s:
-            return await _stream(request, reply)
+            return await _send_chunks(request, reply)
         return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
 
 
-async def _stream(request: web.Request, reply: HttpReply) -> web.StreamResponse:
-    """Send the pieces one after the other; a reply that is cut leaves the client hanging."""
+async def _send_chunks(request: web.Request, reply: HttpReply) -> web.StreamResponse:
     response = web.StreamResponse(status=reply.status, headers=dict(reply.headers))
     response.enable_chunked_encoding()
-    with suppress(ConnectionError):  # a client that goes away has heard enough
+    with suppress(ConnectionError):  # the client may close the connection at any time
         await response.prepare(request)
-        for piece in reply.chunks:
-            await response.write(piece)
+        for chunk in reply.chunks:
+            await response.write(chunk)
             await asyncio.sleep(reply.pause_s)
+        # Without the final chunk a client sees a response that broke off, not one that ended.
         if reply.is_cut and request.transport is not None:
             request.transport.close()
         else:

@@ -12,21 +12,26 @@ from metis.sim.encode_reply import (
     encode_model_list,
     encode_token_count,
 )
-from metis.sim.endpoints import EndpointMatch, HttpReply, HttpRequest, match_path, rechunk
+from metis.sim.endpoints import EndpointMatch, HttpReply, HttpRequest, match_path
 from metis.sim.faults import Fault, fault_in_prompt, parse_fault
 from metis.sim.model_output import ModelOutput
 from metis.sim.reply_text import LastTurn
 from metis.sim.request import RequestSeed, Settings, SimulatedCall, decode_call
 from metis.sim.responder import ReplyContext, Responder
 
+FAULT_HEADER = "x-sim-behave"
+"""The request header that asks for a fault."""
+
 Step = ModelOutput | Fault
 """What happens on one request."""
 
+_MAX_EXCHANGES = 1000
+
 
 class Script:
-    """Steps that are taken one a request, in order; when they are used up, the rules answer.
+    """Outputs and faults for the next requests, one each; after the last the rules reply again.
 
-    A text is an answer in words, or a misbehaviour if it begins with `sim:`.
+    A string is a text reply, or a fault if it begins with `sim:`.
 
     >>> script = Script("hello", "sim: 429 2")
     >>> script.next().content[0].text, script.next().status, script.next()
@@ -34,21 +39,21 @@ class Script:
     """
 
     def __init__(self, *steps: Step | str) -> None:
-        self._steps = deque(_step(step) for step in steps)
+        self._steps = deque(_to_step(step) for step in steps)
 
     def add(self, *steps: Step | str) -> None:
-        """Write more steps behind those that are left."""
-        self._steps.extend(_step(step) for step in steps)
+        """Append steps."""
+        self._steps.extend(_to_step(step) for step in steps)
 
     def next(self) -> Step | None:
-        """The step of the request that came now; None if the script is at its end."""
+        """Remove and return the next step; None at the end of the script."""
         return self._steps.popleft() if self._steps else None
 
     def __len__(self) -> int:
         return len(self._steps)
 
 
-def _step(step: Step | str) -> Step:
+def _to_step(step: Step | str) -> Step:
     if not isinstance(step, str):
         return step
     if step.startswith("sim:"):
@@ -56,14 +61,8 @@ def _step(step: Step | str) -> Step:
     return ModelOutput.from_text(step)
 
 
-FAULT_HEADER = "x-sim-behave"
-"""The header that asks for a misbehaviour."""
-
-_KEPT = 1000
-
-
 class Service:
-    """The simulator without a network; it remembers its script and what it has seen."""
+    """Replies to requests of every protocol, and records the exchanges."""
 
     def __init__(
         self,
@@ -75,89 +74,100 @@ class Service:
         self.script = Script() if script is None else script
         self.responder = responder or Responder()
         self.settings = settings
-        self.exchanges: deque[tuple[HttpRequest, HttpReply]] = deque(maxlen=_KEPT)
+        self.exchanges: deque[tuple[HttpRequest, HttpReply]] = deque(maxlen=_MAX_EXCHANGES)
         """The last requests, each with its reply."""
-        self._met: Counter[bytes] = Counter()
+        self._fault_counts: Counter[bytes] = Counter()
 
     def respond(self, http_request: HttpRequest) -> HttpReply:
-        """The reply to a request."""
+        """Return the reply to a request."""
         reply = self._reply(http_request)
         self.exchanges.append((http_request, reply))
         return reply
 
-    def _reply(self, asked: HttpRequest) -> HttpReply:
-        found = match_path(asked.path) if asked.method == "POST" else None
-        if found is None:
-            return encode_model_list(asked)
-        seed = RequestSeed(asked.path.encode(), asked.body)
+    def _reply(self, http_request: HttpRequest) -> HttpReply:
+        match = match_path(http_request.path) if http_request.method == "POST" else None
+        if match is None:
+            return encode_model_list(http_request)
+        seed = RequestSeed(http_request.path.encode(), http_request.body)
         try:
-            return self._serve(asked, found, seed)
+            return self._serve(http_request, match, seed)
         except ProviderError as error:
-            return encode_error(error, found.endpoint, seed)
+            return encode_error(error, match.endpoint, seed)
         except MetisError as error:
-            return encode_error(InvalidRequestError(str(error)), found.endpoint, seed)
+            return encode_error(InvalidRequestError(str(error)), match.endpoint, seed)
 
-    def _serve(self, asked: HttpRequest, found: EndpointMatch, seed: RequestSeed) -> HttpReply:
-        call = decode_call(asked, found, seed, self.settings, self.responder.signer)
-        if found.action == "count":
+    def _serve(
+        self, http_request: HttpRequest, match: EndpointMatch, seed: RequestSeed
+    ) -> HttpReply:
+        call = decode_call(http_request, match, seed, self.settings, self.responder.signer)
+        if match.action == "count":
             return encode_token_count(call)
-        step = self.script.next() or self._asked(asked, call)
-        behave = step if isinstance(step, Fault) else None
-        answer = step if isinstance(step, ModelOutput) else self._answer(call, behave)
-        answer = answer.within_limits(call.request.options)
-        message = answer.to_message(call.context, seed.ulid("message"), call.input_tokens())
-        fails = behave is not None and behave.kind == "error"
-        return self._carried(encode_message(call, message, fails=fails), behave)
+        step = self.script.next() or self._requested_fault(http_request, call)
+        fault = step if isinstance(step, Fault) else None
+        output = step if isinstance(step, ModelOutput) else self._output(call, fault)
+        output = output.within_limits(call.request.options)
+        message = output.to_message(call.context, seed.ulid("message"), call.input_tokens())
+        fails = fault is not None and fault.kind == "error"
+        return self._paced(encode_message(call, message, fails=fails), fault)
 
-    def _asked(self, asked: HttpRequest, call: SimulatedCall) -> Fault | None:
-        """What a header or the words of the user ask for; some of it only the first times."""
-        words = asked.headers.get(FAULT_HEADER)
+    def _requested_fault(self, http_request: HttpRequest, call: SimulatedCall) -> Fault | None:
+        """Return the fault that a header or the prompt asks for, unless it was met often enough."""
+        header = http_request.headers.get(FAULT_HEADER)
         turn = LastTurn(call.request.messages)
-        behave = (
-            parse_fault(words)
-            if words
-            else fault_in_prompt(turn.text)
-            if turn.awaits_first_reply
-            else None
-        )
-        if behave is None or behave.times is None:
-            return behave
-        self._met[call.seed.digest] += 1
-        return behave if self._met[call.seed.digest] <= behave.times else None
+        if header:
+            fault = parse_fault(header)
+        else:
+            fault = fault_in_prompt(turn.text) if turn.awaits_first_reply else None
+        if fault is None or fault.times is None:
+            return fault
+        self._fault_counts[call.seed.digest] += 1
+        return fault if self._fault_counts[call.seed.digest] <= fault.times else None
 
-    def _answer(self, call: SimulatedCall, behave: Fault | None) -> ModelOutput:
-        match None if behave is None else behave.kind:
-            case "fail" if behave is not None:
-                raise faults.status_error(behave)
+    def _output(self, call: SimulatedCall, fault: Fault | None) -> ModelOutput:
+        match None if fault is None else fault.kind:
+            case "fail" if fault is not None:
+                raise faults.status_error(fault)
             case "empty":
                 return ModelOutput()
             case "refuse":
                 return faults.REFUSAL
             case "malformed":
                 forced = replace(call, request=faults.force_tool_call(call.request))
-                return faults.with_malformed_arguments(self._thought_of(forced))
+                return faults.with_malformed_arguments(self._composed(forced))
             case "redacted":
-                return faults.with_redacted_thinking(self._thought_of(call), self.responder.signer)
+                return faults.with_redacted_thinking(self._composed(call), self.responder.signer)
             case _:
-                return self._thought_of(call)
+                return self._composed(call)
 
-    def _thought_of(self, call: SimulatedCall) -> ModelOutput:
-        door = call.endpoint
-        ground = ReplyContext(
+    def _composed(self, call: SimulatedCall) -> ModelOutput:
+        endpoint = call.endpoint
+        context = ReplyContext(
             issuer=call.adapter.name,
             seed=call.seed,
-            signs_thinking=door.signs_thinking,
-            call_signature_format=door.call_signature_format,
+            signs_thinking=endpoint.signs_thinking,
+            call_signature_format=endpoint.call_signature_format,
         )
-        return self.responder.respond(call.request, call.traits, ground)
+        return self.responder.respond(call.request, call.traits, context)
 
-    def _carried(self, reply: HttpReply, behave: Fault | None) -> HttpReply:
-        """The reply in the chunks in which it shall come, and as far as it shall come."""
+    def _paced(self, reply: HttpReply, fault: Fault | None) -> HttpReply:
+        """Apply the chunk size and pause of the settings, then a fault of the transmission."""
         if reply.is_stream:
-            pieces = rechunk(reply.chunks, self.settings.chunk_bytes)
-            reply = replace(reply, chunks=pieces, pause_s=self.settings.pause_s)
-        if behave is not None and behave.kind == "slow":
-            return faults.with_pauses(reply, behave)
-        if behave is not None and behave.kind == "cut":
-            return faults.cut_off(reply, behave)
+            chunks = rechunk(reply.chunks, self.settings.chunk_bytes)
+            reply = replace(reply, chunks=chunks, pause_s=self.settings.pause_s)
+        if fault is not None and fault.kind == "slow":
+            return faults.with_pauses(reply, fault)
+        if fault is not None and fault.kind == "cut":
+            return faults.cut_off(reply, fault)
         return reply
+
+
+def rechunk(chunks: tuple[bytes, ...], size: int | None) -> tuple[bytes, ...]:
+    """Cut bytes into chunks of one size; without a size they stay as they are.
+
+    >>> rechunk((b"abc", b"de"), 2)
+    (b'ab', b'cd', b'e')
+    """
+    if size is None:
+        return chunks
+    data = b"".join(chunks)
+    return tuple(data[start : start + size] for start in range(0, len(data), size))

@@ -6,49 +6,51 @@ import hmac
 
 from metis.sim.media import decode_base64
 
-_MARK = b"metis-sim"
+_PREFIX = b"metis-sim"
 _DIGEST_BYTES = 16
 _MAC_BYTES = 32
-_SIZE = len(_MARK) + _DIGEST_BYTES + _MAC_BYTES
+_SIGNATURE_BYTES = len(_PREFIX) + _DIGEST_BYTES + _MAC_BYTES
 
 
 class ThinkingSigner:
-    """Signs thoughts under a secret; two simulators with the same secret know each other's."""
+    """Signs thinking with a secret; simulators that share the secret accept each other's."""
 
     def __init__(self, secret: bytes = b"a simulator has no secrets") -> None:
         self._secret = secret
 
-    def sign(self, thought: str) -> str:
-        """The signature of a thought."""
-        head = _MARK + _digest(thought)
+    def sign(self, thinking: str) -> str:
+        """Return the signature of a text."""
+        head = _PREFIX + _digest(thinking)
         return base64.b64encode(head + self._mac(head)).decode()
 
     def is_issued_here(self, signature: object) -> bool:
-        """Whether a signature was made here, whatever it signs."""
-        return self._head(signature) is not None
+        """Return whether a signature was made with this secret, whatever it signs."""
+        return self._verified_head(signature) is not None
 
-    def verify(self, signature: object, thought: str) -> bool:
-        """Whether a signature was made here for exactly this thought.
+    def verify(self, signature: object, thinking: str) -> bool:
+        """Return whether a signature was made with this secret for exactly this text.
 
-        >>> Seal().signs(Seal().sign("a"), "a"), Seal().signs(Seal().sign("a"), "b")
+        >>> signer = ThinkingSigner()
+        >>> signer.verify(signer.sign("a"), "a"), signer.verify(signer.sign("a"), "b")
         (True, False)
         """
-        head = self._head(signature)
-        return head is not None and head[len(_MARK) :] == _digest(thought)
+        head = self._verified_head(signature)
+        return head is not None and head[len(_PREFIX) :] == _digest(thinking)
 
-    def _head(self, signature: object) -> bytes | None:
+    def _verified_head(self, signature: object) -> bytes | None:
+        """Return the signed part of a signature, or None if it was not made with this secret."""
         if not isinstance(signature, str):
             return None
         raw = decode_base64(signature) or b""
-        head = raw[:-_MAC_BYTES]
-        is_whole = len(raw) == _SIZE and raw.startswith(_MARK)
-        return (
-            head if is_whole and hmac.compare_digest(raw[-_MAC_BYTES:], self._mac(head)) else None
-        )
+        head, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+        if len(raw) != _SIGNATURE_BYTES or not raw.startswith(_PREFIX):
+            return None
+        return head if hmac.compare_digest(mac, self._mac(head)) else None
 
     def _mac(self, head: bytes) -> bytes:
         return hmac.digest(self._secret, head, "sha256")
 
 
-def _digest(thought: str) -> bytes:
-    return hashlib.sha256(thought.encode(errors="surrogatepass")).digest()[:_DIGEST_BYTES]
+def _digest(thinking: str) -> bytes:
+    # Lone surrogates reach this function from JSON escapes; UTF-8 would refuse them.
+    return hashlib.sha256(thinking.encode(errors="surrogatepass")).digest()[:_DIGEST_BYTES]

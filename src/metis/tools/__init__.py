@@ -1,4 +1,4 @@
-"""Tools: what a model may call, how calls are allowed and run, and how they are answered."""
+"""Tools that a model may call: definitions, confirmation, execution and results."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ __all__ = [
     "error_class",
 ]
 
-_HOMES = {
+_MODULES = {
     "confirmation": ("Answer", "Ask", "Confirmation", "Question", "Rule", "Verdict"),
     "dispatch": ("Dispatcher", "Watcher", "error_class"),
     "media": ("embed",),
@@ -43,11 +43,11 @@ _HOMES = {
     "walk": ("WorkspaceError",),
     "workspace": ("Workspace",),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when used: the search, a process of its own, is below this package and starts fast.
-    if name not in _HOME:
+    # Loaded when used: the search program (see `search`) imports this package and must start fast.
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'metis.tools' has no attribute {name!r}")
-    return getattr(import_module(f"metis.tools.{_HOME[name]}"), name)
+    return getattr(import_module(f"metis.tools.{_MODULE_OF[name]}"), name)

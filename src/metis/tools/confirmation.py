@@ -1,4 +1,4 @@
-"""Confirmation: which calls run at once, which are asked about, and what was answered."""
+"""Confirmation of tool calls: which run at once, which a person decides, which are denied."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +22,7 @@ class Rule(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What somebody answered."""
+    """What a person decided."""
 
     ALLOW_ONCE = "allow_once"
     ALLOW_FOR_SESSION = "allow_for_session"
@@ -30,14 +30,14 @@ class Verdict(StrEnum):
 
 
 class Answer(Struct, frozen=True):
-    """An answer; the words of a denial are given to the model."""
+    """A person's decision; the reason of a denial is given to the model."""
 
     verdict: Verdict
     reason: str = ""
 
 
 class Question(Struct, frozen=True):
-    """A call that somebody has to decide about."""
+    """A call that a person has to decide about."""
 
     call: ToolUseBlock
     definition: ToolDefinition
@@ -45,7 +45,7 @@ class Question(Struct, frozen=True):
 
 
 Ask = Callable[[Question], Awaitable[Answer]]
-"""Asks somebody; it is cancelled when the answer comes too late or the turn ends."""
+"""Asks a person; it is cancelled when the answer is too late or the turn ends."""
 
 RULES: Mapping[SideEffects, Rule] = {
     SideEffects.NONE: Rule.AUTO,
@@ -54,21 +54,21 @@ RULES: Mapping[SideEffects, Rule] = {
     SideEffects.EXECUTE: Rule.ASK,
     SideEffects.NETWORK: Rule.ASK,
 }
-"""What happens by default, by the strongest effect that a tool can have."""
+"""The default rules, by the strongest effect that a tool can have."""
 
 TIMEOUT_S = 300.0
-"""How long an answer is waited for."""
+"""How long a person may take to answer."""
 
 
 class Listener(Protocol):
-    """Told of questions and answers; it must not raise."""
+    """Receives questions and answers; its methods must not raise."""
 
-    def asking(self, question: Question) -> None:
-        """Somebody is asked."""
+    def on_question(self, question: Question) -> None:
+        """Report a question before a person is asked."""
         ...
 
-    def decided(self, question: Question, answer: Answer | None) -> None:
-        """Somebody has answered; None is nobody in time."""
+    def on_answer(self, question: Question, answer: Answer | None) -> None:
+        """Report the answer to a question; None if it did not come in time."""
         ...
 
 
@@ -90,54 +90,46 @@ class Confirmation:
         self._tools = dict(tools or {})
         self._timeout_s = timeout_s
         self._allowed: set[tuple[str, str]] = set()
-        # One question of a session at a time: an answer for it may decide the next one too.
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # One question of a session at a time: its answer may decide the next one too.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def rule(self, definition: ToolDefinition) -> Rule:
-        """What happens before a call of this tool: its own rule, or that of its effect."""
+        """Return the rule of a tool: the one for its name, or for its effect."""
         return self._tools.get(definition.name) or self._rules[definition.side_effects]
 
     async def require(self, question: Question, listener: Listener | None = None) -> None:
-        """Return when the call may run; raise the failure that the model is told otherwise."""
-        name = question.definition.name
-        key = (question.context.session_id, name)
+        """Return when the call may run; raise the failure that the model receives otherwise."""
+        session_id, name = question.context.session_id, question.definition.name
         rule = self.rule(question.definition)
         if rule is Rule.DENY:
-            raise ToolFailedError(
-                f"{name} is not allowed here.",
-                ErrorClass.PERMISSION_DENIED,
-            )
-        if rule is Rule.AUTO or key in self._allowed:
+            raise ToolFailedError(f"{name} is not allowed here.", ErrorClass.PERMISSION_DENIED)
+        if rule is Rule.AUTO or (session_id, name) in self._allowed:
             return
-        async with self._asking.setdefault(key[0], asyncio.Lock()):
-            if key not in self._allowed:
+        async with self._locks.setdefault(session_id, asyncio.Lock()):
+            if (session_id, name) not in self._allowed:
                 answer = await self._answer(question, listener)
                 if answer.verdict is Verdict.ALLOW_FOR_SESSION:
-                    self._allowed.add(key)
+                    self._allowed.add((session_id, name))
                 elif answer.verdict is Verdict.DENY:
-                    raise _denied(name, answer)
+                    reason = f" The user says: {answer.reason}" if answer.reason else ""
+                    text = f"The user did not allow {name}.{reason}"
+                    raise ToolFailedError(text, ErrorClass.USER_DENIED)
 
     async def _answer(self, question: Question, listener: Listener | None) -> Answer:
         name = question.definition.name
         if self._ask is None:
-            text = f"{name} needs to be allowed, and nobody is here to be asked."
+            text = f"{name} needs confirmation, and nobody can be asked."
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
         if listener is not None:
-            listener.asking(question)
+            listener.on_question(question)
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._ask(question)
         except TimeoutError:
-            if listener is not None:
-                listener.decided(question, None)
-            text = f"Nobody answered within {self._timeout_s:g} s whether {name} may run."
-            raise ToolFailedError(text, ErrorClass.CONFIRMATION_TIMEOUT) from None
+            answer = None
         if listener is not None:
-            listener.decided(question, answer)
+            listener.on_answer(question, answer)
+        if answer is None:
+            text = f"Nobody answered within {self._timeout_s:g} s whether {name} may run."
+            raise ToolFailedError(text, ErrorClass.CONFIRMATION_TIMEOUT)
         return answer
-
-
-def _denied(name: str, answer: Answer) -> ToolFailedError:
-    text = f"The user did not allow {name}."
-    words = f"{text} The user says: {answer.reason}" if answer.reason else text
-    return ToolFailedError(words, ErrorClass.USER_DENIED)

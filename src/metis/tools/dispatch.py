@@ -20,151 +20,6 @@ from metis.tools.registry import RegisteredTool, Registry
 from metis.tools.tool import ErrorClass, Tool, ToolContext, ToolFailedError, ToolOutput, log
 from metis.tools.walk import WorkspaceError
 
-_SILENT = "(no output)"
-
-
-def output_message(call: ToolUseBlock, context: ToolContext, output: ToolOutput) -> Message:
-    """The answer of a tool that ran to its end."""
-    status = OutcomeStatus.SUCCESS if output.success else OutcomeStatus.ERROR
-    value = output.value
-    if not output.success and value is UNSET:
-        value = {"error_class": str(ErrorClass.EXECUTION_ERROR)}
-    return _message(call, context, status, output.content, output, value)
-
-
-def failure_message(
-    call: ToolUseBlock,
-    context: ToolContext,
-    failure: ToolFailedError,
-    output: ToolOutput | None = None,
-) -> Message:
-    """The answer to a call that failed or was cancelled; what it gave until then is kept."""
-    is_cancelled = failure.kind is ErrorClass.CANCELLED
-    status = OutcomeStatus.ABORTED if is_cancelled else OutcomeStatus.ERROR
-    content = (TextBlock(failure.text), *(output.content if output else ()))
-    value = {"error_class": str(failure.kind)}
-    return _message(call, context, status, content, output, value)
-
-
-def error_class(message: Message) -> ErrorClass | None:
-    """Why the call that a message answers failed; None for a call that did not."""
-    outcome = message.metadata.outcome
-    if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
-        return None
-    value = outcome.value
-    named = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
-    return ErrorClass(named) if named in set(ErrorClass) else ErrorClass.EXECUTION_ERROR
-
-
-def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, private
-    call: ToolUseBlock,
-    context: ToolContext,
-    status: OutcomeStatus,
-    content: tuple[ContentBlock, ...],
-    output: ToolOutput | None,
-    value: Any,
-) -> Message:
-    is_error = status is not OutcomeStatus.SUCCESS
-    outcome = Outcome(
-        status=status,
-        tool_name=call.name,
-        side_effects=_side_effects(output),
-        ui=output.ui if output else UNSET,
-        value=value,
-    )
-    blocks = tuple(_writable(block) for block in content) or (TextBlock(_SILENT),)
-    block = ToolResultBlock(tool_use_id=call.id, content=blocks, is_error=is_error)
-    return Message(
-        id=new_ulid(),
-        session_id=context.session_id,
-        role=Role.TOOL,
-        content=(block,),
-        created_at=datetime.now(UTC),
-        metadata=MessageMetadata(parent_tool_use_id=call.id, outcome=outcome),
-    )
-
-
-def _side_effects(output: ToolOutput | None) -> tuple[Any, ...]:
-    """What the call did to the world, as plain values."""
-    if output is None:
-        return ()
-    files = [{"kind": "write", "path": _mended(path)} for path in output.files_modified]
-    ran = [] if output.command is None else [{"kind": "execute", "command": output.command}]
-    return (*files, *ran)
-
-
-def _writable(block: ContentBlock) -> ContentBlock:
-    """The same block; halves of characters, as odd file names have them, are replaced."""
-    if isinstance(block, TextBlock) and not block.text.isascii():
-        text = _mended(block.text)
-        return block if text == block.text else TextBlock(text)
-    return block
-
-
-def _mended(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-CANCEL_TIMEOUT_S = 30.0
-"""How long a tool is waited for that was told to end."""
-
-ToolEnd = tuple[ToolOutput | None, ToolFailedError | None]
-"""What a tool gave, and why it did not come to its end, if it did not."""
-
-
-async def run_tool(
-    tool: Tool, arguments: Mapping[str, Any], context: ToolContext, limit_s: float
-) -> ToolEnd:
-    """Run a tool until it ends, its time is over or the turn is cancelled."""
-    running = asyncio.ensure_future(tool.execute(arguments, context))
-    stopped = asyncio.create_task(context.cancel.wait())
-    try:
-        await asyncio.wait({running, stopped}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        # A tool that ends at the moment of the cancellation has most likely ended because of it.
-        if running.done() and not stopped.done():
-            return _ended(running)
-        if stopped.done():
-            failure = cancelled_error()
-        else:
-            failure = ToolFailedError(f"Stopped after {limit_s:g} s.", ErrorClass.TIMEOUT)
-        return await _end(tool, running), failure
-    finally:
-        stopped.cancel()
-        running.cancel()
-
-
-def cancelled_error() -> ToolFailedError:
-    """The failure of a call that was cancelled."""
-    return ToolFailedError("Cancelled before it was finished.", ErrorClass.CANCELLED)
-
-
-def _ended(running: asyncio.Future[ToolOutput]) -> ToolEnd:
-    if running.cancelled():
-        return None, ToolFailedError("The tool ended itself.")
-    try:
-        return running.result(), None
-    except WorkspaceError as error:
-        refused, failed = ErrorClass.PERMISSION_DENIED, ErrorClass.EXECUTION_ERROR
-        return None, ToolFailedError(f"{error}.", refused if error.is_refused else failed)
-    except ToolFailedError as failure:
-        return None, failure
-
-
-async def _end(tool: Tool, running: asyncio.Future[ToolOutput]) -> ToolOutput | None:
-    """Make a tool end; gives what it had until then, if it says."""
-    if not tool.cancel():
-        running.cancel()
-    await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
-    if not running.done():
-        log.warning("%s did not end when it was told to", tool.definition.name)
-        # Nobody waits any more; a late error would otherwise be reported as never looked at.
-        running.add_done_callback(lambda late: late.cancelled() or late.exception())
-        return None
-    if running.cancelled() or running.exception() is not None:
-        return None
-    return running.result()
-
-
 MAX_PARALLEL_CALLS = 4
 """How many calls of one session run at the same time."""
 
@@ -172,22 +27,30 @@ TIMEOUT_S = 60.0
 """How long a call may take."""
 
 TIMEOUTS_S: Mapping[str, float] = {SideEffects.EXECUTE: 600.0, SideEffects.NETWORK: 600.0}
-"""How long a call may take where that is not `TIMEOUT_S`, by its tool or by the tool's effect."""
+"""How long a call may take where that is not `TIMEOUT_S`, by the tool's name or its effect."""
+
+CANCEL_TIMEOUT_S = 30.0
+"""How long a cancelled tool may take to end."""
+
+_NO_OUTPUT = "(no output)"
+
+ToolEnd = tuple[ToolOutput | None, ToolFailedError | None]
+"""What a tool returned, and why it did not complete, if it did not."""
 
 
 class Watcher(Listener, Protocol):
-    """Told what happens to each call; it must not raise."""
+    """Receives what happens to each call; its methods must not raise."""
 
-    def refused(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
-        """The arguments of a call do not match its schema; it will not run."""
+    def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+        """Report a call that will not run, since its arguments do not match the schema."""
         ...
 
-    def called(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
-        """A call starts to run."""
+    def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
+        """Report that a call starts to run."""
         ...
 
-    def answered(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        """A call has its answer; said once for every call, also when the turn is cancelled."""
+    def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
+        """Report the result of a call; once for every call, also when the turn is cancelled."""
         ...
 
 
@@ -215,20 +78,20 @@ class Dispatcher:
         context: ToolContext,
         watcher: Watcher | None = None,
     ) -> list[Message]:
-        """One TOOL message for each call, in the order of the calls.
+        """Return one TOOL message for each call, in the order of the calls.
 
-        Setting `context.cancel` ends what still runs, and the calls that have no answer yet get an
-        aborted one. Cancelling the task that waits here does the same; the watcher is then told
-        every answer before the cancellation goes on to the caller. Two calls of one id are refused.
+        Setting `context.cancel` ends what still runs, and the calls without a result get an
+        aborted one. Cancelling the task that waits here does the same; the watcher receives every
+        result before the cancellation reaches the caller. Two calls with one id are refused.
         """
-        _require_own_ids(calls)
+        _require_unique_ids(calls)
         batch = _Batch(calls, context, watcher)
         tasks = [asyncio.create_task(self._run(call, batch)) for call in calls]
         try:
-            await _all(tasks)
+            await _wait_for_all(tasks)
         except asyncio.CancelledError:
             context.cancel.set()
-            await _all(tasks)
+            await _wait_for_all(tasks)
             raise
         finally:
             # Reached with unfinished tasks only if cancelling was itself cancelled.
@@ -240,142 +103,265 @@ class Dispatcher:
     async def _run(self, call: ToolUseBlock, batch: "_Batch") -> None:
         context = replace(batch.context, tool_use_id=call.id)
         try:
-            message = await self._answer(call, context, batch)
+            message = await self._result(call, context, batch)
         except ToolFailedError as failure:
             message = failure_message(call, context, failure)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises, the call needs an answer
-            message = _wrapped(call, context, error)
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises, the call needs a result
+            # An exception may hold secrets or paths; the model is told its class only.
+            log.error("%s failed", call.name, exc_info=error)
+            failure = ToolFailedError(f"{call.name} failed: an internal {type(error).__name__}.")
+            message = failure_message(call, context, failure)
         batch.add(call, message)
 
-    async def _answer(self, call: ToolUseBlock, context: ToolContext, batch: "_Batch") -> Message:
-        entry = self._require_known(call)
-        problems = _problems(entry, call)
+    async def _result(self, call: ToolUseBlock, context: ToolContext, batch: "_Batch") -> Message:
+        tool = self._require_tool(call)
+        problems = _argument_problems(tool, call)
         if problems:
-            batch.refuse(call, problems)
-            raise _invalid(call, problems)
-        _require_workspace(entry, context)
-        await self._confirm(Question(call, entry.definition, context), batch.watcher)
+            batch.report_invalid(call, problems)
+            lines = "".join(f"\n- {problem}" for problem in problems)
+            text = f"The arguments of {call.name} do not match its schema:{lines}"
+            raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
+        if tool.definition.requires_workspace and context.workspace is None:
+            text = f"{call.name} needs a workspace, and this session has none."
+            raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
+        await self._confirm(Question(call, tool.definition, context), batch.watcher)
         async with self._slots:
-            _require_running(context)
-            batch.start(call, entry.definition)
-            limit = self._limit(entry.definition)
-            output, failure = await run_tool(entry.factory(), call.input, context, limit)
+            _require_not_cancelled(context)
+            batch.start(call, tool.definition)
+            limit_s = self._limit_s(tool.definition)
+            output, failure = await run_tool(tool.factory(), call.input, context, limit_s)
         if failure is not None:
             return failure_message(call, context, failure, output)
         if output is None:
-            raise TypeError(f"{call.name} gave no output")
+            raise TypeError(f"{call.name} returned no output")
         return output_message(call, context, output)
 
-    def _limit(self, definition: ToolDefinition) -> float:
-        """How long a call may take: by the tool, or by its effect."""
+    def _limit_s(self, definition: ToolDefinition) -> float:
         by_effect = self._timeouts_s.get(definition.side_effects, self._timeout_s)
         return self._timeouts_s.get(definition.name, by_effect)
 
-    def _require_known(self, call: ToolUseBlock) -> RegisteredTool:
-        entry = self.registry.get(call.name)
-        if entry is not None:
-            return entry
-        near = self.registry.similar_names(call.name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    def _require_tool(self, call: ToolUseBlock) -> RegisteredTool:
+        tool = self.registry.get(call.name)
+        if tool is not None:
+            return tool
+        similar = self.registry.similar_names(call.name)
+        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
         raise ToolFailedError(f"There is no tool named {call.name!r}.{hint}", ErrorClass.NOT_FOUND)
 
     async def _confirm(self, question: Question, watcher: Watcher | None) -> None:
         """Wait until the call may run, or until the turn is cancelled."""
-        _require_running(question.context)
-        asked = asyncio.create_task(self.confirmation.require(question, watcher))
-        stopped = asyncio.create_task(question.context.cancel.wait())
+        _require_not_cancelled(question.context)
+        confirmed = asyncio.create_task(self.confirmation.require(question, watcher))
+        cancelled = asyncio.create_task(question.context.cancel.wait())
         try:
-            await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                asked.result()
-            _require_running(question.context)
+            await asyncio.wait({confirmed, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if confirmed.done():
+                confirmed.result()
+            _require_not_cancelled(question.context)
         finally:
-            asked.cancel()
-            stopped.cancel()
+            confirmed.cancel()
+            cancelled.cancel()
 
 
 class _Batch:
-    """The calls of one run and their answers so far."""
+    """The calls of one run and their results so far."""
 
     def __init__(
         self, calls: Sequence[ToolUseBlock], context: ToolContext, watcher: Watcher | None
     ) -> None:
         self.context = context
-        self._calls = calls
         self.watcher = watcher
-        self._answers: dict[str, Message] = {}
+        self._calls = calls
+        self._results: dict[str, Message] = {}
         self._started: dict[str, float] = {}
 
-    def refuse(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+    def report_invalid(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
         if self.watcher:
-            self.watcher.refused(call, problems)
+            self.watcher.on_invalid_arguments(call, problems)
 
     def start(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         self._started[call.id] = time.monotonic()
         if self.watcher:
-            self.watcher.called(call, definition)
+            self.watcher.on_call_started(call, definition)
 
     def add(self, call: ToolUseBlock, message: Message) -> None:
-        if call.id in self._answers:
+        if call.id in self._results:
             return
-        self._answers[call.id] = message
+        self._results[call.id] = message
         if self.watcher:
             now = time.monotonic()
-            spent = round((now - self._started.get(call.id, now)) * 1000)
-            self.watcher.answered(call, message, spent)
+            latency_ms = round((now - self._started.get(call.id, now)) * 1000)
+            self.watcher.on_call_ended(call, message, latency_ms)
 
     def abort_rest(self) -> None:
         for call in self._calls:
-            if call.id not in self._answers:
+            if call.id not in self._results:
                 context = replace(self.context, tool_use_id=call.id)
                 self.add(call, failure_message(call, context, cancelled_error()))
 
     def messages(self) -> list[Message]:
-        return [self._answers[call.id] for call in self._calls]
+        return [self._results[call.id] for call in self._calls]
 
 
-async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all of them; being cancelled here cancels none of them."""
+async def _wait_for_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all tasks; cancelling the wait cancels none of them."""
     if tasks:
         await asyncio.wait(tasks)
         for task in tasks:
             task.result()
 
 
-def _require_own_ids(calls: Sequence[ToolUseBlock]) -> None:
-    seen: set[str] = set()
+def _require_unique_ids(calls: Sequence[ToolUseBlock]) -> None:
+    ids: set[str] = set()
     for index, call in enumerate(calls):
-        if call.id in seen:
+        if call.id in ids:
             raise InvalidValueError("two calls share one id", path=f"$[{index}].id")
-        seen.add(call.id)
+        ids.add(call.id)
 
 
-def _require_running(context: ToolContext) -> None:
+def _require_not_cancelled(context: ToolContext) -> None:
     if context.cancel.is_set():
         raise cancelled_error()
 
 
-def _problems(entry: RegisteredTool, call: ToolUseBlock) -> list[str]:
-    """Why arguments cannot be used: they are no JSON object, or each place that does not match."""
+def _argument_problems(tool: RegisteredTool, call: ToolUseBlock) -> list[str]:
     if call.invalid is not None:
-        return [f"no JSON object: {call.invalid.error}"]
-    return [str(problem) for problem in entry.problems(call.input)]
+        return [f"not a JSON object: {call.invalid.error}"]
+    return [str(problem) for problem in tool.problems(call.input)]
 
 
-def _invalid(call: ToolUseBlock, problems: Sequence[str]) -> ToolFailedError:
-    lines = "".join(f"\n- {problem}" for problem in problems)
-    text = f"The arguments of {call.name} do not match its schema:{lines}"
-    return ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
+async def run_tool(
+    tool: Tool, arguments: Mapping[str, Any], context: ToolContext, limit_s: float
+) -> ToolEnd:
+    """Run a tool until it returns, its time is over or the turn is cancelled."""
+    execution = asyncio.ensure_future(tool.execute(arguments, context))
+    cancelled = asyncio.create_task(context.cancel.wait())
+    try:
+        await asyncio.wait(
+            {execution, cancelled}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        # A tool that ends at the moment of the cancellation has most likely ended because of it.
+        if execution.done() and not cancelled.done():
+            return _tool_end(execution)
+        if cancelled.done():
+            failure = cancelled_error()
+        else:
+            failure = ToolFailedError(f"Stopped after {limit_s:g} s.", ErrorClass.TIMEOUT)
+        return await _cancel(tool, execution), failure
+    finally:
+        cancelled.cancel()
+        execution.cancel()
 
 
-def _require_workspace(entry: RegisteredTool, context: ToolContext) -> None:
-    if entry.definition.requires_workspace and context.workspace is None:
-        text = f"{entry.definition.name} needs a workspace, and this session has none."
-        raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
+def cancelled_error() -> ToolFailedError:
+    """Return the failure of a call that was cancelled."""
+    return ToolFailedError("Cancelled before it was finished.", ErrorClass.CANCELLED)
 
 
-def _wrapped(call: ToolUseBlock, context: ToolContext, error: Exception) -> Message:
-    """The answer to a call whose tool raised; only the log knows more than the kind of error."""
-    log.error("%s failed", call.name, exc_info=error)
-    failure = ToolFailedError(f"{call.name} failed: an internal {type(error).__name__}.")
-    return failure_message(call, context, failure)
+def _tool_end(execution: asyncio.Future[ToolOutput]) -> ToolEnd:
+    if execution.cancelled():
+        return None, ToolFailedError("The tool cancelled itself.")
+    try:
+        return execution.result(), None
+    except WorkspaceError as error:
+        kind = ErrorClass.PERMISSION_DENIED if error.is_refused else ErrorClass.EXECUTION_ERROR
+        return None, ToolFailedError(f"{error}.", kind)
+    except ToolFailedError as failure:
+        return None, failure
+
+
+async def _cancel(tool: Tool, execution: asyncio.Future[ToolOutput]) -> ToolOutput | None:
+    """End a tool, and return its output so far if it gives one."""
+    if not tool.cancel():
+        execution.cancel()
+    await asyncio.wait({execution}, timeout=CANCEL_TIMEOUT_S)
+    if not execution.done():
+        log.warning("%s did not end when it was cancelled", tool.definition.name)
+        # Nobody waits any more; asyncio would report a late error as never retrieved.
+        execution.add_done_callback(lambda late: late.cancelled() or late.exception())
+        return None
+    if execution.cancelled() or execution.exception() is not None:
+        return None
+    return execution.result()
+
+
+def output_message(call: ToolUseBlock, context: ToolContext, output: ToolOutput) -> Message:
+    """Return the TOOL message for a tool that returned."""
+    status = OutcomeStatus.SUCCESS if output.success else OutcomeStatus.ERROR
+    value = output.value
+    if not output.success and value is UNSET:
+        value = {"error_class": str(ErrorClass.EXECUTION_ERROR)}
+    return _message(call, context, status, output.content, output, value)
+
+
+def failure_message(
+    call: ToolUseBlock,
+    context: ToolContext,
+    failure: ToolFailedError,
+    output: ToolOutput | None = None,
+) -> Message:
+    """Return the TOOL message for a call that failed, with its output so far."""
+    is_cancelled = failure.kind is ErrorClass.CANCELLED
+    status = OutcomeStatus.ABORTED if is_cancelled else OutcomeStatus.ERROR
+    content = (TextBlock(failure.text), *(output.content if output else ()))
+    value = {"error_class": str(failure.kind)}
+    return _message(call, context, status, content, output, value)
+
+
+def error_class(message: Message) -> ErrorClass | None:
+    """Return why the call of a TOOL message failed; None if it did not."""
+    outcome = message.metadata.outcome
+    if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
+        return None
+    value = outcome.value
+    name = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    return ErrorClass(name) if name in set(ErrorClass) else ErrorClass.EXECUTION_ERROR
+
+
+def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, private
+    call: ToolUseBlock,
+    context: ToolContext,
+    status: OutcomeStatus,
+    content: tuple[ContentBlock, ...],
+    output: ToolOutput | None,
+    value: Any,
+) -> Message:
+    outcome = Outcome(
+        status=status,
+        tool_name=call.name,
+        side_effects=_side_effects(output),
+        ui=output.ui if output else UNSET,
+        value=value,
+    )
+    # Anthropic and Bedrock refuse tool results without visible text (T25).
+    blocks = tuple(_encodable_block(block) for block in content) or (TextBlock(_NO_OUTPUT),)
+    is_error = status is not OutcomeStatus.SUCCESS
+    block = ToolResultBlock(tool_use_id=call.id, content=blocks, is_error=is_error)
+    return Message(
+        id=new_ulid(),
+        session_id=context.session_id,
+        role=Role.TOOL,
+        content=(block,),
+        created_at=datetime.now(UTC),
+        metadata=MessageMetadata(parent_tool_use_id=call.id, outcome=outcome),
+    )
+
+
+def _side_effects(output: ToolOutput | None) -> tuple[Any, ...]:
+    if output is None:
+        return ()
+    files = [{"kind": "write", "path": _encodable(path)} for path in output.files_modified]
+    commands = [] if output.command is None else [{"kind": "execute", "command": output.command}]
+    return (*files, *commands)
+
+
+def _encodable_block(block: ContentBlock) -> ContentBlock:
+    if isinstance(block, TextBlock) and not block.text.isascii():
+        text = _encodable(block.text)
+        return block if text == block.text else TextBlock(text)
+    return block
+
+
+def _encodable(text: str) -> str:
+    # File names that are no UTF-8 reach Python as lone surrogates, which no JSON can hold.
+    return text.encode("utf-8", "replace").decode()

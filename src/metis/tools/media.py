@@ -1,4 +1,4 @@
-"""Media: files that a model is shown and not told."""
+"""Media files as content blocks."""
 
 import base64
 
@@ -18,27 +18,27 @@ from metis.tools.workspace import Workspace
 MAX_BYTES = 20_000_000
 """The largest file that becomes a block."""
 
-_PDF = "application/pdf"
-_OPENINGS = (
+PDF = "application/pdf"
+_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
-    (b"%PDF-", _PDF),
+    (b"%PDF-", PDF),
 )
 
 
-def media_type(opening: bytes) -> str | None:
-    """The media type that the first bytes of a file tell, of those that models are shown."""
-    if opening[:4] == b"RIFF" and opening[8:12] == b"WEBP":
+def media_type(head: bytes) -> str | None:
+    """Return the media type that the first bytes of a file show: an image, a PDF, or None."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for sign, kind in _OPENINGS if opening.startswith(sign)), None)
+    return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), None)
 
 
 def media_block(data: bytes, kind: str, name: str) -> ContentBlock:
-    """A picture or a document as a block."""
+    """Return an image or a document block."""
     text = base64.b64encode(data).decode()
-    if kind == _PDF:
+    if kind == PDF:
         return DocumentBlock(MediaSource(kind="base64", data=text), media_type=kind, name=name)
     return ImageBlock(ImageSource(kind="base64", data=text), media_type=kind)
 
@@ -46,11 +46,11 @@ def media_block(data: bytes, kind: str, name: str) -> ContentBlock:
 def embed(
     blocks: tuple[ContentBlock, ...], workspace: Workspace, max_bytes: int = MAX_BYTES
 ) -> tuple[ContentBlock, ...]:
-    """The same blocks with the bytes of the workspace's files in place of references to them."""
-    return tuple(_embedded(block, workspace, max_bytes) for block in blocks)
+    """Replace references to files of the workspace by the bytes of the files."""
+    return tuple(_embed(block, workspace, max_bytes) for block in blocks)
 
 
-def _embedded(block: ContentBlock, workspace: Workspace, max_bytes: int) -> ContentBlock:
+def _embed(block: ContentBlock, workspace: Workspace, max_bytes: int) -> ContentBlock:
     match block:
         case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
             source = block.source

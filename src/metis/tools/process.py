@@ -16,24 +16,31 @@ from pathlib import Path
 
 from msgspec import Struct
 
+GRACE_S = 5.0
+"""How long a group may take to end after SIGTERM, before SIGKILL."""
+
+_DRAIN_S = 1.0
+_READ_BYTES = 65_536
+_NO_DESCRIPTORS: Sequence[int] = ()
+
 _SECRET_WORDS = frozenset(
     {
         *("KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PAT"),
         *("PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "PW", "CREDENTIAL", "CREDENTIALS"),
     }
 )
-_HARMLESS = frozenset({"PWD", "OLDPWD"})
-_RUN_TOGETHER = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
+_NOT_SECRET = frozenset({"PWD", "OLDPWD"})  # the working directory, not a password
+_SECRET_SUFFIX = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _LOGIN_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s@]+@", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like a secret, by its name or by a login inside of its value."""
+    """Return whether a variable looks like a secret, by its name or by a login in its value."""
     upper = name.upper()
-    if upper in _HARMLESS:
+    if upper in _NOT_SECRET:
         return False
     words = re.split(r"[^A-Z0-9]+", upper)
-    if not _SECRET_WORDS.isdisjoint(words) or _RUN_TOGETHER.search(upper):
+    if not _SECRET_WORDS.isdisjoint(words) or _SECRET_SUFFIX.search(upper):
         return True
     return _LOGIN_IN_URL.search(value) is not None
 
@@ -41,7 +48,10 @@ def is_secret(name: str, value: str) -> bool:
 def without_secrets(
     environment: Mapping[str, str] = os.environ, allowed: Collection[str] = ()
 ) -> dict[str, str]:
-    """The variables that a command gets: those that are allowed, and those that are no secret."""
+    """Return the environment for a child process: no secrets but those that are allowed.
+
+    A model sees what a command prints, and `env` prints everything.
+    """
     return {
         name: value
         for name, value in environment.items()
@@ -49,16 +59,8 @@ def without_secrets(
     }
 
 
-GRACE_S = 5.0
-"""How long a group has to end by itself after SIGTERM, before SIGKILL."""
-
-_DRAIN_S = 1.0
-_PIECE = 65_536
-_NOTHING: Sequence[int] = ()
-
-
 class BoundedOutput:
-    """The beginning and the end of what a command wrote; what lies between is only counted."""
+    """The beginning and the end of what a command wrote; the bytes between are only counted."""
 
     def __init__(self, head_bytes: int, tail_bytes: int) -> None:
         self._head_bytes = head_bytes
@@ -68,23 +70,23 @@ class BoundedOutput:
         self.size_bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Take what was read next."""
+        """Append what was read."""
         self.size_bytes += len(data)
-        room = self._head_bytes - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
+        space = self._head_bytes - len(self._head)
+        self._head += data[:space]
+        self._tail += data[space:]
         # Cut seldom, so that a chatty command does not move the same bytes again and again.
-        if len(self._tail) > 2 * self._tail_bytes + _PIECE:
+        if len(self._tail) > 2 * self._tail_bytes + _READ_BYTES:
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:
-        """What was kept, with a word on what was not."""
+        """Return the beginning and the end, and how many bytes are missing between them."""
         tail = self._tail[-self._tail_bytes :]
-        left_out = self.size_bytes - len(self._head) - len(tail)
-        if not left_out:
+        omitted = self.size_bytes - len(self._head) - len(tail)
+        if not omitted:
             return bytes(self._head + tail).decode("utf-8", "replace")
         head, end = (bytes(part).decode("utf-8", "replace") for part in (self._head, tail))
-        return f"{head}\n[{left_out} bytes left out]\n{end}"
+        return f"{head}\n[{omitted} bytes omitted]\n{end}"
 
 
 class ProcessEnd(Struct, frozen=True):
@@ -101,8 +103,8 @@ class ProcessCommand(Struct, frozen=True, kw_only=True):
     argv: Sequence[str]
     cwd: Path | None = None
     environment: Mapping[str, str]
-    descriptors: Sequence[int] = _NOTHING
-    """Open files that the command is handed."""
+    descriptors: Sequence[int] = _NO_DESCRIPTORS
+    """Open files that the command inherits."""
 
 
 async def run(
@@ -112,29 +114,30 @@ async def run(
     timeout_s: float,
     grace_s: float = GRACE_S,
 ) -> ProcessEnd:
-    """Run a command to its end, or end it when it is late or `stop` is set."""
-    group = _Group(command, output)
+    """Run a command to its end, or end it at the timeout or when `stop` is set."""
+    group = _ProcessGroup(command, output)
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait(
             {group.exited, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
-        is_late = not group.exited.done() and not stopped.done()
+        is_timed_out = not group.exited.done() and not stopped.done()
         is_stopped = not group.exited.done() and stopped.done()
         if not group.exited.done():
             group.signal(signal.SIGTERM)
             await asyncio.wait({group.exited}, timeout=grace_s)
+        # Also after a normal exit: what the command left in the background ends with it.
         group.signal(signal.SIGKILL)
         await asyncio.wait({group.exited})
-        # Somebody who left the group may hold the pipe open for as long as he likes.
+        # A process that left the group may hold the pipe open for as long as it likes.
         await asyncio.wait({group.drained}, timeout=_DRAIN_S)
-        return ProcessEnd(group.reap(), is_stopped, is_late)
+        return ProcessEnd(group.reap(), is_stopped, is_timed_out)
     finally:
         stopped.cancel()
         group.close()
 
 
-class _Group:
+class _ProcessGroup:
     """A running command and its pipe."""
 
     def __init__(self, command: ProcessCommand, output: BoundedOutput) -> None:
@@ -157,20 +160,20 @@ class _Group:
         self._pipe = self._process.stdout.fileno()
         os.set_blocking(self._pipe, False)
         self._loop.add_reader(self._pipe, self._read)
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._wait_for_exit, daemon=True).start()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group; its leader is not reaped yet, so it is still ours."""
+        """Send a signal to the group; its leader is not reaped yet, so the number is still ours."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
     def reap(self) -> int:
-        """The exit code; after this the number of the group may belong to others."""
+        """Return the exit code; after this the number of the group may belong to others."""
         return self._process.wait()
 
     def close(self) -> None:
-        """End what still runs, at once, and let go of the pipe."""
+        """Kill what still runs and close the pipe."""
         self.signal(signal.SIGKILL)
         self.reap()
         self._loop.remove_reader(self._pipe)
@@ -179,7 +182,7 @@ class _Group:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._pipe, _PIECE)
+            data = os.read(self._pipe, _READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -191,11 +194,11 @@ class _Group:
         if not self.drained.done():
             self.drained.set_result(None)
 
-    def _watch(self) -> None:
-        """Wait in a thread for the exit without reaping it."""
+    def _wait_for_exit(self) -> None:
+        """Wait for the exit in a thread, without reaping: the group number has to stay ours."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the event loop may be closed by now
             self._loop.call_soon_threadsafe(self._set_exited)
 
     def _set_exited(self) -> None:

@@ -1,4 +1,4 @@
-"""Registry: the tools that there are, checked when they are registered."""
+"""The registry of tools; definitions are checked when a tool is registered."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
@@ -11,19 +11,19 @@ from metis.canonical.tools import ToolDefinition, ToolSet
 from metis.tools.tool import Tool
 
 Factory = Callable[[], Tool]
-"""Makes a fresh tool for one call."""
+"""Makes a new tool for one call."""
 
 
 class RegisteredTool(Struct, frozen=True):
-    """A registered tool: its definition, and how to make one."""
+    """The definition of a tool, and how to make one."""
 
     definition: ToolDefinition
     factory: Factory
-    checks: ToolSet
+    validator: ToolSet
 
     def problems(self, arguments: Mapping[str, Any]) -> list[Problem]:
-        """Every place where arguments do not match the schema."""
-        return self.checks.check_input(self.definition.name, arguments)
+        """Return where arguments do not match the schema."""
+        return self.validator.check_input(self.definition.name, arguments)
 
 
 class Registry:
@@ -36,18 +36,19 @@ class Registry:
             self.register(factory)
 
     def register(self, factory: Factory) -> ToolDefinition:
-        """Add a tool; a bad schema, a name that is taken and undeclared effects are refused."""
+        """Add a tool; refuse an invalid schema, a duplicate name and undeclared effects."""
         definition = factory().definition
         if not isinstance(definition, ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a factory may be untyped
             raise ToolError(f"a tool needs a ToolDefinition, got {type(definition).__name__}")
         if definition.name in self._entries:
             raise DuplicateToolError(definition.name)
-        self._entries[definition.name] = RegisteredTool(definition, factory, ToolSet([definition]))
+        entry = RegisteredTool(definition, factory, ToolSet([definition]))
+        self._entries[definition.name] = entry
         self._tools = None
         return definition
 
     def remove(self, name: str) -> None:
-        """Take a tool away."""
+        """Remove a tool."""
         if self._entries.pop(name, None) is None:
             raise UnknownToolError(name)
         self._tools = None
@@ -60,11 +61,11 @@ class Registry:
         return self._tools
 
     def get(self, name: str) -> RegisteredTool | None:
-        """The tool of that name, if there is one."""
+        """Return the tool of that name, if there is one."""
         return self._entries.get(name)
 
     def similar_names(self, name: str) -> list[str]:
-        """Names that somebody who wrote this one may have meant."""
+        """Return the registered names that are close to a wrong one."""
         return difflib.get_close_matches(name, self._entries, n=3)
 
     def __contains__(self, name: object) -> bool:

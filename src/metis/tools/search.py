@@ -1,8 +1,8 @@
 """List and search the files below a directory, without following links.
 
-A regular expression can run for ever on a line made for it, and a running match cannot be
-stopped. So the search is a small program that is handed an open directory and can be killed. It
-uses the standard library only, to start fast.
+A regular expression can run for ever on a line made for it, and a running match cannot be stopped.
+So the search is a small program that is handed an open directory and can be killed. It uses the
+standard library only, to start fast.
 """
 
 import fnmatch
@@ -11,64 +11,61 @@ import os
 import re
 import stat
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-SKIPPED_DIRECTORIES = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
-"""Folders that are named and not gone into."""
+MAX_MATCHES = 200
+MAX_FILE_BYTES = 5_000_000
+MAX_LINE_CHARACTERS = 300
 
-Clock = Callable[[], float]
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SKIPPED_DIRECTORIES = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
+"""Directories that are listed, but not entered."""
+
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a named pipe would otherwise wait for its other end.
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_DEPTH = 64
+_MAX_SEARCHED_CHARACTERS = 100_000
 
 
 class TreeEntry(NamedTuple):
-    """Something in a tree: its path from the top, and the open folder in which it lies."""
+    """An entry of a directory tree, and the open directory that holds it."""
 
     path: str
+    """The path from the top of the tree."""
     name: str
     directory: int
     kind: str
-    """file, folder, link or other."""
-    is_skipped: bool = False
+    """file, directory, link or other."""
 
-
-class Deadline:
-    """A moment after which a search ends with what it has."""
-
-    def __init__(self, seconds: float, now: Clock = time.monotonic) -> None:
-        self._now = now
-        self._end = now() + seconds
-
-    def is_over(self) -> bool:
-        """Whether the time is up."""
-        return self._now() >= self._end
+    def matches(self, glob: str | None) -> bool:
+        """Return whether the name or the path matches a glob; None matches everything."""
+        return glob is None or any(fnmatch.fnmatchcase(one, glob) for one in (self.name, self.path))
 
 
 def walk_tree(
-    directory: int, *, is_deep: bool, prefix: str = "", depth: int = 0
+    directory: int, *, is_recursive: bool, prefix: str = "", depth: int = 0
 ) -> Iterator[TreeEntry]:
-    """What lies in an open folder, sorted by name; with `is_deep`, also what lies below."""
+    """Yield the entries of an open directory sorted by name, and with `is_recursive` all below."""
     try:
-        with os.scandir(directory) as found:
-            entries = sorted((entry.name, _kind(entry)) for entry in found)
+        with os.scandir(directory) as scanned:
+            entries = sorted((entry.name, _kind(entry)) for entry in scanned)
     except OSError:
         return
     for name, kind in entries:
-        is_skipped = kind == "folder" and name in SKIPPED_DIRECTORIES
-        yield TreeEntry(prefix + name, name, directory, kind, is_skipped)
-        if is_deep and kind == "folder" and not is_skipped and depth < _MAX_DEPTH:
-            yield from _below(directory, name, prefix, depth)
+        is_skipped = kind == "directory" and name in SKIPPED_DIRECTORIES
+        yield TreeEntry(prefix + name, name, directory, kind)
+        if is_recursive and kind == "directory" and not is_skipped and depth < _MAX_DEPTH:
+            yield from _walk_below(directory, name, prefix, depth)
 
 
-def _below(folder: int, name: str, prefix: str, depth: int) -> Iterator[TreeEntry]:
+def _walk_below(directory: int, name: str, prefix: str, depth: int) -> Iterator[TreeEntry]:
     try:
-        inner = os.open(name, _FOLDER, dir_fd=folder)
+        inner = os.open(name, _DIRECTORY_FLAGS, dir_fd=directory)
     except OSError:
         return
     try:
-        yield from walk_tree(inner, is_deep=True, prefix=f"{prefix}{name}/", depth=depth + 1)
+        yield from walk_tree(inner, is_recursive=True, prefix=f"{prefix}{name}/", depth=depth + 1)
     finally:
         os.close(inner)
 
@@ -77,78 +74,70 @@ def _kind(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
         return "link"
     if entry.is_dir(follow_symlinks=False):
-        return "folder"
+        return "directory"
     return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
-MAX_HITS = 200
-MAX_FILE_BYTES = 5_000_000
-MAX_LINE_CHARACTERS = 300
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LONGEST_LINE = 100_000
-
-
 def main() -> None:
-    """Search as the argument says, and write a line of JSON for each hit."""
-    asked: dict[str, Any] = json.loads(sys.argv[1])
-    flags = re.IGNORECASE if asked["ignore_case"] else 0
-    pattern = re.compile(asked["pattern"], flags)
-    left = int(asked["limit"])
-    for hit in _hits(asked["folder"], asked["name"], asked["glob"], pattern):
-        if left == 0:
-            _say({"more": True})
+    """Run the search that the argument describes, and write a line of JSON for each match."""
+    query: dict[str, Any] = json.loads(sys.argv[1])
+    flags = re.IGNORECASE if query["ignore_case"] else 0
+    pattern = re.compile(query["pattern"], flags)
+    remaining = int(query["limit"])
+    for match in _matches(query["directory"], query["name"], query["glob"], pattern):
+        if remaining == 0:
+            _write({"more": True})
             return
-        _say(hit)
-        left -= 1
+        _write(match)
+        remaining -= 1
 
 
-def _say(value: object) -> None:
+def _write(value: object) -> None:
+    # Flushed line by line: a search that is killed has given what it had until then.
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
-def _hits(
-    folder: int, name: str | None, glob: str | None, pattern: re.Pattern[str]
+def _matches(
+    directory: int, name: str | None, glob: str | None, pattern: re.Pattern[str]
 ) -> Iterator[object]:
     if name is not None:
-        yield from _hits_in_file(TreeEntry(name, name, folder, "file"), pattern)
+        yield from _matches_in_file(TreeEntry(name, name, directory, "file"), pattern)
         return
-    for node in walk_tree(folder, is_deep=True):
-        if node.kind == "file" and _is_wanted(node, glob):
-            yield from _hits_in_file(node, pattern)
+    for entry in walk_tree(directory, is_recursive=True):
+        if entry.kind == "file" and entry.matches(glob):
+            yield from _matches_in_file(entry, pattern)
 
 
-def _is_wanted(node: TreeEntry, glob: str | None) -> bool:
-    return glob is None or any(fnmatch.fnmatchcase(text, glob) for text in (node.name, node.path))
-
-
-def _hits_in_file(node: TreeEntry, pattern: re.Pattern[str]) -> Iterator[object]:
+def _matches_in_file(entry: TreeEntry, pattern: re.Pattern[str]) -> Iterator[object]:
     try:
-        descriptor = os.open(node.name, _FILE, dir_fd=node.directory)
+        descriptor = os.open(entry.name, _FILE_FLAGS, dir_fd=entry.directory)
     except OSError:
         return
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             return
-        if found.st_size > MAX_FILE_BYTES:
-            yield {"skipped": node.path}
+        if status.st_size > MAX_FILE_BYTES:
+            yield {"skipped": entry.path}
             return
-        yield from _hits_in_lines(file, node, pattern)
+        yield from _matches_in_lines(file, entry, pattern)
 
 
-def _hits_in_lines(file: BinaryIO, node: TreeEntry, pattern: re.Pattern[str]) -> Iterator[object]:
+def _matches_in_lines(
+    file: BinaryIO, entry: TreeEntry, pattern: re.Pattern[str]
+) -> Iterator[object]:
     for number, line in enumerate(file.read(MAX_FILE_BYTES).split(b"\n"), start=1):
-        if b"\0" in line:
+        if b"\0" in line:  # a binary file
             return
-        text = line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+        text = line[:_MAX_SEARCHED_CHARACTERS].decode("utf-8", "replace").rstrip("\r")
         match = pattern.search(text)
         if match:
-            yield {"path": node.path, "line": number, "text": _around(text, match.start())}
+            yield {"path": entry.path, "line": number, "text": _excerpt(text, match.start())}
 
 
-def _around(text: str, start: int) -> str:
-    """The line, or of a long one the part with the hit."""
+def _excerpt(text: str, start: int) -> str:
+    """Return a line, or the part of a long line with the match."""
     if len(text) <= MAX_LINE_CHARACTERS:
         return text
     first = max(0, start - MAX_LINE_CHARACTERS // 3)

@@ -16,9 +16,11 @@ from metis.tools.workspace import Workspace
 
 log = logging.getLogger("metis.tools")
 
+A = TypeVar("A", bound=Struct)
+
 
 class ErrorClass(StrEnum):
-    """Why a call has an error result: the closed list."""
+    """Why a call has an error result."""
 
     NOT_FOUND = "not_found"
     VALIDATION_ERROR = "validation_error"
@@ -31,7 +33,7 @@ class ErrorClass(StrEnum):
 
 
 class ToolFailedError(ToolError):
-    """A call that failed; the text is for the model, and becomes an error result."""
+    """A call failed; the text is for the model, and becomes an error result."""
 
     def __init__(self, text: str, kind: ErrorClass = ErrorClass.EXECUTION_ERROR) -> None:
         self.text = text
@@ -47,30 +49,30 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     cancel: asyncio.Event
     workspace: Workspace | None = None
     tool_use_id: str = ""
-    """The call; empty in the context of a whole turn."""
+    """The call; empty in the context of a turn."""
     log: logging.Logger | logging.LoggerAdapter[logging.Logger] = log
 
 
 class ToolOutput(Struct, frozen=True, kw_only=True):
-    """What a call gave: blocks for the model, and facts for everybody else."""
+    """What a call returned: blocks for the model, and facts for everybody else."""
 
     content: tuple[ContentBlock, ...]
     success: bool = True
     value: Any = UNSET
     """The result as a structured value."""
     ui: Any = UNSET
-    """What a screen needs to show the result; models never see it."""
+    """What a user interface needs to show the result; models never receive it."""
     files_modified: tuple[str, ...] = ()
     command: str | None = None
     """The command that was run."""
 
 
 class Tool(Protocol):
-    """Something that a model may call; a fresh one is made for each call."""
+    """A tool that a model may call; each call gets a new one."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the model is told about the tool."""
+        """The definition that is sent to the model."""
         ...
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
@@ -78,7 +80,7 @@ class Tool(Protocol):
         ...
 
     def cancel(self) -> bool:
-        """Asked when the call has to end: true if `execute` soon ends by itself.
+        """Ask the call to end: true if `execute` soon returns by itself.
 
         After false the task that runs `execute` is cancelled.
         """
@@ -86,15 +88,12 @@ class Tool(Protocol):
 
 
 def text_output(text: str, **facts: Any) -> ToolOutput:
-    """An output of one text."""
+    """Return an output of one text block."""
     return ToolOutput(content=(TextBlock(text),), **facts)
 
 
-A = TypeVar("A", bound=Struct)
-
-
 def read_arguments(kind: type[A], arguments: Mapping[str, Any]) -> A:
-    """The arguments as a Struct; what its types forbid beyond the schema is told to the model."""
+    """Convert arguments to a Struct; limits that the schema cannot state are checked here."""
     try:
         return msgspec.convert(dict(arguments), kind)
     except msgspec.ValidationError as error:
@@ -102,14 +101,14 @@ def read_arguments(kind: type[A], arguments: Mapping[str, Any]) -> A:
 
 
 def require_workspace(context: ToolContext) -> Workspace:
-    """The workspace of a call."""
+    """Return the workspace of a call, or fail."""
     if context.workspace is None:
         raise ToolFailedError("This session has no workspace.", ErrorClass.PERMISSION_DENIED)
     return context.workspace
 
 
 def object_schema(required: tuple[str, ...], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of an object with these properties and no others."""
+    """Return the schema of an object with these properties and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -119,15 +118,15 @@ def object_schema(required: tuple[str, ...], **properties: Mapping[str, Any]) ->
 
 
 def string_property(description: str) -> Mapping[str, Any]:
-    """The schema of a text."""
+    """Return the schema of a string."""
     return {"type": "string", "description": description}
 
 
 def integer_property(description: str) -> Mapping[str, Any]:
-    """The schema of a whole number."""
+    """Return the schema of an integer."""
     return {"type": "integer", "description": description}
 
 
 def boolean_property(description: str) -> Mapping[str, Any]:
-    """The schema of a yes or no."""
+    """Return the schema of a boolean."""
     return {"type": "boolean", "description": description}

@@ -1,9 +1,9 @@
-"""Walk: the way along a path, name by name, that never leaves the workspace.
+"""Resolve a path name by name without ever leaving the workspace.
 
-Each folder is opened relative to the one before it and without following links; a link is read and
-its target walked in the same way, so that links inside of the workspace work and no link, `..` or
-absolute path leads out. What was opened stays open during the walk, so that nothing which somebody
-exchanges in between can lead out either.
+Each directory is opened relative to the one before it and without following links. A link is read
+and its target resolved in the same way, so that links inside of the workspace work and no link,
+`..` or absolute path leads out. Every opened directory stays open until the end, so that replacing
+one by a link meanwhile cannot lead out either.
 """
 
 import errno
@@ -20,20 +20,20 @@ MAX_LINKS = 40
 """How many links one path may go through."""
 
 MAX_DIRECTORIES = 100
-"""How many folders deep a path may go; each is held open during the walk."""
+"""How deep a path may go; each directory takes a file descriptor."""
 
 PROTECTED = frozenset({".git"})
-"""Folders in which nothing is written: what lies there is run by others."""
+"""Directories in which nothing is written: git runs programs (hooks) that lie there."""
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a folder is opened."""
+"""How a directory is opened."""
 
 # Without O_NONBLOCK, opening a named pipe would wait for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class WorkspaceError(ToolError, OSError):
-    """A path that cannot be used; `reason` says why, without any place outside of the workspace."""
+    """A path cannot be used; `reason` says why, without any path outside of the workspace."""
 
     def __init__(self, path: str, reason: str, *, is_refused: bool = False) -> None:
         self.path = path
@@ -44,75 +44,77 @@ class WorkspaceError(ToolError, OSError):
 
 
 class ResolvedPath:
-    """The end of a walk: an open folder, and the name of something in it, there or not."""
+    """An open directory and the name of an entry in it, which may not exist."""
 
-    def __init__(self, folder: int, name: str | None, names: tuple[str, ...]) -> None:
-        self.directory = folder
+    def __init__(self, directory: int, name: str | None, names: tuple[str, ...]) -> None:
+        self.directory = directory
         self.name = name
-        """None if the path is the folder itself."""
+        """None if the path is the directory itself."""
         self.names = names
-        """The way from the workspace, with every link resolved."""
+        """The names from the workspace on, with every link resolved."""
 
     @property
     def path(self) -> str:
-        """The place relative to the workspace."""
+        """The path relative to the workspace."""
         return "/".join(self.names) or "."
 
 
 class PathWalk:
-    """The folders that one walk holds open."""
+    """Resolves one path, and holds its directories open until it is closed."""
 
     def __init__(self, root: Path, top: int, path: str, *, make_directories: bool) -> None:
         self._root = root
         self._path = path
-        self._makes = make_directories
-        self._waiting = deque(path_names(path, root))
-        self._open = [os.dup(top)]
+        self._make_directories = make_directories
+        self._pending = deque(path_names(path, root))
+        self._descriptors = [os.dup(top)]
         self._names: list[str] = []
-        self._links = 0
+        self._link_count = 0
 
     def close(self) -> None:
-        """Let go of every folder."""
-        for descriptor in self._open:
+        """Close every directory."""
+        for descriptor in self._descriptors:
             os.close(descriptor)
-        self._open.clear()
+        self._descriptors.clear()
 
     def resolve(self) -> ResolvedPath:
-        """Where the path leads."""
-        while self._waiting:
-            name = self._waiting.popleft()
+        """Return where the path leads."""
+        while self._pending:
+            name = self._pending.popleft()
             if name == "..":
                 self._go_up()
                 continue
-            target = _link_target(self._open[-1], name)
+            target = _link_target(self._descriptors[-1], name)
             if target is not None:
                 self._follow(target)
-            elif self._waiting:
+            elif self._pending:
                 self._go_down(name)
             else:
-                return ResolvedPath(self._open[-1], name, (*self._names, name))
-        return ResolvedPath(self._open[-1], None, tuple(self._names))
+                return ResolvedPath(self._descriptors[-1], name, (*self._names, name))
+        return ResolvedPath(self._descriptors[-1], None, tuple(self._names))
 
     def _go_up(self) -> None:
         if not self._names:
             raise outside_error(self._path)
         self._names.pop()
-        os.close(self._open.pop())
+        os.close(self._descriptors.pop())
 
     def _go_down(self, name: str) -> None:
-        if len(self._open) > MAX_DIRECTORIES:
-            raise WorkspaceError(self._path, f"goes through more than {MAX_DIRECTORIES} folders")
-        if self._makes:
+        if len(self._descriptors) > MAX_DIRECTORIES:
+            reason = f"goes through more than {MAX_DIRECTORIES} directories"
+            raise WorkspaceError(self._path, reason)
+        if self._make_directories:
+            # File systems that ignore case would open .GIT as .git.
             if name.casefold() in PROTECTED:
                 raise protected_error(self._path)
             with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self._open[-1])
-        self._open.append(os.open(name, DIRECTORY_FLAGS, dir_fd=self._open[-1]))
+                os.mkdir(name, dir_fd=self._descriptors[-1])
+        self._descriptors.append(os.open(name, DIRECTORY_FLAGS, dir_fd=self._descriptors[-1]))
         self._names.append(name)
 
     def _follow(self, target: str) -> None:
-        self._links += 1
-        if self._links > MAX_LINKS:
+        self._link_count += 1
+        if self._link_count > MAX_LINKS:
             raise WorkspaceError(self._path, f"goes through more than {MAX_LINKS} links")
         if target.startswith("/"):
             while self._names:
@@ -120,14 +122,15 @@ class PathWalk:
         try:
             names = path_names(target, self._root)
         except WorkspaceError:
+            # The error must name the path of the caller, not the target outside.
             raise outside_error(self._path) from None
-        self._waiting.extendleft(reversed(names))
+        self._pending.extendleft(reversed(names))
 
 
 def path_names(path: str, root: Path) -> list[str]:
-    """The names of a path from the workspace on; an absolute path has to lead into it."""
+    """Return the names of a path from the workspace on; an absolute path has to lead into it."""
     if "\0" in path:
-        raise WorkspaceError(path, "is no path: it holds a zero byte", is_refused=True)
+        raise WorkspaceError(path, "is not a path: it contains a zero byte", is_refused=True)
     if path.startswith("/"):
         inside = os.path.join(root, "")  # noqa: PTH118 - the slash at the end matters
         if path != str(root) and not path.startswith(inside):
@@ -136,34 +139,35 @@ def path_names(path: str, root: Path) -> list[str]:
     return [name for name in path.split("/") if name not in ("", ".")]
 
 
-def open_file(folder: int, name: str | None) -> int:
-    """A regular file of an open folder, opened for reading without following a link."""
+def open_file(directory: int, name: str | None) -> int:
+    """Open a regular file of an open directory for reading, without following a link."""
     if name is None:
-        raise IsADirectoryError(errno.EISDIR, "folder")
-    descriptor = os.open(name, _FILE, dir_fd=folder)
+        raise IsADirectoryError(errno.EISDIR, "directory")
+    descriptor = os.open(name, _FILE_FLAGS, dir_fd=directory)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "folder")
-        raise OSError(errno.ENXIO, "special")
+            raise IsADirectoryError(errno.EISDIR, "directory")
+        # Devices and pipes could block for ever, or act when they are read.
+        raise OSError(errno.ENXIO, "special file")
     return descriptor
 
 
 def outside_error(path: str) -> WorkspaceError:
-    """The error for a path that leads out of the workspace."""
+    """Return the error for a path that leads out of the workspace."""
     return WorkspaceError(path, "leads out of the workspace", is_refused=True)
 
 
 def protected_error(path: str) -> WorkspaceError:
-    """The error for a path that leads where nothing is written."""
+    """Return the error for a path in a directory where nothing is written."""
     names = ", ".join(sorted(PROTECTED))
-    return WorkspaceError(path, f"lies in {names}, where nothing is written", is_refused=True)
+    return WorkspaceError(path, f"is inside {names}, where nothing is written", is_refused=True)
 
 
 @contextmanager
 def workspace_errors(path: str) -> Generator[None]:
-    """Say what the system says in our words, and name the path that was asked for only."""
+    """Turn errors of the system into WorkspaceErrors that name only the path of the caller."""
     try:
         yield
     except WorkspaceError:
@@ -176,23 +180,23 @@ def workspace_errors(path: str) -> Generator[None]:
 
 _REASONS = {
     errno.ENOENT: "does not exist",
-    errno.ENOTDIR: "goes through something that is no folder, or is none",
-    errno.EISDIR: "is a folder",
-    errno.ENXIO: "is no regular file",
-    errno.EACCES: "may not be used by this user",
-    errno.EPERM: "may not be used by this user",
+    errno.ENOTDIR: "is not a directory, or goes through a file",
+    errno.EISDIR: "is a directory",
+    errno.ENXIO: "is not a regular file",
+    errno.EACCES: "is not accessible to this user",
+    errno.EPERM: "is not accessible to this user",
     errno.ELOOP: "became a link while it was opened",
-    errno.EEXIST: "exists already",
-    errno.ENAMETOOLONG: "is too long a name",
+    errno.EEXIST: "already exists",
+    errno.ENAMETOOLONG: "has a name that is too long",
     errno.ENOSPC: "cannot be written: the disk is full",
     errno.EROFS: "cannot be written: the disk is read-only",
 }
 
 
-def _link_target(folder: int, name: str) -> str | None:
+def _link_target(directory: int, name: str) -> str | None:
     try:
-        return os.readlink(name, dir_fd=folder)
+        return os.readlink(name, dir_fd=directory)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
+        if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link, or not there
             return None
         raise

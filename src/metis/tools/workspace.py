@@ -1,4 +1,4 @@
-"""Workspace: a folder whose files can be reached, and nothing beside it; see `walk`."""
+"""The workspace: a directory whose files can be reached, and nothing outside of it; see `walk`."""
 
 import errno
 import os
@@ -20,21 +20,22 @@ from metis.tools.walk import (
     workspace_errors,
 )
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SearchRoot:
-    """Where a search begins: an open folder, and the one file in it that is meant, or all."""
+    """Where a search begins: an open directory, and one file in it or all."""
 
-    def __init__(self, folder: int, name: str | None, prefix: str) -> None:
-        self.directory = folder
+    def __init__(self, directory: int, name: str | None, prefix: str) -> None:
+        self.directory = directory
         self.name = name
+        """The only file to search; None for all of them."""
         self.prefix = prefix
-        """The way from the workspace to the folder, to put before what is found."""
+        """The path from the workspace to the directory, to put before every match."""
 
 
 class Workspace:
-    """A folder and everything in it."""
+    """A directory and everything in it."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).resolve(strict=True)
@@ -44,7 +45,7 @@ class Workspace:
         return f"Workspace({str(self.root)!r})"
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the directory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -55,55 +56,61 @@ class Workspace:
 
     @contextmanager
     def resolve(self, path: str, *, make_directories: bool = False) -> Generator[ResolvedPath]:
-        """Where a path leads; the folder is open as long as the context."""
-        walk = PathWalk(self.root, self._top(), path, make_directories=make_directories)
+        """Resolve a path; its directory is open for as long as the context."""
+        if self._fd < 0:
+            raise WorkspaceError(".", "is closed")
+        walk = PathWalk(self.root, self._fd, path, make_directories=make_directories)
         try:
             with workspace_errors(path):
-                found = walk.resolve()
-            yield found
+                resolved = walk.resolve()
+            yield resolved
         finally:
             walk.close()
 
     @contextmanager
     def open(self, path: str) -> Generator[BinaryIO]:
-        """A regular file, for reading."""
-        with self.resolve(path) as place:
+        """Open a regular file for reading."""
+        with self.resolve(path) as resolved:
             with workspace_errors(path):
-                descriptor = open_file(place.directory, place.name)
+                descriptor = open_file(resolved.directory, resolved.name)
             with os.fdopen(descriptor, "rb") as file:
                 yield file
 
     def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """A file as a whole; a larger one is refused."""
+        """Return the content of a file; refuse a larger one."""
         with self.open(path) as file:
             size = os.fstat(file.fileno()).st_size
+            # A file that grows while it is read is noticed by the byte beyond the limit.
             data = b"" if size > max_bytes else file.read(max_bytes + 1)
         if size > max_bytes or len(data) > max_bytes:
             raise WorkspaceError(path, f"has more than {max_bytes} bytes")
         return data
 
     def write_bytes(self, path: str, data: bytes, *, expected: bytes | None = None) -> str:
-        """Write a file at once or not at all; gives the path with its links resolved.
+        """Write a file completely or not at all; return the path with its links resolved.
 
-        With `expected`, a file that holds anything else by now is left as it is.
+        With `expected`, a file that has another content by now is left as it is.
         """
-        with self.resolve(path, make_directories=True) as place, workspace_errors(path):
-            _require_writable(place, path)
-            mode = _mode_of(place)
-            if expected is not None and _content(place, len(expected)) != expected:
-                raise WorkspaceError(path, "was changed by somebody else meanwhile; read it again")
-            _replace(place, data, mode)
-            return place.path
+        with self.resolve(path, make_directories=True) as resolved, workspace_errors(path):
+            if resolved.name is None:
+                raise IsADirectoryError(errno.EISDIR, "directory")
+            if any(name.casefold() in PROTECTED for name in resolved.names):
+                raise protected_error(path)
+            mode = _permissions(resolved)
+            if expected is not None and _content(resolved, len(expected)) != expected:
+                raise WorkspaceError(path, "was changed meanwhile; read it again")
+            _replace_file(resolved, resolved.name, data, mode)
+            return resolved.path
 
     @contextmanager
     def open_directory(self, path: str) -> Generator[int]:
-        """An open folder, for listing what lies in it."""
-        with self.resolve(path) as place:
-            if place.name is None:
-                yield place.directory
+        """Open a directory, to list its entries."""
+        with self.resolve(path) as resolved:
+            if resolved.name is None:
+                yield resolved.directory
                 return
             with workspace_errors(path):
-                descriptor = os.open(place.name, DIRECTORY_FLAGS, dir_fd=place.directory)
+                descriptor = os.open(resolved.name, DIRECTORY_FLAGS, dir_fd=resolved.directory)
             try:
                 yield descriptor
             finally:
@@ -111,69 +118,62 @@ class Workspace:
 
     @contextmanager
     def search_root(self, path: str) -> Generator[SearchRoot]:
-        """A file or a folder, for searching; it is open as long as the context."""
-        with self.resolve(path) as place:
-            if place.name is not None and _is_file(place):
-                with self.open(path):  # says what is wrong with a file that cannot be read
-                    yield SearchRoot(place.directory, place.name, _prefix(place.names[:-1]))
+        """Open a file or a directory to search in; it is open for as long as the context."""
+        with self.resolve(path) as resolved:
+            if resolved.name is not None and _is_file(resolved):
+                with self.open(path):  # raises the reason if the file cannot be read
+                    prefix = _prefix(resolved.names[:-1])
+                    yield SearchRoot(resolved.directory, resolved.name, prefix)
                 return
-            with self.open_directory(path) as folder:
-                yield SearchRoot(folder, None, _prefix(place.names))
-
-    def _top(self) -> int:
-        if self._fd < 0:
-            raise WorkspaceError(".", "is closed")
-        return self._fd
+            with self.open_directory(path) as directory:
+                yield SearchRoot(directory, None, _prefix(resolved.names))
 
 
-def _is_file(place: ResolvedPath) -> bool:
+def _stat(resolved: ResolvedPath) -> os.stat_result:
+    return os.stat(resolved.name or ".", dir_fd=resolved.directory, follow_symlinks=False)
+
+
+def _is_file(resolved: ResolvedPath) -> bool:
     try:
-        found = os.stat(place.name or ".", dir_fd=place.directory, follow_symlinks=False)
+        return not stat.S_ISDIR(_stat(resolved).st_mode)
     except OSError:
         return False
-    return not stat.S_ISDIR(found.st_mode)
 
 
 def _prefix(names: tuple[str, ...]) -> str:
     return "".join(f"{name}/" for name in names)
 
 
-def _require_writable(place: ResolvedPath, path: str) -> None:
-    if place.name is None:
-        raise IsADirectoryError(errno.EISDIR, "folder")
-    if any(name.casefold() in PROTECTED for name in place.names):
-        raise protected_error(path)
-
-
-def _mode_of(place: ResolvedPath) -> int | None:
-    """The permissions of a file that is to be replaced; what is no regular file is refused."""
+def _permissions(resolved: ResolvedPath) -> int | None:
+    """Return the permissions of a file to replace; None if it is new. Refuse other kinds."""
     try:
-        found = os.stat(place.name or ".", dir_fd=place.directory, follow_symlinks=False)
+        mode = _stat(resolved).st_mode
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "folder")
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.ENXIO, "special")
-    return stat.S_IMODE(found.st_mode)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "directory")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.ENXIO, "special file")
+    return stat.S_IMODE(mode)
 
 
-def _content(place: ResolvedPath, length: int) -> bytes:
-    with os.fdopen(open_file(place.directory, place.name), "rb") as file:
+def _content(resolved: ResolvedPath, length: int) -> bytes:
+    with os.fdopen(open_file(resolved.directory, resolved.name), "rb") as file:
         return file.read(length + 1)
 
 
-def _replace(place: ResolvedPath, data: bytes, mode: int | None) -> None:
-    """Write beside the file and move over it: a link there is replaced and not followed."""
-    draft = f".{secrets.token_hex(8)}.metis"
-    descriptor = os.open(draft, _NEW_FILE, 0o666, dir_fd=place.directory)
+def _replace_file(resolved: ResolvedPath, name: str, data: bytes, mode: int | None) -> None:
+    # Written beside the file and moved over it: a reader never sees half of it, and a link that
+    # appeared there meanwhile is replaced and not followed.
+    temporary = f".{secrets.token_hex(8)}.metis"
+    descriptor = os.open(temporary, _NEW_FILE_FLAGS, 0o666, dir_fd=resolved.directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
-        os.rename(draft, place.name or "", src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(temporary, name, src_dir_fd=resolved.directory, dst_dir_fd=resolved.directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(draft, dir_fd=place.directory)
+            os.unlink(temporary, dir_fd=resolved.directory)
         raise

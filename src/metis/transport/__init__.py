@@ -1,4 +1,4 @@
-"""Transport: one HTTP client for all providers; the client is loaded when it is first used."""
+"""One HTTP client for all providers; it is loaded when it is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Keys", "Limits", "Retry", "Transport"]
 
-_HOME = {"Limits": "client", "Transport": "client", "Retry": "retry"}
+_MODULE_OF = {"Limits": "client", "Transport": "client", "Retry": "retry"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'metis.transport' has no attribute {name!r}")
-    value = getattr(import_module(f"metis.transport.{_HOME[name]}"), name)
+    value = getattr(import_module(f"metis.transport.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

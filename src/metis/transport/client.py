@@ -1,4 +1,4 @@
-"""Transport: sends requests to providers and brings back messages, events and typed errors."""
+"""The HTTP client: requests to providers in, messages, stream events and typed errors out."""
 
 import asyncio
 import importlib
@@ -49,35 +49,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("metis.transport")
 
-_PIECE = 1024 * 1024
-_FIRST_ERROR = 400
-_VISIBLE = (TextDelta, ThinkingDelta, ToolUseStart)
+_CHUNK_BYTES = 1024 * 1024
+_FIRST_ERROR_STATUS = 400
+_VISIBLE_EVENTS = (TextDelta, ThinkingDelta, ToolUseStart)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How long each phase of a call may take, in seconds, and how large an answer may be."""
+    """How long each phase of a call may take, in seconds, and how large a response may be."""
 
     connect_s: float = 10.0
     silence_s: float = 120.0
-    """Between two pieces of an answer."""
+    """Between two chunks of a response."""
     total_s: float | None = 600.0
     connections: int = 1000
     connections_per_host: int = 500
-    """Whoever finds all of them taken waits; a stream holds one until it ends."""
+    """A call waits while all are in use; a stream uses one until it ends."""
     response_bytes: int = 100_000_000
 
 
 OnFailure = Callable[[ProviderError, int, float | None], Awaitable[None]]
-"""Told of each failed attempt: the error, the number of the attempt, the wait before the next."""
+"""Receives each failed attempt: the error, the number of the attempt, the wait before the next."""
 
 OnDecoder = Callable[[StreamDecoder], None]
-"""Given the decoder of each attempt, which knows at any moment what has come so far."""
+"""Receives the decoder of each attempt, which knows at any moment what has arrived so far."""
 
 
 class Transport:
-    """One client for all providers: a pool of connections, keys, limits, retries.
+    """One client for all providers: a connection pool, keys, limits, retries.
 
-    Use it as a context manager; it may be shared by any number of tasks.
+    Use it as a context manager; any number of tasks may share it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Transport:
         await self.close()
 
     async def prepare(self) -> None:
-        """Load the client now, in a thread, so that the first call does not wait for it."""
+        """Load the HTTP client now, in a thread, so that the first call does not wait for it."""
         await asyncio.to_thread(importlib.import_module, "aiohttp")
         self._client()
 
@@ -123,7 +123,7 @@ class Transport:
         context: RequestContext,
         on_failure: OnFailure | None = None,
     ) -> Message:
-        """The message that answers a request; failures that may pass are tried again."""
+        """Return the message that answers a request; transient failures are retried."""
         attempt = 1
         while True:
             key = self.keys.next(adapter.profile)
@@ -131,15 +131,15 @@ class Transport:
             try:
                 async with self._post(adapter, request, key) as response:
                     body = await self._read(response)
-                    spent = round((time.monotonic() - start) * 1000)
-                    asked = replace(context, status=response.status, latency_ms=spent)
-                    return _message(adapter, body, asked, response)
+                    latency_ms = round((time.monotonic() - start) * 1000)
+                    context = replace(context, status=response.status, latency_ms=latency_ms)
+                    return _decode(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name)
                 await self._wait(error, attempt, adapter, key, on_failure)
             attempt += 1
 
-    async def stream(  # noqa: PLR0913 - who is asked what, and who is told
+    async def stream(  # noqa: PLR0913 - a call and its observers
         self,
         adapter: Adapter,
         request: WireRequest,
@@ -149,11 +149,11 @@ class Transport:
         *,
         previous_attempts: int = 0,
     ) -> AsyncGenerator[StreamEvent]:
-        """The events of a streamed answer.
+        """Yield the events of a streamed response.
 
-        A call that fails before anything of the answer was seen is tried again; after that never,
-        so that no text is shown twice: the last event is then a StreamError with what came.
-        `tried` counts the attempts for the same question at others: all share one number of them.
+        A call that fails before anything of the response was visible is retried; after that never,
+        so that no text is shown twice: the last event is then a StreamError with what arrived.
+        `previous_attempts` counts the attempts at other models: all share one number of attempts.
         """
         attempt = previous_attempts + 1
         while True:
@@ -162,8 +162,8 @@ class Transport:
                 decoder = adapter.stream_decoder(context)
                 if on_decoder is not None:
                     on_decoder(decoder)
-                attempted = self._attempt(adapter, request, context, key, decoder)
-                async with aclosing(attempted) as events:
+                attempt_events = self._attempt(adapter, request, context, key, decoder)
+                async with aclosing(attempt_events) as events:
                     async for event in events:
                         yield event
             except ProviderError as error:
@@ -180,21 +180,24 @@ class Transport:
         key: str | None,
         decoder: StreamDecoder,
     ) -> AsyncGenerator[StreamEvent]:
-        """The events of one attempt; raises only while nothing visible was given."""
-        held: list[StreamEvent] | None = []
+        """Yield the events of one attempt; raise only while nothing visible was yielded."""
+        buffered: list[StreamEvent] | None = []
         async with aclosing(self._events(adapter, request, context, key, decoder)) as events:
             async for event in events:
-                if held is None:
-                    yield _without(event, key) if type(event) is StreamError else event
+                if buffered is None:
+                    if type(event) is StreamError:
+                        yield replace(event, text=without_key(event.text, key))
+                    else:
+                        yield event
                     continue
                 if isinstance(event, StreamError):
                     raise provider_error(event, adapter.name)
-                held.append(event)
-                if isinstance(event, _VISIBLE):
-                    for early in held:
+                buffered.append(event)
+                if isinstance(event, _VISIBLE_EVENTS):
+                    for early in buffered:
                         yield early
-                    held = None
-        for early in held or ():
+                    buffered = None
+        for early in buffered or ():
             yield early
 
     async def _events(
@@ -205,18 +208,18 @@ class Transport:
         key: str | None,
         decoder: StreamDecoder,
     ) -> AsyncGenerator[StreamEvent]:
-        """The events of one answer; what breaks off after it began ends in a StreamError."""
+        """Yield the events of one response; one that breaks off ends with a StreamError."""
         has_begun = False
         start = time.monotonic()
         try:
             async with self._post(adapter, request, key) as response:
-                if response.status >= _FIRST_ERROR:
-                    asked = replace(context, status=response.status)
-                    _message(adapter, await self._read(response), asked, response)
+                if response.status >= _FIRST_ERROR_STATUS:
+                    context = replace(context, status=response.status)
+                    _decode(adapter, await self._read(response), context, response)
                 async for chunk in response.content.iter_any():
                     has_begun = True
                     for event in decoder.feed(chunk):
-                        yield _timed(event, start) if type(event) is MessageComplete else event
+                        yield (_timed(event, start) if type(event) is MessageComplete else event)
         except call_failures() as failure:
             if not has_begun or not isinstance(failure, stream_breaks()):
                 raise provider_error(failure, adapter.name) from None
@@ -242,14 +245,15 @@ class Transport:
             )
         elif key is not None:
             headers |= auth.headers(key)
-        # A long body goes in pieces, so that nobody else waits for it to be written.
-        body = request.body if len(request.body) <= _PIECE else io.BytesIO(request.body)
+        # A long body is written in chunks, so that other tasks do not wait for it.
+        is_short = len(request.body) <= _CHUNK_BYTES
+        body = request.body if is_short else io.BytesIO(request.body)
         return self._client().request(request.method, url, data=body, headers=headers)
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
         body = await response.content.read(self._limits.response_bytes)
         if not response.content.at_eof():
-            raise NetworkError(f"an answer of more than {self._limits.response_bytes} bytes")
+            raise NetworkError(f"a response of more than {self._limits.response_bytes} bytes")
         return body
 
     def _client(self) -> "aiohttp.ClientSession":
@@ -277,7 +281,7 @@ class Transport:
         attempt: int,
         adapter: Adapter,
         key: str | None,
-        failed: OnFailure | None,
+        on_failure: OnFailure | None,
     ) -> None:
         """Wait before the next attempt, or raise the error if there is to be none."""
         hide_key(error, key)
@@ -287,19 +291,19 @@ class Transport:
             if attempt < self._retry.attempts and self.keys.has_available(adapter.profile):
                 delay = 0.0
         if isinstance(error, AuthenticationError) and key is None:
-            error = _without_key(error, adapter)
-        if failed is not None:
-            await failed(error, attempt, delay)
+            error = _with_key_hint(error, adapter)
+        if on_failure is not None:
+            await on_failure(error, attempt, delay)
         if delay is None:
             raise error
         log.info("%s: attempt %d failed, the next in %.1f s", adapter.name, attempt, delay)
         await self._sleep(delay)
 
 
-def _message(
+def _decode(
     adapter: Adapter, body: bytes, context: RequestContext, response: "aiohttp.ClientResponse"
 ) -> Message:
-    """The message in a body; an error tells how long the provider wants us to wait."""
+    """Decode a body; an error gets the retry-after and request id of the headers."""
     try:
         return adapter.from_wire_response(body, context)
     except ProviderError as error:
@@ -311,13 +315,8 @@ def _message(
         raise
 
 
-def _without(event: StreamError, key: str | None) -> StreamError:
-    """The same end, in words that do not hold the key."""
-    return replace(event, text=without_key(event.text, key))
-
-
 def _timed(event: MessageComplete, start: float) -> MessageComplete:
-    """The same end; the message says how long the whole answer took."""
+    """Add to the usage of the final message how long the response took."""
     metadata = event.message.metadata
     if metadata.usage is None:
         return event
@@ -326,12 +325,12 @@ def _timed(event: MessageComplete, start: float) -> MessageComplete:
     return replace(event, message=message)
 
 
-def _without_key(error: AuthenticationError, adapter: Adapter) -> AuthenticationError:
-    """The same error with a word on how to give a key, since none was sent."""
+def _with_key_hint(error: AuthenticationError, adapter: Adapter) -> AuthenticationError:
+    """Add to an error how to provide a key, since none was sent."""
     variable = adapter.profile.auth.variable
-    how = f"; set {variable}" if variable else ""
+    hint = f"; set {variable}" if variable else ""
     return AuthenticationError(
-        f"{error.text} (no key for {adapter.name} was found{how})",
+        f"{error.text} (no key for {adapter.name} was found{hint})",
         provider=error.provider,
         status=error.status,
         code=error.code,

@@ -1,8 +1,8 @@
-"""Keys: where the keys of providers come from, and which of several is used next.
+"""API keys: where the keys of a provider come from, and which of several is used next.
 
 A key is looked for in this order: what the program was given, the environment variable of the
-provider, the file of keys, the keyring of the system. No key is ever shown: errors, logs and the
-representation of objects name the place where it was found, never the key.
+provider, the key file, the system keyring. No key is ever shown: errors, logs and the
+representation of objects name the source of a key, never the key.
 """
 
 import importlib
@@ -19,9 +19,9 @@ from metis.adapters.profile import Profile
 from metis.canonical.errors import KeyFileError
 
 AWS_KEY_PAIR = "$AWS_ACCESS_KEY_ID"
-"""Where the id and the secret of AWS are found, which many have for other things than models."""
+"""The source of AWS credentials, which many people have for other purposes than models."""
 
-_RESTS_S = 60.0
+_RATE_LIMIT_S = 60.0
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -36,98 +36,99 @@ class Keys:
         file: Path | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._given = {name: _several(keys) for name, keys in (given or {}).items()}
+        self._given = {name: _split(keys) for name, keys in (given or {}).items()}
         self._environment = environment
         self._file = file
         self._now = now
-        self._rests_until: dict[str, float] = {}
+        self._limited_until: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"Keys(given for {sorted(self._given)})"
 
     def lookup(self, profile: Profile) -> tuple[list[str], str]:
-        """The keys for a provider, and where they were found; none is an empty list."""
+        """Return the keys for a provider, and their source; no keys are an empty list."""
         name, variable = profile.name, profile.auth.variable
         if name in self._given:
             return self._given[name], "the program"
         if variable and self._environment.get(variable):
-            return _several(self._environment[variable]), f"${variable}"
-        if profile.auth.aws_service and (pair := self._pair()):
+            return _split(self._environment[variable]), f"${variable}"
+        if profile.auth.aws_service and (pair := self._aws_key_pair()):
             return [pair], AWS_KEY_PAIR
-        filed = self._shared(profile)
-        if filed is not None:
-            return _several(filed), str(self._file)
-        kept = _from_keyring(name)
-        return (_several(kept), "the keyring") if kept else ([], "nowhere")
+        from_file = self._from_file(profile)
+        if from_file is not None:
+            return _split(from_file), str(self._file)
+        from_keyring = _from_keyring(name)
+        return (_split(from_keyring), "the keyring") if from_keyring else ([], "nowhere")
 
     def next(self, profile: Profile) -> str | None:
-        """The key to use now: the first that does not rest, else the one that rested longest."""
+        """Return the first key that is not rate-limited, else the one that is free again first."""
         keys, _ = self.lookup(profile)
-        now = self._now()
-        awake = (key for key in keys if self._rests_until.get(key, 0) <= now)
-        return next(awake, None) or min(keys, key=self._rests, default=None)
+        available = (key for key in keys if self._is_available(key))
+        return next(available, None) or min(keys, key=self._free_at, default=None)
 
     def mark_rate_limited(self, key: str, seconds: float | None = None) -> None:
-        """Use other keys first for a while: the provider said that this one asks too often."""
-        self._rests_until[key] = self._now() + (_RESTS_S if seconds is None else seconds)
+        """Prefer other keys for a while: the provider limits this one."""
+        self._limited_until[key] = self._now() + (_RATE_LIMIT_S if seconds is None else seconds)
 
     def has_available(self, profile: Profile) -> bool:
-        """Whether a key of the provider is awake."""
-        now = self._now()
-        return any(self._rests_until.get(key, 0) <= now for key in self.lookup(profile)[0])
+        """Return whether the provider has a key that is not rate-limited."""
+        return any(self._is_available(key) for key in self.lookup(profile)[0])
 
-    def _rests(self, key: str) -> float:
-        return self._rests_until.get(key, 0)
+    def _free_at(self, key: str) -> float:
+        return self._limited_until.get(key, 0)
 
-    def _pair(self) -> str | None:
-        """The id and the secret with which requests to AWS are signed, as one key."""
-        found = self._environment.get
-        parts = [found(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    def _is_available(self, key: str) -> bool:
+        return self._free_at(key) <= self._now()
+
+    def _aws_key_pair(self) -> str | None:
+        """Return the AWS credentials of the environment as one key, as `signing` reads it."""
+        get = self._environment.get
+        parts = [get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
         if not all(parts):
             return None
-        return ":".join(part for part in (*parts, found("AWS_SESSION_TOKEN")) if part)
+        return ":".join(part for part in (*parts, get("AWS_SESSION_TOKEN")) if part)
 
-    def _shared(self, profile: Profile) -> Any:
-        """What the file has for a provider, or for another that reads the same variable."""
-        filed = self._filed()
-        if profile.name in filed or profile.auth.variable is None:
-            return filed.get(profile.name)
-        for name in filed.keys() & set(adapters.names()):
+    def _from_file(self, profile: Profile) -> Any:
+        """Return the entry for a provider, or for another one with the same variable."""
+        entries = self._file_entries()
+        if profile.name in entries or profile.auth.variable is None:
+            return entries.get(profile.name)
+        for name in entries.keys() & set(adapters.names()):
             if adapters.profile_of(name).auth.variable == profile.auth.variable:
-                return filed[name]
+                return entries[name]
         return None
 
-    def _filed(self) -> dict[str, Any]:
+    def _file_entries(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
             return {}
         if os.name == "posix" and self._file.stat().st_mode & _OPEN_TO_OTHERS:
             raise KeyFileError(f"{self._file} can be read by others; run: chmod 600 {self._file}")
         try:
-            read = tomllib.loads(self._file.read_text())
+            document = tomllib.loads(self._file.read_text())
         except (OSError, ValueError) as error:
             # The text of a TOML error may hold a piece of the file, and so of a key.
-            wanted = 'a line [keys], and under it lines such as openai = "…"'
-            reason = f"{self._file} cannot be read ({type(error).__name__}); it has to be {wanted}"
+            form = 'a line [keys], and under it lines such as openai = "…"'
+            reason = f"{self._file} cannot be read ({type(error).__name__}); it has to be {form}"
             raise KeyFileError(reason) from None
-        keys = read.get("keys", {})
-        if not isinstance(keys, dict):
+        entries = document.get("keys", {})
+        if not isinstance(entries, dict):
             raise KeyFileError(f"{self._file}: [keys] has to be a table of provider = key")
-        return cast("dict[str, Any]", keys)
+        return cast("dict[str, Any]", entries)
 
 
-def _several(keys: str | Iterable[str]) -> list[str]:
-    """One key, or several that are separated by commas or stand in a list."""
+def _split(keys: str | Iterable[str]) -> list[str]:
+    """Return the keys of a list, or of a text with commas between them."""
     parts = keys.split(",") if isinstance(keys, str) else [str(key) for key in keys]
     return [part.strip() for part in parts if part.strip()]
 
 
 def _from_keyring(name: str) -> str | None:
-    """The key that the keyring of the system holds, if the package for it is installed."""
+    """Return the key in the system keyring, if the package for it is installed."""
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
         return None
     try:
         return keyring.get_password("metis", name)
-    except Exception:  # noqa: BLE001 - a keyring that is locked or absent is no key, whatever it says
+    except Exception:  # noqa: BLE001 - a keyring that is locked or absent means no key, whatever it raises
         return None

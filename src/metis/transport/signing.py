@@ -1,6 +1,6 @@
-"""Signing: requests to AWS that are signed with a secret and do not hold it (Signature Version 4).
+"""Sign requests to AWS with Signature Version 4, so that the secret itself is never sent.
 
-The signature covers the method, the path, some headers and the body, and is good for a few minutes
+The signature covers the method, the path, some headers and the body, and is valid for a few minutes
 only, so that every attempt is signed anew.
 """
 
@@ -17,11 +17,11 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 _DEFAULT_REGION = "us-east-1"
 _KEY = re.compile(r"(?P<id>[A-Z0-9]{16,128}):(?P<secret>[^:\s]+)(?::(?P<token>[^:\s]+))?")
 _REGION = re.compile(r"\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.")
-_SIGNED = ("content-type", "host", "x-amz-date", "x-amz-security-token")
+_SIGNED_HEADERS = ("content-type", "host", "x-amz-date", "x-amz-security-token")
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """Who signs, and with what."""
+    """An access key, and the session token of temporary credentials."""
 
     access_key_id: str
     secret_access_key: str
@@ -32,23 +32,23 @@ class Credentials(Struct, frozen=True, kw_only=True):
 
 
 def read_credentials(key: str) -> Credentials | None:
-    """The credentials in a key that is written `id:secret` or `id:secret:token`; else None."""
-    found = _KEY.fullmatch(key)
-    if found is None:
+    """Parse a key of the form `id:secret` or `id:secret:token`; None for any other key."""
+    match = _KEY.fullmatch(key)
+    if match is None:
         return None
     return Credentials(
-        access_key_id=found["id"], secret_access_key=found["secret"], session_token=found["token"]
+        access_key_id=match["id"], secret_access_key=match["secret"], session_token=match["token"]
     )
 
 
 def region_of(url: str) -> str:
-    """The region that an address of AWS names.
+    """Return the region that an AWS URL names.
 
     >>> region_of("https://bedrock-runtime.eu-west-1.amazonaws.com/model/m/invoke")
     'eu-west-1'
     """
-    found = _REGION.search(urlsplit(url).netloc)
-    return _DEFAULT_REGION if found is None else found["region"]
+    match = _REGION.search(urlsplit(url).netloc)
+    return _DEFAULT_REGION if match is None else match["region"]
 
 
 def sign(  # noqa: PLR0913 - all that a signature covers
@@ -61,15 +61,15 @@ def sign(  # noqa: PLR0913 - all that a signature covers
     service: str,
     now: datetime,
 ) -> dict[str, str]:
-    """The headers that sign a request; they are sent beside its own."""
+    """Return the headers to add to a request, with its signature among them."""
     moment, parts = now.strftime("%Y%m%dT%H%M%SZ"), urlsplit(url)
     added = {"x-amz-date": moment}
     if credentials.session_token is not None:
         added["x-amz-security-token"] = credentials.session_token
     all_headers = {key.lower(): value.strip() for key, value in headers.items()}
     all_headers |= {"host": parts.netloc, **added}
-    signed = [key for key in _SIGNED if key in all_headers]
-    canonical = "\n".join(
+    signed = [key for key in _SIGNED_HEADERS if key in all_headers]
+    canonical_request = "\n".join(
         (
             method,
             quote(parts.path or "/", safe="/~"),
@@ -82,11 +82,12 @@ def sign(  # noqa: PLR0913 - all that a signature covers
     )
     region = region_of(url)
     scope = f"{moment[:8]}/{region}/{service}/aws4_request"
-    stated = f"{ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    digest = hashlib.sha256(canonical_request.encode()).hexdigest()
+    string_to_sign = f"{ALGORITHM}\n{moment}\n{scope}\n{digest}"
     key = f"AWS4{credentials.secret_access_key}".encode()
     for step in (moment[:8], region, service, "aws4_request"):
         key = hmac.digest(key, step.encode(), "sha256")
-    signature = hmac.digest(key, stated.encode(), "sha256").hex()
+    signature = hmac.digest(key, string_to_sign.encode(), "sha256").hex()
     added["authorization"] = (
         f"{ALGORITHM} Credential={credentials.access_key_id}/{scope}, "
         f"SignedHeaders={';'.join(signed)}, Signature={signature}"

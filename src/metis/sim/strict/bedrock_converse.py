@@ -1,116 +1,123 @@
-"""What Bedrock Converse refuses."""
+"""Refuse what Bedrock's Converse API refuses."""
 
 from itertools import pairwise
 from typing import Any
 
-from metis.sim.strict.checks import CheckContext, is_base64, matches, objects, require, unknown_keys
-from metis.sim.strict.keys import BEDROCK_CONVERSE
+from metis.sim.strict.checks import (
+    CheckContext,
+    is_base64,
+    matches,
+    objects,
+    refuse,
+    require,
+    unknown_keys,
+)
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 
-_PARTS = frozenset(
+_KEYS = frozenset(
     {
-        "audio",
-        "cachePoint",
-        "citationsContent",
-        "document",
-        "guardContent",
-        "image",
-        "reasoningContent",
-        "searchResult",
-        "text",
-        "toolAddition",
-        "toolRemoval",
-        "toolResult",
-        "toolUse",
-        "video",
+        *("additionalModelRequestFields", "additionalModelResponseFieldPaths", "guardrailConfig"),
+        *("inferenceConfig", "messages", "outputConfig", "performanceConfig", "promptVariables"),
+        *("requestMetadata", "serviceTier", "system", "toolConfig"),
+    }
+)
+_BLOCKS = frozenset(
+    {
+        *("audio", "cachePoint", "citationsContent", "document", "guardContent", "image"),
+        *("reasoningContent", "searchResult", "text", "toolAddition", "toolRemoval"),
+        *("toolResult", "toolUse", "video"),
     }
 )
 _MEDIA = ("audio", "document", "image", "video")
-_ID = r"[a-zA-Z0-9_.:-]{1,64}"
-_TOOL = r"[a-zA-Z0-9_-]{1,64}"
-_DOCUMENT = r"[A-Za-z0-9()\[\]-]+(?:\s[A-Za-z0-9()\[\]-]+)*"
-_UNDEFINED = (
-    "The toolConfig field must be defined when using toolUse and toolResult content blocks."
-)
-_ODD_NAME = (
-    "The document file name can only contain alphanumeric characters, whitespace characters, "
-    "hyphens, parentheses, and square brackets. The name can't contain more than one consecutive "
-    "whitespace character."
-)
+_TOOL_USE_ID = r"[a-zA-Z0-9_.:-]{1,64}"
+_TOOL_NAME = r"[a-zA-Z0-9_-]{1,64}"
+_DOCUMENT_NAME = r"[A-Za-z0-9()\[\]-]+(?:\s[A-Za-z0-9()\[\]-]+)*"
 
 
-def check(wire: Wire, case: CheckContext) -> None:
-    """Refuse what the API refuses."""
-    for key in unknown_keys(wire, BEDROCK_CONVERSE):
-        require(condition=False, text=f"Malformed input request: extraneous key [{key}]")
-    turns = objects(wire.get("messages"))
-    require(turns, "The messages field is empty.")
-    require(turns[0].get("role") == "user", "A conversation must start with a user message.")
-    for before, after in pairwise(turns):
-        is_next = before.get("role") != after.get("role")
-        require(is_next, "A conversation must alternate between user and assistant roles.")
-    for index, turn in enumerate(turns):
-        _check_turn(turn, f"messages.{index}", case)
-    _check_calls(turns)
-    _check_tools(wire, turns)
+def check(body: Wire, context: CheckContext) -> None:
+    """Refuse a request body as the API would."""
+    for key in unknown_keys(body, _KEYS):
+        refuse(f"Malformed input request: extraneous key [{key}]")
+    messages = objects(body.get("messages"))
+    require(messages, "The messages field is empty.")
+    require(messages[0].get("role") == "user", "A conversation must start with a user message.")
+    for previous, message in pairwise(messages):
+        alternates = previous.get("role") != message.get("role")
+        require(alternates, "A conversation must alternate between user and assistant roles.")
+    for index, message in enumerate(messages):
+        _check_message(message, f"messages.{index}", context)
+    _check_call_pairs(messages)
+    _check_tools(body, messages)
 
 
-def _check_turn(turn: Wire, path: str, case: CheckContext) -> None:
-    parts = objects(turn.get("content"))
-    role = turn.get("role")
+def _check_message(message: Wire, path: str, context: CheckContext) -> None:
+    blocks = objects(message.get("content"))
+    role = message.get("role")
     require(role in ("user", "assistant", "system"), f"Value '{role}' at '{path}.role' is invalid")
-    require(parts, f"The content field in the Message object at {path} is empty.")
-    is_sealed = any("reasoningContent" in part for part in parts)
-    for index, part in enumerate(parts):
-        place = f"{path}.content.{index}"
+    require(blocks, f"The content field in the Message object at {path} is empty.")
+    # Signatures of thinking depend on the position of empty text blocks beside it, so these stay
+    # where they were and are accepted (T39).
+    allows_blank_text = any("reasoningContent" in block for block in blocks)
+    for index, block in enumerate(blocks):
+        block_path = f"{path}.content.{index}"
         require(
-            len(part) == 1 and part.keys() <= _PARTS,
-            f"The ContentBlock object at {place} must set one of the following keys: "
-            + ", ".join(sorted(_PARTS)),
+            len(block) == 1 and block.keys() <= _BLOCKS,
+            f"The ContentBlock object at {block_path} must set one of the following keys: "
+            + ", ".join(sorted(_BLOCKS)),
         )
-        text = part.get("text")
-        is_said = "text" not in part or (isinstance(text, str) and (text.strip() or is_sealed))
-        require(is_said, f"The text field in the ContentBlock object at {place} is blank.")
-        _check_media(part, place)
-        _check_thought(maybe_object(part.get("reasoningContent")), place, case)
-    has_text = any("text" in part for part in parts)
-    is_shown = any("document" in part for part in parts)
-    require(has_text or not is_shown, "A text block must be included when using documents.")
+        if "text" in block:
+            text = block["text"]
+            is_valid = isinstance(text, str) and (text.strip() or allows_blank_text)
+            require(
+                is_valid, f"The text field in the ContentBlock object at {block_path} is blank."
+            )
+        _check_media(block, block_path)
+        _check_thinking(maybe_object(block.get("reasoningContent")), block_path, context)
+    has_text = any("text" in block for block in blocks)
+    has_document = any("document" in block for block in blocks)
+    require(has_text or not has_document, "A text block must be included when using documents.")
 
 
-def _check_media(part: Wire, place: str) -> None:
-    for key in _MEDIA:
-        source = maybe_object(maybe_object(part.get(key)).get("source"))
-        is_held = "bytes" not in source or is_base64(source["bytes"])
-        require(is_held, f"Could not process {key} at {place}")
-    for key in ("document",) if "document" in part else ():
-        require(matches(_DOCUMENT, maybe_object(part[key]).get("name")), _ODD_NAME)
+def _check_media(block: Wire, path: str) -> None:
+    for kind in _MEDIA:
+        source = maybe_object(maybe_object(block.get(kind)).get("source"))
+        is_valid = "bytes" not in source or is_base64(source["bytes"])
+        require(is_valid, f"Could not process {kind} at {path}")
+    if "document" in block:  # a file name as it is has a dot, which Bedrock refuses (T95)
+        require(
+            matches(_DOCUMENT_NAME, maybe_object(block["document"]).get("name")),
+            "The document file name can only contain alphanumeric characters, whitespace "
+            "characters, hyphens, parentheses, and square brackets. The name can't contain more "
+            "than one consecutive whitespace character.",
+        )
 
 
-def _check_thought(thought: Wire, place: str, case: CheckContext) -> None:
-    said = maybe_object(thought.get("reasoningText"))
-    if said:
-        is_signed = case.signer.verify(said.get("signature"), str(said.get("text")))
-        require(is_signed, f"{place}: Invalid `signature` in `thinking` block")
-    if "redactedContent" in thought:
-        is_own = case.signer.is_issued_here(thought["redactedContent"])
-        require(is_own, f"{place}: Invalid `data` in `redacted_thinking` block")
+def _check_thinking(block: Wire, path: str, context: CheckContext) -> None:
+    thinking = maybe_object(block.get("reasoningText"))
+    if thinking:
+        is_signed = context.signer.verify(thinking.get("signature"), str(thinking.get("text")))
+        require(is_signed, f"{path}: Invalid `signature` in `thinking` block")
+    if "redactedContent" in block:
+        is_readable = context.signer.is_issued_here(block["redactedContent"])
+        require(is_readable, f"{path}: Invalid `data` in `redacted_thinking` block")
 
 
-def _ids(turn: Wire, kind: str) -> list[Any]:
-    parts = (maybe_object(part.get(kind)) for part in objects(turn.get("content")) if kind in part)
-    return [part.get("toolUseId") for part in parts if part.get("type") in (None, "tool_use")]
+def _tool_use_ids(message: Wire, kind: str) -> list[Any]:
+    blocks = objects(message.get("content"))
+    holders = [maybe_object(block.get(kind)) for block in blocks if kind in block]
+    # Tools that the provider itself runs have another type, and need no result from the client.
+    return [one.get("toolUseId") for one in holders if one.get("type") in (None, "tool_use")]
 
 
-def _check_calls(turns: list[Wire]) -> None:
-    """Every call is answered in the next turn, and nothing else is."""
-    for index, (before, after) in enumerate(pairwise([{}, *turns, {}])):
-        calls, results = _ids(before, "toolUse"), _ids(after, "toolResult")
+def _check_call_pairs(messages: list[Wire]) -> None:
+    """Require a result for every call in the next message, and no other results."""
+    for index, (previous, message) in enumerate(pairwise([{}, *messages, {}])):
+        calls, results = _tool_use_ids(previous, "toolUse"), _tool_use_ids(message, "toolResult")
         for one in (*calls, *results):
-            require(matches(_ID, one), f"Value '{one}' at 'toolUseId' is invalid")
+            require(matches(_TOOL_USE_ID, one), f"Value '{one}' at 'toolUseId' is invalid")
         path = f"messages.{index}.content"
-        is_once = len(set(calls)) == len(calls)
-        require(is_once, f"The toolUse blocks at {path} contain duplicate Ids")
+        is_unique = len(set(calls)) == len(calls)
+        require(is_unique, f"The toolUse blocks at {path} contain duplicate Ids")
         require(
             not set(calls) - set(results),
             f"Expected toolResult blocks at {path} for the following Ids: {', '.join(calls)}",
@@ -122,15 +129,20 @@ def _check_calls(turns: list[Wire]) -> None:
         )
 
 
-def _check_tools(wire: Wire, turns: list[Wire]) -> None:
-    config = maybe_object(wire.get("toolConfig"))
-    is_used = any(_ids(turn, "toolUse") or _ids(turn, "toolResult") for turn in turns)
-    require(not is_used or config, _UNDEFINED)
+def _check_tools(body: Wire, messages: list[Wire]) -> None:
+    config = maybe_object(body.get("toolConfig"))
+    has_calls = any(
+        _tool_use_ids(message, kind) for message in messages for kind in ("toolUse", "toolResult")
+    )
+    require(
+        config or not has_calls,
+        "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+    )
     require(not config or maybe_list(config.get("tools")), "The toolConfig has no tools.")
     for tool in objects(config.get("tools")):
-        spec = maybe_object(tool.get("toolSpec"))
-        if spec:
-            fits = matches(_TOOL, spec.get("name"))
-            require(fits, f"Value '{spec.get('name')}' at 'toolConfig.tools.name' is invalid")
-            said = spec.get("description")
-            require(said != "", "Invalid length for parameter description, value: 0")
+        if spec := maybe_object(tool.get("toolSpec")):
+            name = spec.get("name")
+            is_valid = matches(_TOOL_NAME, name)
+            require(is_valid, f"Value '{name}' at 'toolConfig.tools.name' is invalid")
+            has_description = spec.get("description") != ""
+            require(has_description, "Invalid length for parameter description, value: 0")

@@ -1,126 +1,130 @@
-"""What Gemini refuses."""
+"""Refuse what the Gemini API refuses."""
 
 from typing import Any
 
 from metis.sim.media import decode_base64
 from metis.sim.strict.checks import CheckContext, is_one_of, matches, objects, refuse, require
-from metis.sim.strict.keys import GEMINI
 from metis.wire.json_access import Wire, maybe_object
 
-_DATA = frozenset(
+_KEYS = frozenset(
     {
-        "text",
-        "inlineData",
-        "functionCall",
-        "functionResponse",
-        "fileData",
-        "executableCode",
-        "codeExecutionResult",
-        "toolCall",
-        "toolResponse",
+        *("cachedContent", "contents", "generationConfig", "labels", "model", "safetySettings"),
+        *("serviceTier", "store", "systemInstruction", "toolConfig", "tools"),
     }
 )
-_NAME = r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"
-_SKIPPED = frozenset({"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"})
-"""Signatures that the API takes from those who have none."""
-_OLDER = ("gemini-1", "gemini-2", "gemma", "learnlm")
-_UNEVEN = (
+_PART_KINDS = frozenset(
+    {
+        *("text", "inlineData", "functionCall", "functionResponse", "fileData"),
+        *("executableCode", "codeExecutionResult", "toolCall", "toolResponse"),
+    }
+)
+_FUNCTION_NAME = r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"
+# Values that the API accepts from clients that have no signature of a call.
+_SIGNATURE_PLACEHOLDERS = frozenset(
+    {"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"}
+)
+_MODELS_WITHOUT_SIGNATURES = ("gemini-1", "gemini-2", "gemma", "learnlm")
+_UNEQUAL_COUNTS = (
     "Please ensure that the number of function response parts is equal to the number of function "
     "call parts of the function call turn."
 )
 
 
-def check(wire: Wire, case: CheckContext) -> None:
-    """Refuse what the API refuses."""
-    body = _camel(wire)
+def check(body: Wire, context: CheckContext) -> None:
+    """Refuse a request body as the API would."""
+    body = _camel_case(body)
     for key in body:
-        known = key in GEMINI
-        require(known, f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.')
+        is_valid = key in _KEYS
+        text = f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.'
+        require(is_valid, text)
     sent = body.get("contents")
-    contents = [_camel(one) for one in (objects(sent) or [maybe_object(sent)]) if one]
+    contents = [_camel_case(one) for one in (objects(sent) or [maybe_object(sent)]) if one]
     require(contents, "* GenerateContentRequest.contents: contents is not specified")
     for index, content in enumerate(contents):
-        _check_content(content, f"contents[{index}]", case)
-    _check_calls(contents)
-    _check_signatures(contents, case)
+        _check_content(content, f"contents[{index}]", context)
+    _check_call_pairs(contents)
+    _check_call_signatures(contents, context)
     for tool in objects(body.get("tools")):
-        _check_tool(_camel(tool))
+        _check_tool(_camel_case(tool))
 
 
-def _camel(wire: Wire) -> Wire:
-    """An object with the keys as the API writes them; it takes both."""
-    return {_camel_key(key): value for key, value in wire.items()}
+def _camel_case(body: Wire) -> Wire:
+    """Return an object with camelCase keys; the API accepts snake_case keys too."""
+    return {_camel_case_key(key): value for key, value in body.items()}
 
 
-def _camel_key(key: str) -> str:
+def _camel_case_key(key: str) -> str:
     first, *rest = key.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def _parts(content: Wire) -> list[Wire]:
-    return [_camel(part) for part in objects(content.get("parts"))]
+    return [_camel_case(part) for part in objects(content.get("parts"))]
 
 
-def _check_content(content: Wire, path: str, case: CheckContext) -> None:
+def _check_content(content: Wire, path: str, context: CheckContext) -> None:
     role = content.get("role", "user")
     require(role in ("user", "model", "function"), "Please use a valid role: user, model.")
     parts = _parts(content)
     require(parts, f"* GenerateContentRequest.{path}.parts: contents.parts must not be empty.")
     for index, part in enumerate(parts):
-        kinds = [key for key in part if key in _DATA]
         require(
-            len(kinds) == 1,
+            len(part.keys() & _PART_KINDS) == 1,
             f"* GenerateContentRequest.{path}.parts[{index}].data: required oneof field 'data' "
             "must have one initialized field",
         )
-        _check_media(_camel(maybe_object(part.get("inlineData"))))
+        _check_media(_camel_case(maybe_object(part.get("inlineData"))))
         signature = part.get("thoughtSignature")
-        own = (
+        is_valid = (
             signature is None
-            or is_one_of(signature, _SKIPPED)
-            or case.signer.is_issued_here(signature)
+            or is_one_of(signature, _SIGNATURE_PLACEHOLDERS)
+            or context.signer.is_issued_here(signature)
         )
-        require(own, "Corrupted thought signature.")
+        require(is_valid, "Corrupted thought signature.")
 
 
 def _check_media(data: Wire) -> None:
     if data:
-        media = data.get("mimeType")
-        fits = matches(r"[\w.+-]+/[\w.+-]+", media)
-        require(fits, f"Unsupported MIME type: {media}")
+        media_type = data.get("mimeType")
+        is_valid = matches(r"[\w.+-]+/[\w.+-]+", media_type)
+        require(is_valid, f"Unsupported MIME type: {media_type}")
         require(
             decode_base64(str(data.get("data") or "")),
             "Invalid value at 'data' (TYPE_BYTES), Base64 decoding failed",
         )
 
 
-def _named(content: Wire, kind: str) -> list[Any]:
+def _function_names(content: Wire, kind: str) -> list[Any]:
     return [maybe_object(part[kind]).get("name") for part in _parts(content) if kind in part]
 
 
-def _check_calls(contents: list[Wire]) -> None:
-    """Every turn of calls is followed by one with as many responses."""
-    before: Wire = {}
+def _check_call_pairs(contents: list[Wire]) -> None:
+    """Require as many responses after every content with calls, with the same names."""
+    previous: Wire = {}
     for content in [*contents, {}]:
-        calls, results = _named(before, "functionCall"), _named(content, "functionResponse")
-        require(len(calls) == len(results), _UNEVEN)
-        require(sorted(map(str, calls)) == sorted(map(str, results)), _UNEVEN)
-        if _named(content, "functionCall"):
+        calls = _function_names(previous, "functionCall")
+        results = _function_names(content, "functionResponse")
+        require(sorted(map(str, calls)) == sorted(map(str, results)), _UNEQUAL_COUNTS)
+        if _function_names(content, "functionCall"):
             require(
-                before and before.get("role", "user") != "model",
+                previous and previous.get("role", "user") != "model",
                 "Please ensure that function call turn comes immediately after a user turn or "
                 "after a function response turn.",
             )
-        before = content
+        previous = content
 
 
-def _check_signatures(contents: list[Wire], case: CheckContext) -> None:
-    """The first call of each step of the current turn is signed, for models that ask for it."""
-    if case.model.removeprefix("sim-").startswith(_OLDER):
+def _check_call_signatures(contents: list[Wire], context: CheckContext) -> None:
+    """Require a signature on the first call of each step since the last prompt (Gemini 3)."""
+    if context.model.removeprefix("sim-").startswith(_MODELS_WITHOUT_SIGNATURES):
         return
-    spoken = [i for i, one in enumerate(contents) if not _named(one, "functionResponse")]
-    users = [i for i in spoken if contents[i].get("role", "user") == "user"]
-    for content in contents[users[-1] if users else 0 :]:
+    prompts = [
+        index
+        for index, content in enumerate(contents)
+        if content.get("role", "user") == "user"
+        and not _function_names(content, "functionResponse")
+    ]
+    for content in contents[prompts[-1] if prompts else 0 :]:
         calls = [part for part in _parts(content) if "functionCall" in part]
         if calls and not calls[0].get("thoughtSignature"):
             name = maybe_object(calls[0]["functionCall"]).get("name")
@@ -134,9 +138,8 @@ def _check_tool(tool: Wire) -> None:
     names: list[Any] = []
     for function in objects(tool.get("functionDeclarations")):
         name = function.get("name")
-        fits = matches(_NAME, name)
         require(
-            fits,
+            matches(_FUNCTION_NAME, name),
             "* GenerateContentRequest.tools[0].function_declarations: Invalid function name: "
             f"{name}",
         )

@@ -1,4 +1,4 @@
-"""What OpenAI Chat Completions refuses."""
+"""Refuse what OpenAI's Chat Completions API refuses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +17,21 @@ from metis.sim.strict.checks import (
     strict_schema_problem,
     unknown_keys,
 )
-from metis.sim.strict.keys import OPENAI_CHAT
 from metis.wire.json_access import Wire, maybe_list, maybe_object
+
+_KEYS = frozenset(
+    {
+        *("audio", "frequency_penalty", "function_call", "functions", "include_reasoning"),
+        *("logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "messages", "metadata"),
+        *("modalities", "model", "moderation", "n", "parallel_tool_calls", "prediction"),
+        *("presence_penalty", "prompt_cache_key", "prompt_cache_options"),
+        *("prompt_cache_retention", "reasoning", "reasoning_effort", "response_format"),
+        *("safety_identifier", "seed", "service_tier", "stop", "store", "stream"),
+        *("stream_options", "temperature", "tool_choice", "tools", "top_k", "top_logprobs"),
+        *("top_p", "user", "verbosity", "web_search_options"),
+    }
+)
+"""The keys of OpenAI, and those with which other hosts of the protocol enable thinking."""
 
 _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 _PARTS: Mapping[str, frozenset[str]] = {
@@ -27,53 +40,53 @@ _PARTS: Mapping[str, frozenset[str]] = {
 }
 _TEXT_ONLY = frozenset({"text"})
 _NAME = r"[a-zA-Z0-9_-]{1,64}"
-_LONGEST_ID = 40
-_MOST_TOOLS = 128
-_MOST_STOPS = 4
+_MAX_ID_CHARACTERS = 40
+_MAX_TOOLS = 128
+_MAX_STOPS = 4
 
 
-def check(wire: Wire, _case: CheckContext) -> None:
-    """Refuse what the API refuses."""
-    _check_options(wire)
-    _check_tools(wire)
-    messages = objects(wire.get("messages"))
+def check(body: Wire, _context: CheckContext) -> None:
+    """Refuse a request body as the API would."""
+    _check_options(body)
+    _check_tools(body)
+    messages = objects(body.get("messages"))
     require(messages, "[] is too short - 'messages'")
     for index, message in enumerate(messages):
         _check_message(message, f"messages.[{index}]")
-    _check_calls(messages)
-    _check_format(wire)
+    _check_call_pairs(messages)
+    _check_format(body)
 
 
-def _check_options(wire: Wire) -> None:
-    for key in unknown_keys(wire, OPENAI_CHAT):
+def _check_options(body: Wire) -> None:
+    for key in unknown_keys(body, _KEYS):
         refuse(f"Unrecognized request argument supplied: {key}")
-    require(wire.get("model"), "you must provide a model parameter")
-    require("messages" in wire, "Missing required parameter: 'messages'.")
-    require(is_between(wire.get("temperature"), 0, 2), "Invalid 'temperature': expected 0 to 2.")
-    require(is_between(wire.get("top_p"), 0, 1), "Invalid 'top_p': expected 0 to 1.")
-    lengths = [key for key in ("max_tokens", "max_completion_tokens") if wire.get(key) is not None]
+    require(body.get("model"), "you must provide a model parameter")
+    require("messages" in body, "Missing required parameter: 'messages'.")
+    require(is_between(body.get("temperature"), 0, 2), "Invalid 'temperature': expected 0 to 2.")
+    require(is_between(body.get("top_p"), 0, 1), "Invalid 'top_p': expected 0 to 1.")
+    lengths = [key for key in ("max_tokens", "max_completion_tokens") if body.get(key) is not None]
     require(
         len(lengths) <= 1,
         "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
     )
     for key in lengths:
-        fits = is_count(wire[key])
-        require(fits, f"Invalid '{key}': integer below minimum value. Expected a value >= 1.")
-    stops = maybe_list(wire.get("stop"))
-    require(len(stops) <= _MOST_STOPS, "Invalid 'stop': array too long. Expected at most 4.")
-    if wire.get("stream_options") is not None:
+        is_valid = is_count(body[key])
+        require(is_valid, f"Invalid '{key}': integer below minimum value. Expected a value >= 1.")
+    stops = maybe_list(body.get("stop"))
+    require(len(stops) <= _MAX_STOPS, "Invalid 'stop': array too long. Expected at most 4.")
+    if body.get("stream_options") is not None:
         require(
-            wire.get("stream") is True,
+            body.get("stream") is True,
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
         )
 
 
-def _check_tools(wire: Wire) -> None:
-    tools = wire.get("tools")
+def _check_tools(body: Wire) -> None:
+    tools = body.get("tools")
     names: list[Any] = []
     if tools is not None:
         require(tools, "Invalid 'tools': empty array. Expected an array with minimum length 1.")
-        require(len(maybe_list(tools)) <= _MOST_TOOLS, "Invalid 'tools': array too long.")
+        require(len(maybe_list(tools)) <= _MAX_TOOLS, "Invalid 'tools': array too long.")
     for index, tool in enumerate(objects(tools)):
         if tool.get("type") != "function":
             require(tool.get("type") == "custom", f"Invalid value: 'tools[{index}].type'.")
@@ -82,14 +95,14 @@ def _check_tools(wire: Wire) -> None:
         names.append(
             _check_function(maybe_object(tool.get("function")), f"tools[{index}].function")
         )
-    choice = wire.get("tool_choice")
+    choice = body.get("tool_choice")
     for key in ("tool_choice", "parallel_tool_calls"):
-        stated = wire.get(key) is not None
-        require(names or not stated, f"'{key}' is only allowed when 'tools' are specified.")
-    wanted = maybe_object(maybe_object(choice).get("function")).get("name")
+        is_set = body.get(key) is not None
+        require(names or not is_set, f"'{key}' is only allowed when 'tools' are specified.")
+    chosen = maybe_object(maybe_object(choice).get("function")).get("name")
     require(
-        wanted is None or wanted in names,
-        f"Tool choice 'function' with name '{wanted}' not found in 'tools' parameter.",
+        chosen is None or chosen in names,
+        f"Tool choice 'function' with name '{chosen}' not found in 'tools' parameter.",
     )
 
 
@@ -108,8 +121,8 @@ def _check_function(function: Wire, path: str) -> Any:
             f"'type: \"object\"', got 'type: \"{schema.get('type')}\"'.",
             code="invalid_function_parameters",
         )
-    fault = strict_schema_problem(schema) if function.get("strict") is True else None
-    require(not fault, f"Invalid schema for function '{name}': {fault}.")
+    problem = strict_schema_problem(schema) if function.get("strict") is True else None
+    require(not problem, f"Invalid schema for function '{name}': {problem}.")
     return name
 
 
@@ -118,9 +131,9 @@ def _check_message(message: Wire, path: str) -> None:
     require(role in _ROLES, f"Invalid value: '{role}'. Supported values are: {_ROLES}.")
     kinds = _PARTS.get(str(role), _TEXT_ONLY)
     if content is None:
-        rest = ("tool_calls", "function_call", "refusal", "audio")
-        fits = role == "assistant" and any(message.get(key) for key in rest)
-        require(fits, f"Invalid value for 'content': expected a string, got null. - '{path}'")
+        substitutes = ("tool_calls", "function_call", "refusal", "audio")
+        is_valid = role == "assistant" and any(message.get(key) for key in substitutes)
+        require(is_valid, f"Invalid value for 'content': expected a string, got null. - '{path}'")
         return
     require(isinstance(content, str | list), f"Invalid type for '{path}.content'.")
     require(content != [], f"[] is too short - '{path}.content'")
@@ -152,8 +165,8 @@ def _check_image(url: Any) -> None:
     )
 
 
-def _check_calls(messages: list[Wire]) -> None:
-    """Every call is answered once and at once, and every result answers a call."""
+def _check_call_pairs(messages: list[Wire]) -> None:
+    """Require one tool message for every call right after it, and a call for every one."""
     waiting: list[Any] = []
     answered: list[Any] = []
     for index, message in enumerate([*messages, {}]):
@@ -174,11 +187,11 @@ def _check_calls(messages: list[Wire]) -> None:
             f"to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
             f"{', '.join(map(str, waiting))}",
         )
-        waiting, answered = _made(message, index), []
+        waiting, answered = _call_ids(message, index), []
 
 
-def _made(message: Wire, index: int) -> list[Any]:
-    """The ids of the calls in a message."""
+def _call_ids(message: Wire, index: int) -> list[Any]:
+    """Check the tool calls of a message and return their ids."""
     calls = message.get("tool_calls")
     if calls is None:
         return []
@@ -191,32 +204,31 @@ def _made(message: Wire, index: int) -> list[Any]:
         require(
             matches(r"(?s).{1,40}", call.get("id")),
             f"Invalid '{path}.id': string too long. Expected a string with maximum length "
-            f"{_LONGEST_ID}.",
+            f"{_MAX_ID_CHARACTERS}.",
             code="string_above_max_length",
         )
         if call.get("type") == "function":
-            fits = matches(_NAME, function.get("name"))
-            require(fits, f"Invalid '{path}.function.name': string does not match pattern.")
-            fits = isinstance(function.get("arguments"), str)
-            require(fits, f"Invalid type for '{path}.function.arguments': expected a string.")
+            has_name = matches(_NAME, function.get("name"))
+            require(has_name, f"Invalid '{path}.function.name': string does not match pattern.")
+            is_text = isinstance(function.get("arguments"), str)
+            require(is_text, f"Invalid type for '{path}.function.arguments': expected a string.")
         ids.append(call["id"])
     require(len(ids) == len(set(ids)), f"Duplicate ids in '{path}'")
     return ids
 
 
-def _check_format(wire: Wire) -> None:
-    form = maybe_object(wire.get("response_format"))
-    if form.get("type") == "json_object":
-        said = str(wire.get("messages")).lower()
+def _check_format(body: Wire) -> None:
+    output = maybe_object(body.get("response_format"))
+    if output.get("type") == "json_object":
         require(
-            "json" in said,
+            "json" in str(body.get("messages")).lower(),
             "'messages' must contain the word 'json' in some form, to use 'response_format' of "
             "type 'json_object'.",
         )
-    if form.get("type") == "json_schema":
-        schema = maybe_object(form.get("json_schema"))
-        fits = matches(_NAME, schema.get("name"))
-        require(fits, "Missing required parameter: 'response_format.json_schema.name'.")
-        fault = strict_schema_problem(maybe_object(schema.get("schema")))
-        fits = schema.get("strict") is not True or fault is None
-        require(fits, f"Invalid schema for response_format '{schema['name']}': {fault}.")
+    if output.get("type") == "json_schema":
+        schema = maybe_object(output.get("json_schema"))
+        has_name = matches(_NAME, schema.get("name"))
+        require(has_name, "Missing required parameter: 'response_format.json_schema.name'.")
+        problem = strict_schema_problem(maybe_object(schema.get("schema")))
+        is_valid = schema.get("strict") is not True or problem is None
+        require(is_valid, f"Invalid schema for response_format '{schema['name']}': {problem}.")

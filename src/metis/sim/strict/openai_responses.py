@@ -1,4 +1,4 @@
-"""What OpenAI Responses refuses."""
+"""Refuse what OpenAI's Responses API refuses."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -15,10 +15,19 @@ from metis.sim.strict.checks import (
     require,
     unknown_keys,
 )
-from metis.sim.strict.keys import OPENAI_RESPONSES
 from metis.wire.json_access import Wire, maybe_object
 
-_ID_BEGINS: Mapping[str, str] = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
+_KEYS = frozenset(
+    {
+        *("background", "context_management", "conversation", "include", "input", "instructions"),
+        *("max_output_tokens", "max_tool_calls", "metadata", "model", "moderation"),
+        *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key"),
+        *("prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier"),
+        *("service_tier", "store", "stream", "stream_options", "temperature", "text"),
+        *("tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
+    }
+)
+_ID_PREFIXES: Mapping[str, str] = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
 _PARTS: Mapping[str, frozenset[str]] = {
     "assistant": frozenset({"output_text", "refusal"}),
     "user": frozenset({"input_text", "input_image", "input_file", "input_audio"}),
@@ -27,54 +36,54 @@ _PARTS: Mapping[str, frozenset[str]] = {
 }
 _NAME = r"[a-zA-Z0-9_-]{1,128}"
 _CALL_ID = r"(?s).{1,64}"
-_LEAST_OUTPUT = 16
+_MIN_OUTPUT_TOKENS = 16
 
 
-def check(wire: Wire, case: CheckContext) -> None:
-    """Refuse what the API refuses."""
-    _check_options(wire)
-    _check_tools(wire)
-    sent = wire.get("input")
-    has_place = wire.get("prompt") or wire.get("conversation")
-    require(isinstance(sent, str | list) or has_place, "Missing required parameter: 'input'.")
+def check(body: Wire, context: CheckContext) -> None:
+    """Refuse a request body as the API would."""
+    _check_options(body)
+    _check_tools(body)
+    sent = body.get("input")
+    has_history = body.get("prompt") or body.get("conversation")
+    require(isinstance(sent, str | list) or has_history, "Missing required parameter: 'input'.")
     items = objects(sent)
     for index, item in enumerate(items):
-        _check_item(item, f"input[{index}]", case)
+        _check_item(item, f"input[{index}]", context)
     ids = [item["id"] for item in items if item.get("id") is not None]
     for one in ids:
         require(ids.count(one) == 1, f"Duplicate item found with id {one}.")
-    _check_calls(items)
-    _check_followed(items)
+    _check_call_pairs(items)
+    _check_reasoning_order(items)
 
 
-def _check_options(wire: Wire) -> None:
-    for key in unknown_keys(wire, OPENAI_RESPONSES):
+def _check_options(body: Wire) -> None:
+    for key in unknown_keys(body, _KEYS):
         refuse(f"Unknown parameter: '{key}'.", code="unknown_parameter")
-    has_model = wire.get("model") or wire.get("prompt")
+    has_model = body.get("model") or body.get("prompt")
     require(has_model, "Missing required parameter: 'model'.", code="missing_required_parameter")
-    previous = wire.get("previous_response_id")
+    previous = body.get("previous_response_id")
     require(
         previous is None,
         f"Previous response with id '{previous}' not found.",
         code="previous_response_not_found",
     )
-    require(is_between(wire.get("temperature"), 0, 2), "Invalid 'temperature': expected 0 to 2.")
-    longest = wire.get("max_output_tokens")
+    require(is_between(body.get("temperature"), 0, 2), "Invalid 'temperature': expected 0 to 2.")
+    max_tokens = body.get("max_output_tokens")
     require(
-        longest is None or is_count(longest, _LEAST_OUTPUT),
+        max_tokens is None or is_count(max_tokens, _MIN_OUTPUT_TOKENS),
         "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16.",
         code="integer_below_min_value",
     )
 
 
-def _check_tools(wire: Wire) -> None:
+def _check_tools(body: Wire) -> None:
     names: list[Any] = []
-    for index, tool in enumerate(objects(wire.get("tools"))):
+    for index, tool in enumerate(objects(body.get("tools"))):
         if tool.get("type") == "function":
             name = tool.get("name")
             names.append(name)
-            fits = matches(_NAME, name)
-            require(fits, f"Invalid 'tools[{index}].name': string does not match pattern.")
+            is_valid = matches(_NAME, name)
+            require(is_valid, f"Invalid 'tools[{index}].name': string does not match pattern.")
             kind = maybe_object(tool.get("parameters")).get("type", "object")
             require(
                 kind == "object",
@@ -82,44 +91,46 @@ def _check_tools(wire: Wire) -> None:
                 f"'type: \"object\"', got 'type: \"{kind}\"'.",
                 code="invalid_function_parameters",
             )
-    choice = maybe_object(wire.get("tool_choice"))
+    choice = maybe_object(body.get("tool_choice"))
     if choice.get("type") == "function":
-        wanted = choice.get("name")
-        fits = wanted in names
-        require(fits, f"Tool choice 'function' not found in 'tools' parameter: '{wanted}'.")
+        name = choice.get("name")
+        text = f"Tool choice 'function' not found in 'tools' parameter: '{name}'."
+        require(name in names, text)
 
 
-def _check_item(item: Wire, path: str, case: CheckContext) -> None:
+def _check_item(item: Wire, path: str, context: CheckContext) -> None:
     kind = item.get("type", "message")
-    begins = _ID_BEGINS.get(str(kind))
-    own = item.get("id")
+    prefix = _ID_PREFIXES.get(str(kind))
+    item_id = item.get("id")
     require(
-        own is None or begins is None or str(own).startswith(begins),
-        f"Invalid '{path}.id': '{own}'. Expected an ID that begins with '{begins}'.",
+        item_id is None or prefix is None or str(item_id).startswith(prefix),
+        f"Invalid '{path}.id': '{item_id}'. Expected an ID that begins with '{prefix}'.",
         code="invalid_value",
     )
     match kind:
         case "message":
             _check_message(item, path)
         case "function_call":
-            fits = matches(_CALL_ID, item.get("call_id"))
-            require(fits, f"Invalid '{path}.call_id': string too long. Expected maximum length 64.")
-            fits = matches(_NAME, item.get("name"))
-            require(fits, f"Invalid '{path}.name': string does not match pattern.")
-            fits = isinstance(item.get("arguments"), str)
-            require(fits, f"Missing required parameter: '{path}.arguments'.")
-        case "function_call_output":
-            fits = isinstance(item.get("output"), str | list)
-            require(fits, f"Missing required parameter: '{path}.output'.")
-        case "reasoning":
-            sealed = item.get("encrypted_content")
+            is_valid = matches(_CALL_ID, item.get("call_id"))
             require(
-                sealed is None or case.signer.is_issued_here(sealed),
-                f"The encrypted content for item {own} could not be verified.",
+                is_valid, f"Invalid '{path}.call_id': string too long. Expected maximum length 64."
+            )
+            is_valid = matches(_NAME, item.get("name"))
+            require(is_valid, f"Invalid '{path}.name': string does not match pattern.")
+            is_valid = isinstance(item.get("arguments"), str)
+            require(is_valid, f"Missing required parameter: '{path}.arguments'.")
+        case "function_call_output":
+            is_valid = isinstance(item.get("output"), str | list)
+            require(is_valid, f"Missing required parameter: '{path}.output'.")
+        case "reasoning":
+            encrypted = item.get("encrypted_content")
+            require(
+                encrypted is None or context.signer.is_issued_here(encrypted),
+                f"The encrypted content for item {item_id} could not be verified.",
                 code="invalid_encrypted_content",
             )
         case "item_reference":
-            refuse(f"Item with id '{own}' not found.")
+            refuse(f"Item with id '{item_id}' not found.")
         case _:
             pass
 
@@ -137,31 +148,32 @@ def _check_message(item: Wire, path: str) -> None:
         )
 
 
-def _check_calls(items: list[Wire]) -> None:
-    """Every call has its output behind it, and every output its call before it."""
-    made: list[Any] = []
+def _check_call_pairs(items: list[Wire]) -> None:
+    """Require one output after every call, and a call before every output."""
+    calls: list[Any] = []
     answered: list[Any] = []
     for item in items:
-        call = item.get("call_id")
+        call_id = item.get("call_id")
         if item.get("type") == "function_call":
-            require(call not in made, f"Duplicate function call with call_id {call}.")
-            made.append(call)
+            require(call_id not in calls, f"Duplicate function call with call_id {call_id}.")
+            calls.append(call_id)
         elif item.get("type") == "function_call_output":
-            found = call in made and call not in answered
-            require(found, f"No tool call found for function call output with call_id {call}.")
-            answered.append(call)
-    missing = [call for call in made if call not in answered]
+            is_valid = call_id in calls and call_id not in answered
+            text = f"No tool call found for function call output with call_id {call_id}."
+            require(is_valid, text)
+            answered.append(call_id)
+    missing = [call_id for call_id in calls if call_id not in answered]
     require(not missing, f"No tool output found for function call {', '.join(map(str, missing))}.")
 
 
-def _check_followed(items: list[Wire]) -> None:
-    """A thought is sent back with what was thought about."""
-    for item, after in pairwise([*items, {}]):
+def _check_reasoning_order(items: list[Wire]) -> None:
+    """Require after every reasoning item the model's item that it led to."""
+    for item, following in pairwise([*items, {}]):
         if item.get("type") == "reasoning":
-            is_users = after.get("role") in ("user", "system", "developer")
-            own = after.get("type", "message") != "function_call_output" and not is_users
+            is_input = following.get("role") in ("user", "system", "developer")
+            is_result = following.get("type", "message") == "function_call_output"
             require(
-                after and own,
+                following and not is_input and not is_result,
                 f"Item '{item.get('id')}' of type 'reasoning' was provided without its required "
                 "following item.",
             )

@@ -1,15 +1,12 @@
-"""The built-in tools: files, commands and pages."""
+"""The built-in tools: files, commands and web pages."""
 
-from metis.tools.builtin.edit_file import EditFile
 from metis.tools.builtin.fetch_url import FetchUrl
-from metis.tools.builtin.grep import Grep
-from metis.tools.builtin.list_files import ListFiles
-from metis.tools.builtin.read_file import ReadFile
+from metis.tools.builtin.files import EditFile, ReadFile, WriteFile
+from metis.tools.builtin.find import Grep, ListFiles
 from metis.tools.builtin.run_command import RunCommand
-from metis.tools.builtin.write_file import WriteFile
 
 BUILTINS = (ReadFile, WriteFile, EditFile, ListFiles, Grep, RunCommand, FetchUrl)
-"""All of them; each can be registered as it is."""
+"""All built-in tools; each can be registered as it is."""
 
 __all__ = [
     "BUILTINS",

@@ -1,4 +1,4 @@
-"""fetch_url: a page or a file of the open internet."""
+"""The fetch_url tool: a page or a file of the public internet."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -28,21 +28,21 @@ MAX_BYTES = 5_000_000
 MAX_CHARACTERS = 100_000
 MAX_REDIRECTS = 5
 TIMEOUT_S = 60.0
-_FIRST_ERROR = 400
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# What comes packed could unpack to any size.
+_FIRST_ERROR_STATUS = 400
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+# A compressed body could unpack to any size.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "metis"}
 
 
-class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """What fetch_url takes."""
+class FetchArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of fetch_url."""
 
     url: str
     raw: bool = False
 
 
-class Fetched(Struct, frozen=True):
-    """What a server answered."""
+class FetchedPage(Struct, frozen=True):
+    """The response of a web server."""
 
     url: "URL"
     status: int
@@ -52,25 +52,25 @@ class Fetched(Struct, frozen=True):
 
 
 class FetchUrl:
-    """Fetches from hosts on the open internet, and from those that are allowed by name."""
+    """Fetches from hosts on the public internet, and from those that are allowed by name."""
 
     definition = ToolDefinition(
         name="fetch_url",
         description=(
-            "Fetch a page with GET. Of HTML the text is given; pictures and PDFs are shown. "
+            "Fetch a URL with GET. HTML is returned as text; images and PDFs are shown. "
             f"At most {MAX_BYTES // 1_000_000} MB."
         ),
         input_schema=object_schema(
             ("url",),
-            url=string_property("The address, with http or https."),
-            raw=boolean_property("Give HTML as it came; false unless given."),
+            url=string_property("The URL, with http or https."),
+            raw=boolean_property("Return HTML unchanged; false by default."),
         ),
         side_effects=SideEffects.NETWORK,
         requires_workspace=False,
     )
 
     def __init__(self, *, allowed_hosts: Collection[str] = (), max_bytes: int = MAX_BYTES) -> None:
-        self._allowed = frozenset(allowed_hosts)
+        self._allowed_hosts = frozenset(allowed_hosts)
         self._max_bytes = max_bytes
 
     async def execute(
@@ -78,33 +78,34 @@ class FetchUrl:
         arguments: Mapping[str, Any],
         context: ToolContext,  # noqa: ARG002 - the interface
     ) -> ToolOutput:
-        """Fetch the page."""
+        """Fetch the URL."""
         import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
 
-        asked = read_arguments(Arguments, arguments)
-        url = _url(asked.url)
+        parsed = read_arguments(FetchArguments, arguments)
+        url = _parse_url(parsed.url)
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                answer = await self._get(url)
-                if isinstance(answer, Fetched):
-                    return _output(answer, is_raw=asked.raw)
-                url = answer
+                response = await self._get(url)
+                if isinstance(response, FetchedPage):
+                    return _page_output(response, is_raw=parsed.raw)
+                url = response
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ToolFailedError(f"{url} was not reached: {type(error).__name__}.") from None
-        raise ToolFailedError(f"{asked.url} leads through more than {MAX_REDIRECTS} redirects.")
+        raise ToolFailedError(f"{parsed.url} leads through more than {MAX_REDIRECTS} redirects.")
 
     def cancel(self) -> bool:
-        """The connection ends with the task."""
+        """Return false: the connection ends with the task."""
         return False
 
-    async def _get(self, url: "URL") -> "Fetched | URL":
-        """One request: the answer, or the address to which it leads."""
+    async def _get(self, url: "URL") -> "FetchedPage | URL":
+        """Send one request; return the page, or the URL to which it redirects."""
         import aiohttp  # noqa: PLC0415 - loaded by the first call: it is a sixth of the time to the prompt
-        from yarl import URL  # noqa: PLC0415 - the same
+        from yarl import URL  # noqa: PLC0415 - loaded with aiohttp
 
-        from metis.tools.web import PinnedResolver, resolve_public  # noqa: PLC0415 - the same
+        from metis.tools.web import PinnedResolver, resolve_public  # noqa: PLC0415 - needs aiohttp
 
-        addresses = await resolve_public(url.raw_host or "", url.port or 0, self._allowed)
+        # Redirects are followed by hand, so that the address of every step is checked.
+        addresses = await resolve_public(url.raw_host or "", url.port or 0, self._allowed_hosts)
         connector = aiohttp.TCPConnector(resolver=PinnedResolver(addresses), use_dns_cache=False)
         async with (
             aiohttp.ClientSession(
@@ -116,61 +117,61 @@ class FetchUrl:
             client.get(url, allow_redirects=False, headers=_HEADERS) as response,
         ):
             target = response.headers.get("Location")
-            if response.status in _REDIRECTS and target:
-                return _url(str(url.join(URL(target))))
+            if response.status in _REDIRECT_STATUSES and target:
+                return _parse_url(str(url.join(URL(target))))
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise ToolFailedError(f"{url} answers in a packed form only.")
-            return Fetched(
+                raise ToolFailedError(f"{url} sends compressed content only.")
+            return FetchedPage(
                 url,
                 response.status,
                 response.content_type,
                 response.charset or "utf-8",
-                await self._body(response),
+                await self._read_body(response),
             )
 
-    async def _body(self, response: "aiohttp.ClientResponse") -> bytes:
+    async def _read_body(self, response: "aiohttp.ClientResponse") -> bytes:
         body = bytearray()
-        async for piece in response.content.iter_any():
-            body += piece
+        async for chunk in response.content.iter_any():
+            body += chunk
             if len(body) > self._max_bytes:
                 raise ToolFailedError(f"{response.url} has more than {self._max_bytes} bytes.")
         return bytes(body)
 
 
-def _url(text: str) -> "URL":
-    """An address that may be asked; a login in it is refused, since it would be shown and kept."""
-    from yarl import URL  # noqa: PLC0415 - loaded by the first call, as the client is
+def _parse_url(text: str) -> "URL":
+    """Parse a URL; refuse a login in it, which would be shown and stored."""
+    from yarl import URL  # noqa: PLC0415 - loaded with aiohttp
 
     with suppress(ValueError):
         url = URL(text)
         if url.scheme in ("http", "https") and url.host and url.user is None:
             return url
-    reason = "An address has to be http or https, with a host and without a login."
+    reason = "A URL has to be http or https, with a host and without a login."
     raise ToolFailedError(reason, ErrorClass.PERMISSION_DENIED)
 
 
-def _output(answer: Fetched, *, is_raw: bool) -> ToolOutput:
-    is_fine = answer.status < _FIRST_ERROR
-    value = {"status": answer.status, "url": str(answer.url), "bytes": len(answer.body)}
-    kind = media_type(answer.body)
-    if kind and is_fine:
-        block = media_block(answer.body, kind, answer.url.name or "page")
+def _page_output(page: FetchedPage, *, is_raw: bool) -> ToolOutput:
+    is_success = page.status < _FIRST_ERROR_STATUS
+    value = {"status": page.status, "url": str(page.url), "bytes": len(page.body)}
+    kind = media_type(page.body)
+    if kind and is_success:
+        block = media_block(page.body, kind, page.url.name or "page")
         return ToolOutput(content=(block,), value=value)
-    text = _text(answer, is_raw=is_raw)
-    note = "" if is_fine else f"[status {answer.status}]\n"
-    return text_output(f"{note}{text}" or "(empty)", success=is_fine, value=value)
+    note = "" if is_success else f"[status {page.status}]\n"
+    text = f"{note}{_page_text(page, is_raw=is_raw)}" or "(empty)"
+    return text_output(text, success=is_success, value=value)
 
 
-def _text(answer: Fetched, *, is_raw: bool) -> str:
-    if b"\0" in answer.body[:8192]:
-        raise ToolFailedError(f"{answer.url} is a binary file ({answer.media_type}).")
+def _page_text(page: FetchedPage, *, is_raw: bool) -> str:
+    if b"\0" in page.body[:8192]:
+        raise ToolFailedError(f"{page.url} is a binary file ({page.media_type}).")
     try:
-        text = answer.body.decode(answer.charset, "replace")
-    except LookupError:
-        text = answer.body.decode("utf-8", "replace")
-    if not is_raw and answer.media_type in ("text/html", "application/xhtml+xml"):
-        from metis.tools.web import html_to_text  # noqa: PLC0415 - loaded by the first page
+        text = page.body.decode(page.charset, "replace")
+    except LookupError:  # the server names an encoding that does not exist
+        text = page.body.decode("utf-8", "replace")
+    if not is_raw and page.media_type in ("text/html", "application/xhtml+xml"):
+        from metis.tools.web import html_to_text  # noqa: PLC0415 - needs aiohttp
 
         text = html_to_text(text)
-    left_out = len(text) - MAX_CHARACTERS
-    return text if left_out <= 0 else f"{text[:MAX_CHARACTERS]}\n[{left_out} characters left out]"
+    omitted = len(text) - MAX_CHARACTERS
+    return text if omitted <= 0 else f"{text[:MAX_CHARACTERS]}\n[{omitted} characters omitted]"

@@ -1,4 +1,4 @@
-"""run_command: a shell command in the workspace, in a process group of its own."""
+"""The run_command tool: a shell command in the workspace, in a process group of its own."""
 
 import asyncio
 import os
@@ -25,33 +25,33 @@ from metis.tools.tool import (
 
 HEAD_BYTES = 16_000
 TAIL_BYTES = 16_000
+DEFAULT_SECONDS = 120
+# Less than the dispatcher allows: a command that the dispatcher stops loses its exit code.
 MAX_SECONDS = 590
-"""The longest time for one command: less than the dispatcher gives, so that output is kept."""
-SECONDS = 120
 
 
-class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """What run_command takes."""
+class CommandArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of run_command."""
 
     command: str
-    timeout_s: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = SECONDS
+    timeout_s: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = DEFAULT_SECONDS
 
 
 class RunCommand:
-    """Runs a shell command; a command has no input, and nothing of it stays behind."""
+    """Runs a shell command without input; none of its processes outlives it."""
 
     definition = ToolDefinition(
         name="run_command",
         description=(
-            "Run a command with sh in the workspace and give what it writes, errors included. Of "
-            "much output the beginning and the end are kept. It has no input; what it leaves in "
-            "the background is ended with it."
+            "Run a command with sh in the workspace and return its output, errors included. Of "
+            "long output the beginning and the end are returned. The command has no input; "
+            "processes that it leaves in the background are ended with it."
         ),
         input_schema=object_schema(
             ("command",),
             command=string_property("The command."),
             timeout_s=integer_property(
-                f"Seconds until it is ended: {SECONDS}, at most {MAX_SECONDS}."
+                f"Seconds until it is ended: {DEFAULT_SECONDS}, at most {MAX_SECONDS}."
             ),
         ),
         side_effects=SideEffects.EXECUTE,
@@ -64,54 +64,57 @@ class RunCommand:
         allowed_variables: Collection[str] = (),
     ) -> None:
         self._environment = environment
-        self._allowed = allowed_variables
+        self._allowed_variables = allowed_variables
         self._stop = asyncio.Event()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Run the command."""
-        asked = read_arguments(Arguments, arguments)
-        if "\0" in asked.command:
-            raise ToolFailedError("A command holds no zero byte.", ErrorClass.VALIDATION_ERROR)
+        parsed = read_arguments(CommandArguments, arguments)
+        if "\0" in parsed.command:
+            text = "A command cannot contain a zero byte."
+            raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
         command = ProcessCommand(
-            argv=("/bin/sh", "-c", asked.command),
+            argv=("/bin/sh", "-c", parsed.command),
             cwd=require_workspace(context).root,
-            environment=without_secrets(self._environment, self._allowed),
+            environment=without_secrets(self._environment, self._allowed_variables),
         )
         output = BoundedOutput(HEAD_BYTES, TAIL_BYTES)
         try:
-            ended = await run(command, output, self._stop, asked.timeout_s)
+            end = await run(command, output, self._stop, parsed.timeout_s)
         except OSError as error:
             text = f"The command could not be started: {error.strerror or type(error).__name__}."
             raise ToolFailedError(text) from None
-        return _output(asked, ended, output)
+        return _command_output(parsed, end, output)
 
     def cancel(self) -> bool:
-        """End the command; what it wrote until then is given."""
+        """End the command, and return true: its output until then is returned."""
         self._stop.set()
         return True
 
 
-def _output(asked: Arguments, ended: ProcessEnd, output: BoundedOutput) -> ToolOutput:
+def _command_output(
+    arguments: CommandArguments, end: ProcessEnd, output: BoundedOutput
+) -> ToolOutput:
     text = output.text()
     if text and not text.endswith("\n"):
         text += "\n"
-    is_fine = ended.code == 0 and not ended.is_timed_out
-    value: dict[str, object] = {"exit_code": ended.code, "output_bytes": output.size_bytes}
-    if ended.is_timed_out:
+    is_success = end.code == 0 and not end.is_timed_out
+    value: dict[str, object] = {"exit_code": end.code, "output_bytes": output.size_bytes}
+    if end.is_timed_out:
         value["error_class"] = str(ErrorClass.TIMEOUT)
     return text_output(
-        f"{text}{_ending(asked, ended)}" if not is_fine else text or "(no output)",
-        success=is_fine,
+        text or "(no output)" if is_success else f"{text}{_end_note(arguments, end)}",
+        success=is_success,
         value=value,
-        command=asked.command,
+        command=arguments.command,
     )
 
 
-def _ending(asked: Arguments, ended: ProcessEnd) -> str:
-    if ended.is_timed_out:
-        return f"[ended after {asked.timeout_s} s]"
-    if ended.is_stopped:
+def _end_note(arguments: CommandArguments, end: ProcessEnd) -> str:
+    if end.is_timed_out:
+        return f"[ended after {arguments.timeout_s} s]"
+    if end.is_stopped:
         return "[ended before it was finished]"
-    if ended.code < 0:
-        return f"[killed by {signal.Signals(-ended.code).name}]"
-    return f"[exit code {ended.code}]"
+    if end.code < 0:
+        return f"[killed by {signal.Signals(-end.code).name}]"
+    return f"[exit code {end.code}]"

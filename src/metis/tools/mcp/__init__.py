@@ -1,4 +1,4 @@
-"""MCP: tools of other programs, over the Model Context Protocol."""
+"""Tools of other programs, over the Model Context Protocol."""
 
 from metis.tools.mcp.connection import HttpServer, StdioServer
 from metis.tools.mcp.server import McpServer

@@ -18,28 +18,34 @@ from metis.canonical.errors import ToolError
 from metis.tools.process import without_secrets
 from metis.tools.tool import ToolFailedError, log
 
+START_TIMEOUT_S = 30.0
+"""How long a server may take to start."""
+
 Streams = tuple[Any, Any]
 """What a session reads from and writes to."""
 
-_NOTHING: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = {}
+# The error code of the official package for a connection that was closed.
+_CONNECTION_CLOSED = -32000
 
 
 class StdioServer(Struct, frozen=True):
-    """A program that is started here and spoken to over its input and output."""
+    """A program that is started here and speaks over its standard input and output."""
 
     command: str
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = _NOTHING
-    """Variables beside those of ours that are no secrets."""
+    environment: Mapping[str, str] = _NONE
+    """Variables to add to the environment of this process, of which secrets are not passed on."""
     cwd: Path | None = None
 
     def __repr__(self) -> str:
+        # Arguments and environment may hold keys.
         return f"StdioServer({self.command!r})"
 
     async def streams(self, stack: AsyncExitStack) -> Streams:
         """Start the program; it ends with the stack."""
         stdio = import_mcp("mcp.client.stdio")
-        # What a server says beside the protocol is for its own developers, and may hold anything.
+        # What a server writes beside the protocol is for its developers, and may hold anything.
         errors = stack.enter_context(Path(os.devnull).open("w"))  # noqa: ASYNC230, SIM115 - the stack closes it
         program = stdio.StdioServerParameters(
             command=self.command,
@@ -47,136 +53,128 @@ class StdioServer(Struct, frozen=True):
             env={**without_secrets(), **self.environment},
             cwd=self.cwd,
         )
-        opened = await stack.enter_async_context(stdio.stdio_client(program, errors))
-        return opened[0], opened[1]
+        streams = await stack.enter_async_context(stdio.stdio_client(program, errors))
+        return streams[0], streams[1]
 
 
 class HttpServer(Struct, frozen=True):
-    """A server that is spoken to over streamable HTTP."""
+    """A server at a URL that speaks streamable HTTP."""
 
     url: str
-    headers: Mapping[str, str] = _NOTHING
+    headers: Mapping[str, str] = _NONE
 
     def __repr__(self) -> str:
         return f"HttpServer({self.url!r})"
 
     async def streams(self, stack: AsyncExitStack) -> Streams:
-        """Make a client for the address; it is closed with the stack."""
+        """Connect to the URL; the connection ends with the stack."""
         http = import_mcp("mcp.client.streamable_http")
         client = http.create_mcp_http_client(headers=dict(self.headers))
         await stack.enter_async_context(client)
         transport = http.streamable_http_client(self.url, http_client=client)
-        opened = await stack.enter_async_context(transport)
-        return opened[0], opened[1]
+        streams = await stack.enter_async_context(transport)
+        return streams[0], streams[1]
 
 
 ServerAddress = StdioServer | HttpServer
 
 
 def import_mcp(name: str) -> Any:
-    """A module of the official package, which is an extra of ours."""
+    """Import a module of the official package, which is an optional dependency."""
     try:
         return importlib.import_module(name)
     except ImportError:
         raise ToolError("MCP needs the package mcp; install metis-llm[mcp]") from None
 
 
-START_S = 30.0
-"""How long a server may take to start."""
-
-_CLOSED = -32000
-"""The number of the error that the package gives for a connection which ended."""
-
-
 class Connection:
     """A session with a server."""
 
-    def __init__(self, name: str, where: ServerAddress) -> None:
+    def __init__(self, name: str, address: ServerAddress) -> None:
         self._name = name
-        self._where = where
+        self._address = address
         self._stop = asyncio.Event()
         self._is_broken = False
-        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep())
+        self._session: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._hold_open())
 
     @classmethod
-    async def open(cls, name: str, where: ServerAddress) -> "Connection":
-        """Start a server, or reach it, and greet it."""
+    async def open(cls, name: str, address: ServerAddress) -> "Connection":
+        """Start or reach a server, and initialise a session."""
         import_mcp("mcp")
-        connection = cls(name, where)
+        connection = cls(name, address)
         try:
-            await connection._greeted()
+            await connection._wait_until_ready()
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _greeted(self) -> None:
+    async def _wait_until_ready(self) -> None:
         await asyncio.wait(
-            {self._ready, self._keeper}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED
+            {self._session, self._task},
+            timeout=START_TIMEOUT_S,
+            return_when=asyncio.FIRST_COMPLETED,
         )
-        if not self._ready.done():
+        if not self._session.done():
             raise ToolFailedError(f"The MCP server {self._name!r} could not be started.")
 
     def is_closed(self) -> bool:
-        """Whether nothing can be asked any more."""
-        return self._is_broken or self._keeper.done()
+        """Return whether the connection can no longer be used."""
+        return self._is_broken or self._task.done()
 
     async def close(self) -> None:
         """End the session, and the program if it was started for it."""
         self._stop.set()
-        if not self._ready.done():
-            self._keeper.cancel()
-        await asyncio.wait({self._keeper})
+        if not self._session.done():
+            self._task.cancel()
+        await asyncio.wait({self._task})
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Call a tool; gives the result as it stands on the wire."""
-        return await self._ask(self._ready.result().call_tool(tool, arguments))
+        """Call a tool; return the result as JSON."""
+        return await self._request(self._session.result().call_tool(tool, arguments))
 
     async def list_tools_page(self, cursor: str | None) -> Mapping[str, Any]:
-        """One page of the list of tools, as it stands on the wire."""
+        """Return one page of the tool list as JSON."""
         params = import_mcp("mcp.types").PaginatedRequestParams(cursor=cursor) if cursor else None
-        return await self._ask(self._ready.result().list_tools(params=params))
+        return await self._request(self._session.result().list_tools(params=params))
 
-    async def _ask(self, question: Awaitable[Any]) -> Mapping[str, Any]:
-        """The answer to a question; a server that dies meanwhile is an answer too."""
-        asked = asyncio.ensure_future(question)
+    async def _request(self, awaitable: Awaitable[Any]) -> Mapping[str, Any]:
+        """Wait for the response, or for the end of the server."""
+        response = asyncio.ensure_future(awaitable)
         try:
-            await asyncio.wait({asked, self._keeper}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result().model_dump(mode="json", by_alias=True, exclude_none=True)
-        except Exception as error:  # noqa: BLE001 - the package raises many kinds, all of them answers
+            await asyncio.wait({response, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if response.done():
+                return response.result().model_dump(mode="json", by_alias=True, exclude_none=True)
+        except Exception as error:  # noqa: BLE001 - the package raises many kinds, all of them failures
             raise self._failure(error) from None
         finally:
-            asked.cancel()
-        raise self._died()
+            response.cancel()
+        raise self._closed_error()
 
     def _failure(self, error: Exception) -> ToolFailedError:
-        """What the server says, or that it is gone."""
-        told = getattr(error, "error", None)
-        if told is not None and told.code != _CLOSED:
-            return ToolFailedError(f"The MCP server {self._name!r} says: {told.message}")
+        details = getattr(error, "error", None)
+        if details is not None and details.code != _CONNECTION_CLOSED:
+            return ToolFailedError(f"The MCP server {self._name!r} says: {details.message}")
         log.info("%s: %s", self._name, type(error).__name__)
-        return self._died()
+        return self._closed_error()
 
-    def _died(self) -> ToolFailedError:
+    def _closed_error(self) -> ToolFailedError:
         self._is_broken = True
-        text = (
-            f"The MCP server {self._name!r} is not there any more; it is started again when asked."
-        )
+        text = f"The MCP server {self._name!r} has stopped; the next call starts it again."
         return ToolFailedError(text)
 
-    async def _keep(self) -> None:
-        """Open the session, keep it until told to stop, and close it."""
+    async def _hold_open(self) -> None:
+        """Open the session, hold it until it is stopped, and close it."""
         try:
             async with AsyncExitStack() as stack:
-                reads, writes = await self._where.streams(stack)
-                session = import_mcp("mcp").ClientSession(reads, writes)
+                reader, writer = await self._address.streams(stack)
+                session = import_mcp("mcp").ClientSession(reader, writer)
                 await stack.enter_async_context(session)
                 await session.initialize()
-                self._ready.set_result(session)
+                self._session.set_result(session)
                 await self._stop.wait()
         except ToolError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever ends a server, it is only gone
+        except Exception as error:  # noqa: BLE001 - whatever ends a server, the connection is closed
             log.warning("the MCP server %s ended: %s", self._name, type(error).__name__)

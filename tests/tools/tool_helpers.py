@@ -1,4 +1,4 @@
-"""Short words for contexts, calls and tools in tests."""
+"""Builders of contexts, calls and tools for tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,14 +21,14 @@ from metis.tools import (
 )
 
 ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
-Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolOutput]]
+ToolFunction = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolOutput]]
 
 
-class Made:
-    """A tool made of a function."""
+class FunctionTool:
+    """A tool that runs a function."""
 
     def __init__(
-        self, definition: ToolDefinition, work: Work, *, ends_itself: bool = False
+        self, definition: ToolDefinition, work: ToolFunction, *, ends_itself: bool = False
     ) -> None:
         self.definition = definition
         self._work = work
@@ -41,19 +41,21 @@ class Made:
         return self._ends_itself
 
 
-def defined(name: str, effects: SideEffects = SideEffects.NONE, **fields: Any) -> ToolDefinition:
+def define_tool(
+    name: str, effects: SideEffects = SideEffects.NONE, **fields: Any
+) -> ToolDefinition:
     filled: dict[str, Any] = {"input_schema": ANYTHING, "requires_workspace": False, **fields}
     return ToolDefinition(name=name, description=name, side_effects=effects, **filled)
 
 
-def making(
-    name: str, work: Work, effects: SideEffects = SideEffects.NONE, **fields: Any
+def tool_factory(
+    name: str, work: ToolFunction, effects: SideEffects = SideEffects.NONE, **fields: Any
 ) -> Factory:
-    definition = defined(name, effects, **fields)
-    return lambda: Made(definition, work)
+    definition = define_tool(name, effects, **fields)
+    return lambda: FunctionTool(definition, work)
 
 
-def context(workspace: Path | None = None) -> ToolContext:
+def tool_context(workspace: Path | None = None) -> ToolContext:
     return ToolContext(
         session_id="sess_01J00000000000000000000000",
         turn_id="turn_1",
@@ -62,12 +64,12 @@ def context(workspace: Path | None = None) -> ToolContext:
     )
 
 
-def asking(name: str, /, **arguments: Any) -> ToolUseBlock:
+def tool_call(name: str, /, **arguments: Any) -> ToolUseBlock:
     return call(name, fresh(), **arguments)
 
 
-def open_to_all(*factories: Factory, **fields: Any) -> Dispatcher:
-    """A dispatcher that asks nobody."""
+def permissive_dispatcher(*factories: Factory, **fields: Any) -> Dispatcher:
+    """Return a dispatcher that runs every call without confirmation."""
     rules = dict.fromkeys(SideEffects, Rule.AUTO)
     return Dispatcher(Registry(*factories), Confirmation(rules=rules), **fields)
 
@@ -78,13 +80,13 @@ def result_of(message: Message) -> ToolResultBlock:
     return block
 
 
-def words(message: Message) -> str:
+def result_text(message: Message) -> str:
     blocks = result_of(message).content
     return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
-async def answer(factory: Factory, turn: ToolContext, /, **arguments: Any) -> Message:
-    """The answer to one call of a tool."""
+async def run_one(factory: Factory, turn: ToolContext, /, **arguments: Any) -> Message:
+    """Return the TOOL message for one call of a tool."""
     name = factory().definition.name
-    (message,) = await open_to_all(factory).run([asking(name, **arguments)], turn)
+    (message,) = await permissive_dispatcher(factory).run([tool_call(name, **arguments)], turn)
     return message
