@@ -25,36 +25,36 @@ from store_floors import TASKS, Clock, Time
 from store_growth import Growth, append_one_by_one, copies, load
 
 from canonical import make_messages
-from metis import store
 from metis.canonical import Message, encode
-from metis.store import Store
+from metis.store import Durability, Store
+from metis.store import open as open_store
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "store"))
 from postgres import start_server
 
 
-async def append_from_tasks(keep: Store, parts: Sequence[Sequence[Message]]) -> Time:
+async def append_from_tasks(store: Store, parts: Sequence[Sequence[Message]]) -> Time:
     """Many tasks append at once, each to a session of its own."""
     for part in parts:
-        await keep.create_session(part[0].session_id)
+        await store.create_session(part[0].session_id)
 
     async def write(part: Sequence[Message]) -> None:
         for message in part:
-            await keep.append(message)
+            await store.append(message)
 
     clock = Clock()
     await asyncio.gather(*(write(part) for part in parts))
     return clock.read(sum(len(part) for part in parts))
 
 
-async def append_to_one(keep: Store, messages: Sequence[Message]) -> Time:
+async def append_to_one(store: Store, messages: Sequence[Message]) -> Time:
     """Many tasks append at once to one session, each the message that is next."""
-    await keep.create_session(messages[0].session_id)
+    await store.create_session(messages[0].session_id)
     waiting = iter(messages)
 
     async def write() -> None:
         for message in waiting:
-            await keep.append(message)
+            await store.append(message)
 
     clock = Clock()
     await asyncio.gather(*(write() for _ in range(TASKS)))
@@ -62,11 +62,11 @@ async def append_to_one(keep: Store, messages: Sequence[Message]) -> Time:
 
 
 async def in_store(
-    url: str, work: Callable[[Store], Awaitable[Time]], durability: store.Durability = "process"
+    url: str, work: Callable[[Store], Awaitable[Time]], durability: Durability = "process"
 ) -> Time:
     """Run work on a store and close it."""
-    async with store.open(url, durability=durability) as keep:
-        return await work(keep)
+    async with open_store(url, durability=durability) as store:
+        return await work(store)
 
 
 class Bench:
@@ -134,7 +134,7 @@ class Bench:
         """The same at a PostgreSQL server, against the bare driver with the same statements."""
         messages, url, raw = self._messages, new_database(), new_database()
         session = messages[0].session_id
-        asyncio.run(store.open(raw).close())
+        asyncio.run(open_store(raw).close())
         took = floors.rows_in_postgres(raw, [session], self._single)
         self.note_rows("rows, one", took, len(messages))
         self.note("append", asyncio.run(in_store(url, lambda k: append_one_by_one(k, messages))))
@@ -159,14 +159,14 @@ class Bench:
 
 async def newest_of_many(url: str, count: int) -> None:
     """The newest 50 messages of a long session, as a share of loading it all."""
-    async with store.open(url) as keep:
+    async with open_store(url) as store:
         messages = make_messages(count)
         session_id = messages[0].session_id
-        await keep.create_session(session_id)
+        await store.create_session(session_id)
         for start in range(0, count, 1000):
-            await keep.append_all(messages[start : start + 1000])
-        newest = [await load(keep, session_id, 50) for _ in range(5)]
-        whole = [await load(keep, session_id) for _ in range(3)]
+            await store.append_all(messages[start : start + 1000])
+        newest = [await load(store, session_id, 50) for _ in range(5)]
+        whole = [await load(store, session_id) for _ in range(3)]
     share = 50 * min(newest).elapsed / (count * min(whole).elapsed)
     print(f"\nthe newest 50 of {count} messages take {share:.2%} of the time for all of them")
 

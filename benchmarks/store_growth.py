@@ -15,7 +15,6 @@ from store_bulk import SESSION_SIZE, fill_store, session_id
 from store_floors import Clock, Time
 
 from canonical import make_messages
-from metis import store
 from metis.canonical import (
     Message,
     new_session_id,
@@ -26,6 +25,7 @@ from metis.canonical import (
 from metis.canonical.blocks import ToolResultBlock, ToolUseBlock
 from metis.canonical.value import raw_constructor
 from metis.store import Store
+from metis.store import open as open_store
 
 _TRIES = 25
 _make_message = raw_constructor(Message)
@@ -62,20 +62,20 @@ def copies(template: Sequence[Message], count: int) -> list[list[Message]]:
     return parts
 
 
-async def append_one_by_one(keep: Store, messages: Sequence[Message]) -> Time:
+async def append_one_by_one(store: Store, messages: Sequence[Message]) -> Time:
     """Each append waits for the one before."""
-    await keep.create_session(messages[0].session_id)
+    await store.create_session(messages[0].session_id)
     clock = Clock()
     for message in messages:
-        await keep.append(message)
+        await store.append(message)
     return clock.read(len(messages))
 
 
-async def load(keep: Store, name: str, newest: int | None = None) -> Time:
+async def load(store: Store, name: str, newest: int | None = None) -> Time:
     """A session into typed objects, all or its newest messages."""
-    await keep.session(name)
+    await store.session(name)
     clock = Clock()
-    found = await keep.messages(name, newest=newest)
+    found = await store.messages(name, newest=newest)
     whole = clock.read(1)
     return Time(whole.elapsed / len(found), whole.cpu / len(found))
 
@@ -99,43 +99,43 @@ class Growth:
         """Measure at each size."""
         names = ("append us", "load us", "search ms", "in session", "open ms")
         print(f"\n{'messages':>10}" + "".join(f"{name:>12}{'CPU':>8}" for name in names))
-        async with store.open(self._url) as keep:
+        async with open_store(self._url) as store:
             for size in sizes:
-                await self._fill(keep, size)
-                values = await self._measure(keep)
+                await self._fill(store, size)
+                values = await self._measure(store)
                 cells = [f"{value.elapsed:>12.1f}{value.cpu:>8.1f}" for value in values]
                 print(f"{size:>10}" + "".join(cells), flush=True)
 
-    async def _fill(self, keep: Store, size: int) -> None:
+    async def _fill(self, store: Store, size: int) -> None:
         """Store sessions up to a size, and have them all in the search index."""
-        await keep.search("warm")
+        await store.search("warm")
         count = size // SESSION_SIZE - self._sessions
         await asyncio.to_thread(fill_store, self._url, self._sessions + 1, count)
         self._sessions += count
-        await keep.search("warm")
+        await store.search("warm")
 
-    async def _measure(self, keep: Store) -> list[Time]:
+    async def _measure(self, store: Store) -> list[Time]:
         news = copies(self._template, _TRIES)
         chance = random.Random(self._sessions)  # noqa: S311 - the same draw in every run
         some = [session_id(chance.randint(1, self._sessions)) for _ in range(_TRIES)]
-        assert validate_session(await keep.messages(some[0])) == []  # noqa: S101 - what is no session measures nothing
+        assert validate_session(await store.messages(some[0])) == []  # noqa: S101 - what is no session measures nothing
         return [
-            _middle([await append_one_by_one(keep, part) for part in news]),
-            _middle([await load(keep, each) for each in some]),
-            _middle([await self._search(keep, None) for _ in some]),
-            _middle([await self._search(keep, each) for each in some]),
+            _middle([await append_one_by_one(store, part) for part in news]),
+            _middle([await load(store, each) for each in some]),
+            _middle([await self._search(store, None) for _ in some]),
+            _middle([await self._search(store, each) for each in some]),
             _middle([await self._open() for _ in some]),
         ]
 
-    async def _search(self, keep: Store, name: str | None) -> Time:
+    async def _search(self, store: Store, name: str | None) -> Time:
         clock = Clock()
-        found = await keep.search("traced table", limit=5, session_id=name)
+        found = await store.search("traced table", limit=5, session_id=name)
         assert found  # noqa: S101 - as above
         return clock.read(1000)
 
     async def _open(self) -> Time:
         clock = Clock()
-        another = store.open(self._url, recover=False)
+        another = open_store(self._url, recover=False)
         opened = clock.read(1000)
         await another.close()
         return opened

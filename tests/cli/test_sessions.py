@@ -117,7 +117,7 @@ def test_the_store_is_checked_copied_swept_and_migrated(home: Path, tmp_path: Pa
     database.close()
     checked = run("store", "check")
     assert checked.exit_code == 1
-    assert "the table says" in checked.stdout
+    assert "the table has" in checked.stdout
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "postgresql://127.0.0.1:1/x"])

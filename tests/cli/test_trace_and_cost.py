@@ -245,7 +245,7 @@ def test_settings_are_shown_with_their_origin_and_changed(
         ("modle", "x", "did you mean model?"),
         ("model", "gtp-5", "did you mean gpt-5"),
         ("tools", "perhaps", "this is no TOML"),
-        ("budget.day_usd", "-1", "-1 is no limit"),
+        ("budget.day_usd", "-1", "-1 is not a valid limit"),
         ("max_output_tokens", "1.5", "has to be a whole number"),
         ("base_urls.nobody", "http://x", "no provider is named 'nobody'"),
     ],

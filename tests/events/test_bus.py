@@ -250,7 +250,7 @@ def test_wrong_causes_are_found() -> None:
     assert texts == [
         "turn.started cannot be the cause of llm.call_completed",
         "route.decided has no cause",
-        "the cause 01J00000000000000000000000 is not there",
+        "the cause 01J00000000000000000000000 is missing",
     ]
 
 

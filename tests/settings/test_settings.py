@@ -64,7 +64,7 @@ def test_an_option_counts_before_the_environment_and_that_before_the_file(
     [
         ('model = "a"\nmodle = "b"\n', 2, "there is no setting 'modle'; did you mean model?"),
         ("tools = 3\n", 1, "tools has to be true or false"),
-        ("\n[budget]\nday_usd = -1\n", 3, "budget.day_usd: -1 is no limit"),
+        ("\n[budget]\nday_usd = -1\n", 3, "budget.day_usd: -1 is not a valid limit"),
         ('[budget]\nday_usd = "much"\n', 2, "has to be an amount, such as 5.00"),
         ('[base_urls]\nolama = "http://x"\n', 2, "no provider is named 'olama'"),
         ('[base_urls]\nollama = "ftp://x"\n', 2, "is no address"),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from metis import store
 from metis.store import Store
+from metis.store import open as open_store
 from postgres import Server, start_server
 
 BOTH = ("sqlite", "postgres")
@@ -34,9 +34,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def keep(url: str) -> AsyncIterator[Store]:
+async def store(url: str) -> AsyncIterator[Store]:
     """An open store of each kind."""
-    async with store.open(url) as opened:
+    async with open_store(url) as opened:
         yield opened
 
 

@@ -10,19 +10,19 @@ import sys
 from msgspec.structs import replace
 
 from build import assistant, call, tool, user
-from metis import store
 from metis.canonical import new_session_id, new_tool_use_id, new_ulid
 from metis.canonical.metadata import MessageStatus
 from metis.store import Store
+from metis.store import open as open_store
 
 
-async def talk(keep: Store, say: "asyncio.Queue[str]") -> None:
+async def talk(store: Store, say: "asyncio.Queue[str]") -> None:
     """A conversation with calls, results, and answers that are written while they stream."""
     session_id = new_session_id()
-    await keep.create_session(session_id)
+    await store.create_session(session_id)
 
     async def append(message: object) -> None:
-        entry = await keep.append(replace(message, id=new_ulid(), session_id=session_id))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType] - a message
+        entry = await store.append(replace(message, id=new_ulid(), session_id=session_id))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType] - a message
         await say.put(f"{session_id} {entry.id} {entry.seq}")
 
     for number in itertools.count():
@@ -33,9 +33,9 @@ async def talk(keep: Store, say: "asyncio.Queue[str]") -> None:
         begun = assistant("it says ") if number % 2 else assistant()  # nothing has come yet
         answer = replace(begun, id=new_ulid(), session_id=session_id)
         metadata = replace(answer.metadata, status=MessageStatus.PARTIAL)
-        entry = await keep.append(replace(answer, metadata=metadata))
+        entry = await store.append(replace(answer, metadata=metadata))
         await say.put(f"{session_id} {entry.id} {entry.seq}")
-        await keep.save(replace(answer, content=assistant("it says 42").content))
+        await store.save(replace(answer, content=assistant("it says 42").content))
 
 
 async def main(url: str) -> None:
@@ -47,10 +47,10 @@ async def main(url: str) -> None:
             sys.stdout.write(await say.get() + "\n")
             sys.stdout.flush()
 
-    async with store.open(url) as keep:
+    async with open_store(url) as store:
         sys.stdout.write("open\n")
         sys.stdout.flush()
-        await asyncio.gather(speak(), *(talk(keep, say) for _ in range(4)))
+        await asyncio.gather(speak(), *(talk(store, say) for _ in range(4)))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,19 @@ import time
 from msgspec.structs import replace
 
 from build import user
-from metis import store
 from metis.canonical import new_session_id, new_ulid
 from metis.store import Store
+from metis.store import open as open_store
 
 TASKS, SHARING = 32, 8
 
 
-async def write(keep: Store, session_id: str, count: int, until: float) -> None:
+async def write(store: Store, session_id: str, count: int, until: float) -> None:
     """Append until it is enough."""
     number = 0
     while number < count and time.monotonic() < until:
         message = replace(user(str(number)), id=new_ulid(), session_id=session_id)
-        entry = await keep.append(message, renew_ids=True)
+        entry = await store.append(message, renew_ids=True)
         sys.stdout.write(f"{session_id} {entry.id} {entry.seq}\n")
         number += 1
 
@@ -34,10 +34,10 @@ async def main(url: str, shared: str, limit: str) -> None:
     is_time = limit.endswith("s")
     count = sys.maxsize if is_time else int(limit)
     until = time.monotonic() + (float(limit[:-1]) if is_time else 10**9)
-    async with store.open(url) as keep:
-        own = [(await keep.create_session(new_session_id())).id for _ in range(TASKS - SHARING)]
+    async with open_store(url) as store:
+        own = [(await store.create_session(new_session_id())).id for _ in range(TASKS - SHARING)]
         targets = [*own, *[shared] * SHARING]
-        await asyncio.gather(*(write(keep, each, count, until) for each in targets))
+        await asyncio.gather(*(write(store, each, count, until) for each in targets))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from build import assistant, call, tool, tool_id, ulid, user
-from metis import store
 from metis.canonical import Message
 from metis.canonical.errors import StoreError, StoreUnavailableError
 from metis.canonical.ids import new_ulid
 from metis.store import EventRecord, Store
+from metis.store import open as open_store
 from metis.store.entries import BookmarkEntry, SwapEntry
 
 pytestmark = pytest.mark.anyio
@@ -28,30 +28,30 @@ def said(task: int) -> Message:
 
 
 async def write(
-    keep: Store, task: int, done: list[str], begun: asyncio.Barrier, stop: asyncio.Event
+    store: Store, task: int, done: list[str], begun: asyncio.Barrier, stop: asyncio.Event
 ) -> None:
     while not stop.is_set():
-        done.append((await keep.append(said(task))).id)
+        done.append((await store.append(said(task))).id)
         if len(done) == ENOUGH:
             await begun.wait()
         await asyncio.sleep(0)
 
 
-async def test_a_backup_is_whole_while_others_write(keep: Store, tmp_path: Path) -> None:
+async def test_a_backup_is_whole_while_others_write(store: Store, tmp_path: Path) -> None:
     acknowledged: list[list[str]] = [[] for _ in range(TASKS)]
     for task in range(TASKS):
-        await keep.create_session(f"sess_{task}")
+        await store.create_session(f"sess_{task}")
     begun, stop = asyncio.Barrier(TASKS + 1), asyncio.Event()
     tasks = [
-        asyncio.create_task(write(keep, task, acknowledged[task], begun, stop))
+        asyncio.create_task(write(store, task, acknowledged[task], begun, stop))
         for task in range(TASKS)
     ]
     await begun.wait()
     before = [len(each) for each in acknowledged]
-    await keep.backup(tmp_path / "copy.db")
+    await store.backup(tmp_path / "copy.db")
     stop.set()
     await asyncio.gather(*tasks)
-    async with store.open(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+    async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert await copy.check() == []
         for task, least in enumerate(before):
             found = [each.id for each in await copy.messages(f"sess_{task}")]
@@ -60,16 +60,16 @@ async def test_a_backup_is_whole_while_others_write(keep: Store, tmp_path: Path)
         await copy.append(said(0))
 
 
-async def test_a_backup_holds_everything(keep: Store, tmp_path: Path) -> None:
-    await keep.create_session("sess_42", workspace_path="/w", routing_policy={"a": [1]})
-    await keep.append(user("hi", id=ulid(1)))
-    await keep.append(assistant(call("a", tool_id(1)), id=ulid(2)))
-    await keep.append(tool("1", answers=tool_id(1), id=ulid(3)))
-    at = (await keep.session("sess_42")).created_at
+async def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
+    await store.create_session("sess_42", workspace_path="/w", routing_policy={"a": [1]})
+    await store.append(user("hi", id=ulid(1)))
+    await store.append(assistant(call("a", tool_id(1)), id=ulid(2)))
+    await store.append(tool("1", answers=tool_id(1), id=ulid(3)))
+    at = (await store.session("sess_42")).created_at
     head: dict[str, Any] = {"session_id": "sess_42", "created_at": at}
-    await keep.record(BookmarkEntry(id=ulid(4), **head, name="here", message_id=ulid(3)))
-    await keep.record(SwapEntry(id=ulid(5), **head, to_model="a:b"))
-    await keep.save_prices("2026-05-08", {"a:b": 1})
+    await store.record(BookmarkEntry(id=ulid(4), **head, name="here", message_id=ulid(3)))
+    await store.record(SwapEntry(id=ulid(5), **head, to_model="a:b"))
+    await store.save_prices("2026-05-08", {"a:b": 1})
     event = EventRecord(
         id="e1",
         timestamp_us=1,
@@ -79,46 +79,46 @@ async def test_a_backup_holds_everything(keep: Store, tmp_path: Path) -> None:
         sensitivity="internal",
         payload_json="{}",
     )
-    await keep.add_events([event])
+    await store.add_events([event])
     target = tmp_path / "copy.db"
-    await keep.backup(target)
-    async with store.open(f"sqlite:///{target}") as copy:
-        assert await copy.export("sess_42") == await keep.export("sess_42")
-        assert await copy.tool_calls("sess_42") == await keep.tool_calls("sess_42")
+    await store.backup(target)
+    async with open_store(f"sqlite:///{target}") as copy:
+        assert await copy.export("sess_42") == await store.export("sess_42")
+        assert await copy.tool_calls("sess_42") == await store.tool_calls("sess_42")
         assert await copy.bookmarks("sess_42") == {"here": ulid(3)}
         assert await copy.prices() == {"2026-05-08": {"a:b": 1}}
         assert await copy.events("sess_42") == [event]
         assert [hit.message_id for hit in await copy.search("hi")] == [ulid(1)]
         assert await copy.check() == []
     with pytest.raises(StoreUnavailableError) as found:
-        await keep.backup(target)
-    assert found.value.hint == "name a new file"
+        await store.backup(target)
+    assert found.value.hint == "choose a new file name"
 
 
-async def test_a_backup_that_fails_leaves_no_half_of_one(keep: Store, tmp_path: Path) -> None:
-    await keep.create_session("sess_42")
+async def test_a_backup_that_fails_leaves_no_half_of_one(store: Store, tmp_path: Path) -> None:
+    await store.create_session("sess_42")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
-        await keep.backup(tmp_path / "file" / "copy.db")
+        await store.backup(tmp_path / "file" / "copy.db")
     assert (tmp_path / "file").read_text() == ""
 
 
 def test_a_backup_on_a_full_disk_leaves_no_half_of_one(url: str, tmp_path: Path) -> None:
     script = f"""
 import asyncio, resource, signal
-from metis import store
+from metis.store import open as open_store
 from metis.canonical.errors import StoreError
 from build import ulid, user
 
 async def main():
-    async with store.open({url!r}) as keep:
-        await keep.create_session("sess_42")
+    async with open_store({url!r}) as store:
+        await store.create_session("sess_42")
         for number in range(60):
-            await keep.append(user("hi " * 4000, id=ulid(number)))
+            await store.append(user("hi " * 4000, id=ulid(number)))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
         try:
-            await keep.backup({str(tmp_path / "copy.db")!r})
+            await store.backup({str(tmp_path / "copy.db")!r})
         except StoreError as error:
             print(type(error).__name__, error.hint)
 
@@ -131,5 +131,5 @@ asyncio.run(main())
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert "room" in done.stdout, done.stderr
+    assert "free space" in done.stdout, done.stderr
     assert sorted(tmp_path.glob("copy.db*")) == []

@@ -14,7 +14,6 @@ import pytest
 from psycopg import sql
 
 from build import assistant, call, tool_id, ulid, user
-from metis import store
 from metis.canonical.errors import (
     ForeignStoreError,
     StoreCorruptError,
@@ -25,6 +24,8 @@ from metis.canonical.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
+from metis.store import Match
+from metis.store import open as open_store
 from metis.store.sqlite_file import APPLICATION_ID, store_error
 from metis.store.store import default_url, sqlite_path
 from postgres import Server
@@ -34,10 +35,10 @@ SESSION = "sess_42"
 
 def make(url: str, count: int = 1) -> None:
     async def fill() -> None:
-        async with store.open(url) as keep:
-            await keep.create_session(SESSION)
+        async with open_store(url) as store:
+            await store.create_session(SESSION)
             for number in range(count):
-                await keep.append(user("hi " * 200, id=ulid(number)))
+                await store.append(user("hi " * 200, id=ulid(number)))
 
     asyncio.run(fill())
 
@@ -70,7 +71,7 @@ def no_database(path: Path) -> None:
         (foreign, ForeignStoreError, "another program"),
         (foreign_by_number, ForeignStoreError, "another program"),
         (future, StoreVersionError, "update metis"),
-        (no_database, ForeignStoreError, "no database"),
+        (no_database, ForeignStoreError, "not a SQLite database"),
     ],
 )
 def test_a_file_that_is_not_ours_is_not_touched(
@@ -84,7 +85,7 @@ def test_a_file_that_is_not_ours_is_not_touched(
     spoil(path)
     before = path.read_bytes()
     with pytest.raises(error, match=word) as found:
-        store.open(sqlite_url)
+        open_store(sqlite_url)
     assert found.value.hint
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["metis.db"]
@@ -101,16 +102,16 @@ def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url:
     path.write_bytes(data)
 
     async def read() -> None:
-        async with store.open(sqlite_url) as keep:
-            assert await keep.check() != []
+        async with open_store(sqlite_url) as store:
+            assert await store.check() != []
             with pytest.raises(StoreCorruptError) as found:
-                await keep.messages(SESSION)
+                await store.messages(SESSION)
             assert "restore a backup" in str(found.value.hint)
 
     async def write() -> None:
-        async with store.open(sqlite_url) as keep:
+        async with open_store(sqlite_url) as store:
             with pytest.raises(StoreCorruptError) as found:
-                await keep.append(user("hi", id=ulid(999)))
+                await store.append(user("hi", id=ulid(999)))
             assert "restore a backup" in str(found.value.hint)
 
     asyncio.run(read())
@@ -129,7 +130,7 @@ def test_a_file_whose_tables_are_broken_is_left_as_it_is(tmp_path: Path, sqlite_
     data[100:400] = b"\xff" * 300
     path.write_bytes(data)
     with pytest.raises(StoreCorruptError) as found:
-        store.open(sqlite_url)
+        open_store(sqlite_url)
     assert "restore a backup" in str(found.value.hint)
     assert path.read_bytes() == data
 
@@ -139,18 +140,18 @@ def test_somebody_who_holds_the_file_too_long_is_named(tmp_path: Path, sqlite_ur
     path, log = tmp_path / "metis.db", tmp_path / "metis.db-wal"
 
     async def use() -> None:
-        async with store.open(sqlite_url, wait_s=0.05) as keep:
-            await keep.append(user("hi", id=ulid(8)))
+        async with open_store(sqlite_url, wait_s=0.05) as store:
+            await store.append(user("hi", id=ulid(8)))
             before = path.read_bytes(), log.read_bytes()
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
                 with pytest.raises(StoreLockedError, match="another program") as found:
-                    await keep.append(user("hi", id=ulid(9)))
-                assert "end the other program" in str(found.value.hint)
-                assert len(await keep.messages(SESSION)) == 2
+                    await store.append(user("hi", id=ulid(9)))
+                assert "stop the other program" in str(found.value.hint)
+                assert len(await store.messages(SESSION)) == 2
                 assert (path.read_bytes(), log.read_bytes()) == before
                 other.execute("ROLLBACK")
-            await keep.append(user("hi", id=ulid(9)))
+            await store.append(user("hi", id=ulid(9)))
 
     asyncio.run(use())
 
@@ -187,28 +188,30 @@ def test_a_file_that_may_only_be_read(tmp_path: Path, sqlite_url: str) -> None:
         f"try: store.open({sqlite_url!r})\n"
         "except StoreError as error: print(type(error).__name__, error.hint)"
     )
-    assert run_script(script).startswith("StoreReadOnlyError make the file and its folder writable")
+    assert run_script(script).startswith(
+        "StoreReadOnlyError make the file and its directory writable"
+    )
     assert path.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == names
 
 
 UNTIL_FULL = """
 import asyncio, pathlib, resource, signal, sys
-from metis import store
+from metis.store import open as open_store
 from metis.canonical.errors import StoreError
 from build import ulid, user
 
 async def main():
     acknowledged = []
-    async with store.open(URL) as keep:
+    async with open_store(URL) as store:
         LIMIT
         try:
             for number in range(10, 1000):
-                entry = await keep.append(user("hi " * 2000, id=ulid(number)))
+                entry = await store.append(user("hi " * 2000, id=ulid(number)))
                 acknowledged.append(entry.id)
         except StoreError as error:
             print(type(error).__name__, len(acknowledged), error.hint)
-        seen = await keep.messages("sess_42")
+        seen = await store.messages("sess_42")
         assert [each.id for each in seen[3:]] == acknowledged, "what was acknowledged is there"
     AGAIN
 
@@ -225,23 +228,23 @@ def test_a_file_that_may_not_grow_loses_nothing_older(sqlite_url: str) -> None:
     script = UNTIL_FULL.replace("URL", repr(sqlite_url)).replace("LIMIT", limit)
     kind, count, hint = run_script(script.replace("AGAIN", "")).split(maxsplit=2)
     assert kind in ("StoreFullError", "StoreUnavailableError")
-    assert "room" in hint
+    assert "free space" in hint
     assert int(count) > 0
 
     async def look() -> None:
-        async with store.open(sqlite_url) as keep:
-            assert len(await keep.messages(SESSION)) == 3 + int(count)
-            assert await keep.check() == []
+        async with open_store(sqlite_url) as store:
+            assert len(await store.messages(SESSION)) == 3 + int(count)
+            assert await store.check() == []
 
     asyncio.run(look())
 
 
 AFTER_ROOM = """
     pathlib.Path("FOLDER/filler").unlink()
-    async with store.open(URL) as keep:
-        assert len(await keep.messages("sess_42")) == 3 + len(acknowledged)
-        assert await keep.check() == []
-        await keep.append(user("again", id=ulid(5000)))
+    async with open_store(URL) as store:
+        assert len(await store.messages("sess_42")) == 3 + len(acknowledged)
+        assert await store.check() == []
+        await store.append(user("again", id=ulid(5000)))
         print("again")
 """
 
@@ -262,7 +265,7 @@ def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
     said = run_script(f"{make_it}\n{script}", *before).split("\n")
     kind, count, hint = said[0].split(maxsplit=2)
     assert kind == "StoreFullError"
-    assert hint == "make room and try again; nothing older is lost"
+    assert hint == "free some space and try again; nothing stored is lost"
     assert int(count) > 0
     assert said[1] == "again"
 
@@ -304,7 +307,7 @@ def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
 @pytest.mark.parametrize(
     ("spoil", "error", "word"),
     [
-        ("CREATE TABLE messages (id TEXT)", ForeignStoreError, "name another database"),
+        ("CREATE TABLE messages (id TEXT)", ForeignStoreError, "choose another database"),
         ("INSERT INTO metis_schema VALUES (99)", StoreVersionError, "update metis"),
     ],
 )
@@ -318,7 +321,7 @@ def test_a_server_of_another_program_or_of_the_future_is_not_touched(
         database.execute(spoil.encode())
     before = contents(url)
     with pytest.raises(error) as found:
-        store.open(url)
+        open_store(url)
     assert word in str(found.value.hint)
     assert contents(url) == before
 
@@ -330,11 +333,11 @@ def test_a_server_that_may_only_be_read(postgres: Server) -> None:
     read_only = f"{url}?options=-cdefault_transaction_read_only%3Don"
 
     async def use() -> None:
-        async with store.open(read_only) as keep:
+        async with open_store(read_only) as store:
             with pytest.raises(StoreReadOnlyError) as found:
-                await keep.append(user("hi", id=ulid(9)))
-            assert "may be written" in str(found.value.hint)
-            assert len(await keep.messages(SESSION)) == 1
+                await store.append(user("hi", id=ulid(9)))
+            assert "writable" in str(found.value.hint)
+            assert len(await store.messages(SESSION)) == 1
 
     asyncio.run(use())
     assert contents(url) == before
@@ -345,17 +348,17 @@ def test_somebody_who_holds_a_session_too_long_is_named(postgres: Server) -> Non
     make(url)
 
     async def use() -> None:
-        async with store.open(url, wait_s=0.1) as keep:
-            await keep.append(user("hi", id=ulid(8)))
+        async with open_store(url, wait_s=0.1) as store:
+            await store.append(user("hi", id=ulid(8)))
             before = contents(url)
             with psycopg.connect(url) as other:
                 other.execute("SELECT id FROM sessions FOR UPDATE")
                 with pytest.raises(StoreLockedError) as found:
-                    await keep.append(user("hi", id=ulid(9)))
-                assert "end the other program" in str(found.value.hint)
-                assert len(await keep.messages(SESSION)) == 2
+                    await store.append(user("hi", id=ulid(9)))
+                assert "stop the other program" in str(found.value.hint)
+                assert len(await store.messages(SESSION)) == 2
             assert contents(url) == before
-            await keep.append(user("hi", id=ulid(9)))
+            await store.append(user("hi", id=ulid(9)))
 
     asyncio.run(use())
 
@@ -375,16 +378,16 @@ def test_a_full_disk_at_the_server_loses_nothing_older(postgres: Server) -> None
         )
 
     async def use() -> None:
-        async with store.open(url) as keep:
-            await keep.append(user("hi", id=ulid(8)))
+        async with open_store(url) as store:
+            await store.append(user("hi", id=ulid(8)))
             before = contents(url)
             with pytest.raises(StoreFullError) as found:
-                await keep.append(assistant(call("a", tool_id(1)), id=ulid(9)))
-            assert "make room" in str(found.value.hint)
+                await store.append(assistant(call("a", tool_id(1)), id=ulid(9)))
+            assert "free disk space" in str(found.value.hint)
             assert contents(url) == before
-            await keep.append(user("hi", id=ulid(10)))
-            assert len(await keep.messages(SESSION)) == 5
-            assert await keep.check() == []
+            await store.append(user("hi", id=ulid(10)))
+            assert len(await store.messages(SESSION)) == 5
+            assert await store.check() == []
 
     asyncio.run(use())
 
@@ -399,10 +402,10 @@ def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server
     path.write_bytes(data)
 
     async def use() -> None:
-        async with store.open(copy) as keep:
-            assert await keep.check() != []
+        async with open_store(copy) as store:
+            assert await store.check() != []
             with pytest.raises(StoreCorruptError) as found:
-                await keep.messages(SESSION)
+                await store.messages(SESSION)
             assert "restore a backup" in str(found.value.hint)
 
     asyncio.run(use())
@@ -411,20 +414,20 @@ def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server
 
 def test_a_server_that_is_not_there_and_no_password_in_the_error() -> None:
     with pytest.raises(StoreUnavailableError) as found:
-        store.open("postgresql://me:hunter2@127.0.0.1:1/nothing")
+        open_store("postgresql://me:hunter2@127.0.0.1:1/nothing")
     assert "hunter2" not in str(found.value)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "metis.db", "sqlite://", "sqlite:///"])
 def test_an_address_of_no_store(url: str) -> None:
     with pytest.raises(StoreUnavailableError):
-        store.open(url)
+        open_store(url)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailableError):
-        store.open(f"sqlite:///{tmp_path / 'file' / 'metis.db'}")
+        open_store(f"sqlite:///{tmp_path / 'file' / 'metis.db'}")
 
 
 def test_the_default_is_under_the_home_of_metis(tmp_path: Path) -> None:
@@ -456,10 +459,10 @@ def test_a_search_index_of_an_older_form_is_made_anew(tmp_path: Path, sqlite_url
         old.execute("INSERT INTO progress VALUES (1000)")
         old.commit()
 
-    async def search() -> list[store.Match]:
-        async with store.open(sqlite_url) as keep:
-            await keep.create_session("sess_42")
-            await keep.append(user("an owl", id=ulid(1)))
-            return await keep.search("owl")
+    async def search() -> list[Match]:
+        async with open_store(sqlite_url) as store:
+            await store.create_session("sess_42")
+            await store.append(user("an owl", id=ulid(1)))
+            return await store.search("owl")
 
     assert [hit.message_id for hit in asyncio.run(search())] == [ulid(1)]

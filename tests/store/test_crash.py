@@ -17,9 +17,9 @@ import pytest
 
 from judged import request_faults
 from many_writer import SHARING, TASKS
-from metis import store
 from metis.canonical import MessageStatus, validate_session
 from metis.store import Store
+from metis.store import open as open_store
 
 log = logging.getLogger("metis.tests")
 WRITER = Path(__file__).parent / "crash_writer.py"
@@ -49,25 +49,25 @@ async def look(
     url: str, acknowledged: list[tuple[str, str, int]], *, everywhere: bool = False
 ) -> None:
     """Every acknowledged append is in its place, and the sessions are whole."""
-    async with store.open(url) as keep:
+    async with open_store(url) as store:
         histories: dict[str, dict[str, int]] = {}
         for session_id in {each[0] for each in acknowledged}:
-            entries = await keep.history(session_id)
+            entries = await store.history(session_id)
             assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
             histories[session_id] = {entry.id: entry.seq for entry in entries}
         missing = [each for each in acknowledged if histories[each[0]].get(each[1]) != each[2]]
         assert missing == []
-        found = [each.id for each in await keep.sessions(limit=10_000)]
+        found = [each.id for each in await store.sessions(limit=10_000)]
         for session_id in found if everywhere else histories:
-            await check_session(keep, session_id)
+            await check_session(store, session_id)
 
 
-async def check_session(keep: Store, session_id: str) -> None:
+async def check_session(store: Store, session_id: str) -> None:
     """Nothing is half there, every rule holds, and the next request is valid everywhere."""
-    messages = await keep.messages(session_id)
+    messages = await store.messages(session_id)
     assert validate_session(messages) == []
     assert [m for m in messages if m.metadata.status == MessageStatus.PARTIAL] == []
-    assert await keep.tool_calls(session_id, status="pending") == []
+    assert await store.tool_calls(session_id, status="pending") == []
     if messages:
         # What a session of a minute holds is no request that anybody sends.
         assert request_faults(messages[-_MOST_ASKED:]) == {}
@@ -89,8 +89,8 @@ def test_what_was_acknowledged_survives_the_death_of_its_writer(url: str) -> Non
     assert total
 
     async def check() -> None:
-        async with store.open(url) as keep:
-            assert await keep.check() == []
+        async with open_store(url) as store:
+            assert await store.check() == []
 
     asyncio.run(check())
 
@@ -100,8 +100,8 @@ def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path
     shared = "sess_shared"
 
     async def make() -> None:
-        async with store.open(url) as keep:
-            await keep.create_session(shared)
+        async with open_store(url) as store:
+            await store.create_session(shared)
 
     asyncio.run(make())
     acknowledged = written_by_two(url, shared, tmp_path)
@@ -110,11 +110,11 @@ def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path
     asyncio.run(look(url, acknowledged))
 
     async def check() -> None:
-        async with store.open(url) as keep:
-            assert len(await keep.messages(shared)) == len(
+        async with open_store(url) as store:
+            assert len(await store.messages(shared)) == len(
                 [each for each in acknowledged if each[0] == shared]
             )
-            assert await keep.check() == []
+            assert await store.check() == []
 
     asyncio.run(check())
     log.info("%d appends, %d of %d tasks in one session", len(acknowledged), SHARING, TASKS)

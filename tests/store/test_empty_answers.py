@@ -95,14 +95,14 @@ def test_an_answer_of_nothing_says_how_it_ended_and_breaks_no_rule(name: str) ->
 @pytest.mark.anyio
 @pytest.mark.row("M-123", "T166")
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_store_keeps_it_and_the_next_request_is_valid(keep: Store, name: str) -> None:
-    await keep.create_session(SESSION)
-    asked = await keep.append(user("hi", id=new_ulid(), session_id=SESSION))
-    entry = await keep.append(read(name), renew_ids=True)
-    stored = await keep.messages(SESSION)
+async def test_a_store_keeps_it_and_the_next_request_is_valid(store: Store, name: str) -> None:
+    await store.create_session(SESSION)
+    asked = await store.append(user("hi", id=new_ulid(), session_id=SESSION))
+    entry = await store.append(read(name), renew_ids=True)
+    stored = await store.messages(SESSION)
     assert stored == [asked.message, entry.message]
     assert request_faults(stored) == {}
-    assert await keep.check() == []
+    assert await store.check() == []
 
 
 @pytest.mark.row("T210")

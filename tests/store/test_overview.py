@@ -16,9 +16,9 @@ S = "sess_42"
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_session_is_told_by_its_first_question(keep: Store) -> None:
-    await keep.create_session(S, workspace_path="/work")
-    await keep.append_all(
+async def test_a_session_is_told_by_its_first_question(store: Store) -> None:
+    await store.create_session(S, workspace_path="/work")
+    await store.append_all(
         numbered(
             system("Be short."),
             user("# Why is\n\nthe sky blue?"),
@@ -27,21 +27,21 @@ async def test_a_session_is_told_by_its_first_question(keep: Store) -> None:
             assistant("None."),
         )
     )
-    await note(keep, {"model": MODEL, "usage": msgspec.to_builtins(usage())})
-    await note(keep, {"usage": [{"cost_usd": "of somebody else"}]})
-    await keep.create_session("sess_2", workspace_path="/other", active_model="openai:gpt-5")
-    silent, told = await keep.overviews()
+    await note(store, {"model": MODEL, "usage": msgspec.to_builtins(usage())})
+    await note(store, {"usage": [{"cost_usd": "of somebody else"}]})
+    await store.create_session("sess_2", workspace_path="/other", active_model="openai:gpt-5")
+    silent, told = await store.overviews()
     assert (told.session.id, told.title, told.model) == (S, "Why is the sky blue?", MODEL)
     assert (told.message_count, told.cost_usd) == (4, 3 * usage().cost_usd)
     assert (silent.title, silent.model, silent.message_count) == ("", "openai:gpt-5", 0)
     assert silent.cost_usd == Decimal(0)
-    assert [each.session.id for each in await keep.overviews(1)] == ["sess_2"]
-    assert [each.session.id for each in await keep.overviews(workspace_path="/work")] == [S]
+    assert [each.session.id for each in await store.overviews(1)] == ["sess_2"]
+    assert [each.session.id for each in await store.overviews(workspace_path="/work")] == [S]
 
 
-async def note(keep: Store, data: Any) -> None:
+async def note(store: Store, data: Any) -> None:
     entry = SidecarEntry(id=ulid(900), session_id=S, created_at=NOW, kind="note", data=data)
-    await keep.record(msgspec.structs.replace(entry, id=ulid(900 + len(await keep.history(S)))))
+    await store.record(msgspec.structs.replace(entry, id=ulid(900 + len(await store.history(S)))))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ async def note(keep: Store, data: Any) -> None:
         ((text("a.py:\n\nx = 1"), text("explain it")), "explain it"),
         ((text("explain it"), text("a.py:\n\nx = 1")), "explain it"),
         ((text("explain:\n\nx = 1"),), "explain: x = 1"),
-        ((image(),), "a picture"),
+        ((image(),), "an image"),
         ((text("a" * 1000),), "a" * (TITLE_LENGTH - 1) + "…"),
         ((text("a " * 1000),), ("a " * TITLE_LENGTH)[: TITLE_LENGTH - 1] + "…"),
         ((), ""),

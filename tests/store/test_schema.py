@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from build import NOW, assistant, call, tool, tool_id, ulid, user
-from metis import store
 from metis.canonical import UnknownBlock
 from metis.canonical.codec import encode
-from metis.store import schema
+from metis.store import open as open_store
+from metis.store.database import schema_statements, schema_steps
 from metis.store.queries import read_sessions
 from metis.store.records import to_microseconds
 from metis.store.sqlite import SqliteTransaction
@@ -72,11 +72,11 @@ def file(tmp_path: Path, sqlite_url: str) -> Path:
     """A file with a session, a call and its answer."""
 
     async def fill() -> None:
-        async with store.open(sqlite_url) as keep:
-            await keep.create_session("sess_42", workspace_path="/w")
-            await keep.append(user("hi", id=ulid(1)))
-            await keep.append(assistant(call("a", tool_id(1)), call("b", tool_id(2)), id=ulid(2)))
-            await keep.append(tool("1", answers=tool_id(1), id=ulid(3)))
+        async with open_store(sqlite_url) as store:
+            await store.create_session("sess_42", workspace_path="/w")
+            await store.append(user("hi", id=ulid(1)))
+            await store.append(assistant(call("a", tool_id(1)), call("b", tool_id(2)), id=ulid(2)))
+            await store.append(tool("1", answers=tool_id(1), id=ulid(3)))
 
     asyncio.run(fill())
     return tmp_path / "metis.db"
@@ -99,7 +99,7 @@ def test_the_tables_are_those_of_the_source_text(file: Path, table: str) -> None
 @pytest.mark.row("M-255", "M-263", "M-264", "M-265")
 def test_postgres_has_the_same_tables(postgres: Server) -> None:
     url = postgres.new_database()
-    asyncio.run(store.open(url).close())
+    asyncio.run(open_store(url).close())
     with psycopg.connect(url) as database:
         for table, columns in COLUMNS.items():
             found = database.execute(
@@ -164,9 +164,9 @@ def test_there_is_no_search_table_among_the_others(file: Path) -> None:
 
 def test_numbers_of_migrations_have_no_gap() -> None:
     for dialect in ("sqlite", "postgres"):
-        numbers = [number for number, _ in schema.steps(dialect)]
+        numbers = [number for number, _ in schema_steps(dialect)]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert all(schema.statements(text) for _, text in schema.steps(dialect))
+        assert all(schema_statements(text) for _, text in schema_steps(dialect))
 
 
 @pytest.mark.row("M-276", "M-279", "M-280", "M-281")
@@ -201,7 +201,7 @@ def test_old_and_new_readers_share_a_database(
         newer.commit()
 
     async def read() -> None:
-        async with store.open(sqlite_url, recover=False) as old:
+        async with open_store(sqlite_url, recover=False) as old:
             messages = await old.messages("sess_42")
             assert len(messages) == 5
             strange, later = messages[3], messages[4]
@@ -216,12 +216,12 @@ def test_old_and_new_readers_share_a_database(
             assert (await old.messages("sess_42"))[3:5] == [strange, later]
             again = await old.fork("sess_42", at=ulid(4))
             assert (await old.messages(again.id))[3].content == strange.content
-        async with store.open(sqlite_url, recover=False) as another:
+        async with open_store(sqlite_url, recover=False) as another:
             assert len(await another.messages("sess_42")) == 6
 
     with caplog.at_level(logging.WARNING, logger="metis.canonical"):
         asyncio.run(read())
-    assert "unknown parts are kept" in caplog.text
+    assert "unknown parts are" in caplog.text
     with closing(sqlite3.connect(file)) as newer:
         row = newer.execute(
             "SELECT content_json, metadata_json FROM messages WHERE id = ?", (ulid(4),)
@@ -234,8 +234,8 @@ def test_old_and_new_readers_share_a_database(
 @pytest.mark.row("M-278")
 def test_reading_writes_nothing_back(file: Path, sqlite_url: str) -> None:
     async def read() -> None:
-        async with store.open(sqlite_url, recover=False) as keep:
-            await keep.messages("sess_42")
+        async with open_store(sqlite_url, recover=False) as store:
+            await store.messages("sess_42")
 
     with closing(sqlite3.connect(file)) as database:
         before = database.execute("SELECT * FROM messages").fetchall()
@@ -245,22 +245,22 @@ def test_reading_writes_nothing_back(file: Path, sqlite_url: str) -> None:
 
 def test_a_retouched_copy_is_not_the_stored_message(sqlite_url: str) -> None:
     async def write() -> None:
-        async with store.open(sqlite_url) as keep:
-            await keep.create_session("sess_42")
+        async with open_store(sqlite_url) as store:
+            await store.create_session("sess_42")
             first = user("hi", id=ulid(1))
-            await keep.append(first)
-            await keep.save(replace(first))
+            await store.append(first)
+            await store.save(replace(first))
 
     asyncio.run(write())
 
 
 def test_files_are_for_their_owner_only(sqlite_url: str, tmp_path: Path) -> None:
     async def use() -> None:
-        async with store.open(sqlite_url) as keep:
-            await keep.create_session("sess_42")
-            await keep.append(user("an owl", id=ulid(1)))
-            await keep.search("owl")
-            await keep.backup(tmp_path / "copy.db")
+        async with open_store(sqlite_url) as store:
+            await store.create_session("sess_42")
+            await store.append(user("an owl", id=ulid(1)))
+            await store.search("owl")
+            await store.backup(tmp_path / "copy.db")
             names = await asyncio.to_thread(shared_files)
             assert names == []
 

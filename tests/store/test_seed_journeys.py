@@ -24,11 +24,12 @@ from build import (
     user,
 )
 from judges import complaints
-from metis import adapters, store
+from metis import adapters
 from metis.canonical import Message, MessageMetadata, Role, StopReason, ToolUseBlock
 from metis.canonical.ids import new_ulid
 from metis.catalog import price, price_table
 from metis.store import Policy, Store
+from metis.store import open as open_store
 from metis.store.entries import CompactionEntry, MessageEntry
 from metis.store.replay import ResponseMetadata, fork_points, replay
 from metis.store.threads import view
@@ -86,10 +87,10 @@ def calls_in(messages: list[Message]) -> list[str]:
 async def test_turns_that_alternate_between_providers_go_on_with_a_third(
     third: str, url: str
 ) -> None:
-    async with store.open(url) as keep:
-        await keep.create_session(S)
+    async with open_store(url) as store:
+        await store.create_session(S)
         spoken = [system("be brief", id=new_ulid())]
-        await keep.append(spoken[0])
+        await store.append(spoken[0])
         for number in range(6):
             name = ("anthropic", "openai")[number % 2]
             spoken.append(user(f"question {number}", id=new_ulid()))
@@ -99,15 +100,15 @@ async def test_turns_that_alternate_between_providers_go_on_with_a_third(
             result = tool(f"result {number}", answers=called, id=new_ulid())
             spoken += [answer, result]
             for message in spoken[-3:]:
-                await keep.append(message)
+                await store.append(message)
 
-    async with store.open(url) as keep:
-        read = await keep.messages(S)
+    async with open_store(url) as store:
+        read = await store.messages(S)
         assert [message.digest() for message in read] == [message.digest() for message in spoken]
         assert read == spoken
         ids = calls_in(read)
         assert len(set(ids)) == 6
-        assert {each.id for each in await keep.tool_calls(S)} == set(ids)
+        assert {each.id for each in await store.tool_calls(S)} == set(ids)
         adapter = adapters.get(third)
         wire = adapter.to_wire([*read, user("and now?", id=new_ulid())])
         body = json.decode(wire.body)
@@ -120,15 +121,15 @@ async def test_turns_that_alternate_between_providers_go_on_with_a_third(
         answered = [m.metadata.parent_tool_use_id for m in sent if m.role is Role.TOOL]
         assert answered == calls_in(list(sent))
         assert len(answered) == 6
-        assert await keep.check() == []
+        assert await store.check() == []
 
 
 @pytest.mark.row("M-297")
-async def test_a_summary_is_an_entry_that_is_seen_as_one_message(keep: Store) -> None:
+async def test_a_summary_is_an_entry_that_is_seen_as_one_message(store: Store) -> None:
     spoken = numbered(system("s"), user("a"), assistant("b"), user("c"), assistant("d"))
-    await keep.create_session(S)
+    await store.create_session(S)
     for message in spoken:
-        await keep.append(message)
+        await store.append(message)
     entry = CompactionEntry(
         id=new_ulid(),
         session_id=S,
@@ -136,9 +137,9 @@ async def test_a_summary_is_an_entry_that_is_seen_as_one_message(keep: Store) ->
         summary="a was said, and b",
         first_kept_id=spoken[3].id,
     )
-    await keep.record(entry)
-    assert await keep.messages(S) == spoken
-    history = await keep.history(S)
+    await store.record(entry)
+    assert await store.messages(S) == spoken
+    history = await store.history(S)
     assert [type(each) for each in history] == [MessageEntry] * 5 + [CompactionEntry]
     seen = view(history).messages
     assert [message.id for message in seen] == [spoken[0].id, entry.id, spoken[3].id, spoken[4].id]
@@ -148,7 +149,7 @@ async def test_a_summary_is_an_entry_that_is_seen_as_one_message(keep: Store) ->
 
 @pytest.mark.row("M-298")
 async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
-    keep: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     def answer(number: int, size: int, days: int) -> Message:
         about = provenance(provider_raw={"anthropic": {"x": "y" * size}})
@@ -156,23 +157,23 @@ async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
         return assistant("a", id=ulid(number), metadata=about, created_at=made)
 
     old, large, kept = answer(1, 5, 40), answer(2, 500, 0), answer(3, 5, 0)
-    await keep.create_session(S)
+    await store.create_session(S)
     for message in (old, large, kept):
-        await keep.append(message)
+        await store.append(message)
     policy = Policy(raw_before=NOW - timedelta(days=30), raw_bytes=100)
     with caplog.at_level(logging.INFO, logger="metis.store"):
-        found = await keep.sweep(policy, is_dry_run=False)
+        found = await store.sweep(policy, is_dry_run=False)
     assert {each.message_id for each in found.evictions} == {old.id, large.id}
     assert old.id in caplog.text
     assert large.id in caplog.text
     assert kept.id not in caplog.text
-    left = await keep.messages(S)
+    left = await store.messages(S)
     assert [message.metadata.provider_raw is None for message in left] == [True, True, False]
     assert [message.content for message in left] == [each.content for each in (old, large, kept)]
 
 
 @pytest.mark.row("K-126", "KX-15")
-async def test_a_conversation_is_forked_before_each_message_of_the_user(keep: Store) -> None:
+async def test_a_conversation_is_forked_before_each_message_of_the_user(store: Store) -> None:
     spoken = numbered(
         system("s"),
         user("a"),
@@ -182,19 +183,19 @@ async def test_a_conversation_is_forked_before_each_message_of_the_user(keep: St
         assistant("c"),
         user("d"),
     )
-    await keep.create_session(S)
+    await store.create_session(S)
     for message in spoken:
-        await keep.append(message)
-    places = [spoken.index(m) for m in spoken if m.id in fork_points(await keep.messages(S))]
+        await store.append(message)
+    places = [spoken.index(m) for m in spoken if m.id in fork_points(await store.messages(S))]
     assert places == [1, 4, 6]
     for place in places:
-        copy = await keep.fork(S, at=spoken[place - 1].id)
-        copied = await keep.messages(copy.id)
+        copy = await store.fork(S, at=spoken[place - 1].id)
+        copied = await store.messages(copy.id)
         before = spoken[:place]
         assert [m.content_digest() for m in copied] == [m.content_digest() for m in before]
         assert {m.session_id for m in copied} == {copy.id}
         assert not {m.id for m in copied} & {m.id for m in spoken}
-    assert await keep.messages(S) == spoken
+    assert await store.messages(S) == spoken
 
 
 def sse(*frames: dict[str, Any]) -> bytes:
@@ -241,12 +242,12 @@ def interleaved(number: int) -> bytes:
 
 
 @pytest.mark.row("K-025", "K-051", "K-100", "K-114", "K-129", "K-130")
-async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(keep: Store) -> None:
+async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(store: Store) -> None:
     """Deltas are for the screen; the journal holds the answers, with their parts in order."""
-    await keep.create_session(S)
+    await store.create_session(S)
     shown = 0
     for number in range(3):
-        await keep.append(user(f"question {number}", id=new_ulid()))
+        await store.append(user(f"question {number}", id=new_ulid()))
         decoder = adapters.get("anthropic").stream_decoder(CONTEXT)
         events = [*decoder.feed(interleaved(number)), *decoder.finish()]
         ends = [event for event in events if isinstance(event, MessageComplete)]
@@ -254,9 +255,9 @@ async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(keep: S
         assert events[-1] is ends[0]
         shown += len(events)
         answer = ends[0].message
-        await keep.append(answer)
+        await store.append(answer)
         (called,) = calls_in([answer])
-        await keep.append(tool("ok", answers=called, id=new_ulid()))
+        await store.append(tool("ok", answers=called, id=new_ulid()))
         assert [each.type for each in answer.content] == [
             "thinking",
             "text",
@@ -274,10 +275,10 @@ async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(keep: S
         assert answer.metadata.stop_reason is StopReason.TOOL_USE
         assert answer.metadata.usage is not None
         assert answer.metadata.usage.output_tokens == 9
-    history = await keep.history(S)
+    history = await store.history(S)
     assert shown > len(history)
     assert [type(entry) for entry in history] == [MessageEntry] * 9
-    read = await keep.messages(S)
+    read = await store.messages(S)
     answers = [message for message in read if message.role is Role.ASSISTANT]
     assert len(answers) == 3
     rebuilt = [event for event in replay(history) if isinstance(event, ResponseMetadata)]
@@ -287,7 +288,7 @@ async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(keep: S
 
 
 @pytest.mark.row("M-304")
-async def test_the_cost_that_is_kept_is_the_one_computed_here(keep: Store) -> None:
+async def test_the_cost_that_is_kept_is_the_one_computed_here(store: Store) -> None:
     """What a provider says it cost stands beside our own sum, and never in its place."""
     body = openai_answer(1) | {"model": "openai/gpt-5"}
     body["usage"] = {"prompt_tokens": 5000, "completion_tokens": 800, "cost": 99.5}
@@ -295,10 +296,10 @@ async def test_the_cost_that_is_kept_is_the_one_computed_here(keep: Store) -> No
     counted = answer.metadata.usage
     assert counted is not None
     priced = price(counted, "openai:gpt-5", table=price_table("2026-05-08"))
-    await keep.create_session(S)
+    await store.create_session(S)
     about = replace(answer.metadata, usage=priced)
-    await keep.append(replace(answer, metadata=about))
-    (read,) = await keep.messages(S)
+    await store.append(replace(answer, metadata=about))
+    (read,) = await store.messages(S)
     kept = read.metadata.usage
     assert kept is not None
     # 5000 * 2.50 + 800 * 10, in millionths
@@ -308,7 +309,7 @@ async def test_the_cost_that_is_kept_is_the_one_computed_here(keep: Store) -> No
 
 @pytest.mark.row("K-017")
 async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
-    keep: Store,
+    store: Store,
 ) -> None:
     called = call("f", tool_id(7))
     spoken = numbered(
@@ -316,14 +317,14 @@ async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
         assistant(thinking("hm"), called),
         tool("the whole output", answers=called.id),
     )
-    await keep.create_session(S)
+    await store.create_session(S)
     for message in spoken:
-        await keep.append(message)
-    history = await keep.history(S)
+        await store.append(message)
+    history = await store.history(S)
     (shown,) = [event for event in replay(history) if hasattr(event, "tool_use_id")][-1:]
     assert getattr(shown, "text", "") == "the whole output"
     for name in adapters.names():
-        wire = adapters.get(name).to_wire(await keep.messages(S), (), AdapterOptions())
+        wire = adapters.get(name).to_wire(await store.messages(S), (), AdapterOptions())
         sent = adapters.get(name).from_wire_request(wire.body, CONTEXT).messages
         (result,) = [message for message in sent if message.role is Role.TOOL]
         assert [getattr(each, "content", ()) for each in result.content] == [

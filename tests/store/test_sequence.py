@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from build import NOW, assistant, call, provenance, tool, tool_id, ulid, user
-from metis import store
 from metis.canonical import Message, MessageStatus, Role
-from metis.store import Store, schema
+from metis.store import Store
+from metis.store import open as open_store
+from metis.store.database import newest_schema, schema_statements, schema_steps
 from metis.store.entries import AnyEntry, ErrorEntry, MessageEntry, encode_entry
 from metis.store.records import to_microseconds
 from postgres import Server
@@ -29,16 +30,16 @@ def said(number: int, seconds: float) -> Message:
     return replace(message, created_at=NOW + timedelta(seconds=seconds))
 
 
-async def seen(keep: Store) -> list[tuple[int, str]]:
-    return [(entry.seq, entry.id) for entry in await keep.history(S)]
+async def seen(store: Store) -> list[tuple[int, str]]:
+    return [(entry.seq, entry.id) for entry in await store.history(S)]
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(4))
-async def test_numbers_are_those_that_were_acknowledged(keep: Store, seed: int) -> None:
+async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int) -> None:
     """Times stand still, go back and jump; entries stand between; some messages end later."""
     chance = random.Random(seed)  # noqa: S311 - the same draw in every run
-    await keep.create_session(S)
+    await store.create_session(S)
     told: list[tuple[int, str]] = []
     messages: list[Message] = []
     unfinished: list[Message] = []
@@ -49,43 +50,43 @@ async def test_numbers_are_those_that_were_acknowledged(keep: Store, seed: int) 
         draw = chance.random()
         if draw < 0.1:
             error = ErrorEntry(id=ulid(number), session_id=S, created_at=NOW, text=str(number))
-            placed: AnyEntry = await keep.record(error)
+            placed: AnyEntry = await store.record(error)
         elif draw < 0.15:
             message = replace(said(number, clock), role=Role.ASSISTANT, metadata=PARTIAL)
-            placed = await keep.append(message)
+            placed = await store.append(message)
             unfinished.append(message)
             messages.append(message)
         else:
-            placed = await keep.append(said(number, clock))
+            placed = await store.append(said(number, clock))
             messages.append(said(number, clock))
         told.append((placed.seq, placed.id))
         if unfinished and chance.random() < 0.1:
             open_one = unfinished.pop()
             ended = replace(said(1, clock), id=open_one.id)
-            await keep.save(ended)
+            await store.save(ended)
             messages[messages.index(open_one)] = ended
     assert [seq for seq, _ in told] == list(range(1, 260))
-    assert await seen(keep) == told
-    assert await keep.messages(S) == messages
+    assert await seen(store) == told
+    assert await store.messages(S) == messages
     for count in (0, 1, 3, 50, 64, 200, 1000):
-        newest = await keep.history(S, newest=count)
+        newest = await store.history(S, newest=count)
         assert [(e.seq, e.id) for e in newest] == told[max(0, len(told) - count) :]
-        assert await keep.messages(S, newest=count) == messages[max(0, len(messages) - count) :]
+        assert await store.messages(S, newest=count) == messages[max(0, len(messages) - count) :]
     for after in (0, 1, 63, 64, 65, 200, 258, 259, 400):
-        behind = await keep.history(S, after=after)
+        behind = await store.history(S, after=after)
         assert [(e.seq, e.id) for e in behind] == told[after:]
-        both = await keep.history(S, after=after, newest=10)
+        both = await store.history(S, after=after, newest=10)
         assert both == behind[-10:]
-    assert await keep.check() == []
+    assert await store.check() == []
 
 
 @pytest.mark.anyio
 async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_path: Path) -> None:
-    async with store.open(sqlite_url) as keep:
-        await keep.create_session(S)
+    async with open_store(sqlite_url) as store:
+        await store.create_session(S)
         for number in range(1, 201):
-            await keep.append(said(number, number))
-        assert (await keep.append(said(201, 0))).seq == 201
+            await store.append(said(number, number))
+        assert (await store.append(said(201, 0))).seq == 201
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
         found = database.execute("SELECT seq FROM journal ORDER BY seq").fetchall()
     assert found == [(64,), (128,), (192,), (201,)]
@@ -93,10 +94,10 @@ async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_p
 
 @pytest.mark.anyio
 async def test_another_writer_goes_on_where_the_last_one_ended(url: str) -> None:
-    async with store.open(url) as keep, store.open(url) as other:
-        await keep.create_session(S)
+    async with open_store(url) as store, open_store(url) as other:
+        await store.create_session(S)
         for number in range(1, 141):
-            entry = await (keep if number % 3 else other).append(said(number, number % 7))
+            entry = await (store if number % 3 else other).append(said(number, number % 7))
             assert entry.seq == number
         assert len(await other.messages(S)) == 140
 
@@ -123,22 +124,22 @@ def v1_statements() -> list[tuple[str, tuple[object, ...]]]:
 
 
 async def goes_on_from_v1(url: str) -> None:
-    async with store.open(url) as keep:
-        history = await keep.history(S)
+    async with open_store(url) as store:
+        history = await store.history(S)
         assert [entry.seq for entry in history] == [1, 2, 3, 4, 5]
         assert [type(e) is MessageEntry for e in history] == [True, True, False, True, True]
-        assert [entry.id for entry in await keep.history(S, after=3)] == [ulid(4), ulid(5)]
-        assert (await keep.append(said(6, 7))).seq == 6
-        assert (await keep.append(said(7, 30))).seq == 7
-        assert [m.id for m in await keep.messages(S, newest=3)] == [ulid(5), ulid(6), ulid(7)]
-        assert await keep.history("empty") == []
-        assert await keep.check() == []
-        assert await keep.version() == schema.newest("sqlite")
+        assert [entry.id for entry in await store.history(S, after=3)] == [ulid(4), ulid(5)]
+        assert (await store.append(said(6, 7))).seq == 6
+        assert (await store.append(said(7, 30))).seq == 7
+        assert [m.id for m in await store.messages(S, newest=3)] == [ulid(5), ulid(6), ulid(7)]
+        assert await store.history("empty") == []
+        assert await store.check() == []
+        assert await store.version() == newest_schema("sqlite")
 
 
 def test_a_file_of_the_first_version_goes_on(sqlite_url: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
-        database.executescript(schema.steps("sqlite")[0][1])
+        database.executescript(schema_steps("sqlite")[0][1])
         for sql, values in v1_statements():
             database.execute(sql.replace("%s", "?"), values)
         database.execute("PRAGMA user_version = 1")
@@ -150,7 +151,7 @@ def test_a_file_of_the_first_version_goes_on(sqlite_url: str, tmp_path: Path) ->
 def test_a_server_of_the_first_version_goes_on(postgres: Server) -> None:
     url = postgres.new_database()
     with psycopg.connect(url) as database:
-        for statement in schema.statements(schema.steps("postgres")[0][1]):
+        for statement in schema_statements(schema_steps("postgres")[0][1]):
             database.execute(statement.encode())
         for sql, values in v1_statements():
             database.execute(sql.encode(), values)
@@ -169,19 +170,19 @@ def test_a_server_of_the_first_version_goes_on(postgres: Server) -> None:
 )
 def test_the_check_sees_what_does_not_fit(sqlite_url: str, tmp_path: Path, damage: str) -> None:
     async def fill() -> None:
-        async with store.open(sqlite_url) as keep:
-            await keep.create_session(S)
+        async with open_store(sqlite_url) as store:
+            await store.create_session(S)
             for number in range(1, 70):
-                await keep.append(said(number, number))
+                await store.append(said(number, number))
             error = ErrorEntry(id=ulid(70), session_id=S, created_at=NOW, text="oh")
-            await keep.record(error)
-            await keep.append(assistant(call("a", tool_id(1)), id=ulid(71)))
-            await keep.append(tool("1", answers=tool_id(1), id=ulid(72)))
-            assert await keep.check() == []
+            await store.record(error)
+            await store.append(assistant(call("a", tool_id(1)), id=ulid(71)))
+            await store.append(tool("1", answers=tool_id(1), id=ulid(72)))
+            assert await store.check() == []
 
     async def check() -> list[str]:
-        async with store.open(sqlite_url) as keep:
-            return await keep.check()
+        async with open_store(sqlite_url) as store:
+            return await store.check()
 
     asyncio.run(fill())
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:

@@ -32,7 +32,7 @@ class Slow:
         self.has_run.set()
         self.may_commit.wait()
         if self.failing:
-            raise StoreFullError("slow: no room is left")
+            raise StoreFullError("slow: the disk is full")
         return value
 
     def try_write(self, work: Callable[[Any, Any], Any], given: Any) -> Any:

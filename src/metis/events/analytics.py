@@ -1,4 +1,4 @@
-"""Analytics: what events tell about money, caches, routes and reliability; pure and exact."""
+"""Analytics: cost, cache use, routing and reliability, computed exactly from events."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,13 +14,18 @@ from metis.catalog.cost import cost
 from metis.catalog.currency import EXACT_CONTEXT
 from metis.catalog.prices import PriceTable
 from metis.events.event import Event
-from metis.events.turn_events import LlmCallCompleted, LlmCallFailed, RouteDecided, SessionCompacted
+from metis.events.turn_events import (
+    LlmCallCompleted,
+    LlmCallFailed,
+    RouteDecided,
+    SessionCompacted,
+)
 
 Grouping = Literal["model", "provider", "session", "day", "hour", "user", "team", "none"]
 
 
 class CostLine(Struct, frozen=True, kw_only=True):
-    """What a group of calls took and cost."""
+    """Tokens and cost of a group of model calls."""
 
     call_count: int = 0
     input_tokens: int = 0
@@ -39,23 +44,23 @@ class CacheUsage(Struct, frozen=True, kw_only=True):
 
     @property
     def hit_rate(self) -> float | None:
-        """The part that came from a cache, or None if there was no input."""
+        """The fraction that came from a cache, or None if there was no input."""
         total = self.uncached_tokens + self.cached_tokens + self.written_tokens
         return self.cached_tokens / total if total else None
 
 
 class RoutingReport(Struct, frozen=True, kw_only=True):
-    """Which slot decided how often; every slot is listed."""
+    """How often each routing slot decided; every slot is listed."""
 
     by_slot: Mapping[str, int]
     by_model: Mapping[str, int]
     rejected: Mapping[str, int]
-    """How often each reason was given against a candidate."""
+    """How often a candidate was rejected, by reason."""
     hard_failures: int
 
 
 class Reliability(Struct, frozen=True, kw_only=True):
-    """How often and how fast a group of calls came to a good end."""
+    """Successes, failures and latencies of a group of model calls."""
 
     completed_count: int
     failed_count: int
@@ -65,33 +70,33 @@ class Reliability(Struct, frozen=True, kw_only=True):
 
 
 class RepricedTotals(Struct, frozen=True, kw_only=True):
-    """What calls cost and what they would cost under another table."""
+    """What calls cost, and what they would cost under another price table."""
 
     pricing_version: str
     old_cost_usd: Decimal
     new_cost_usd: Decimal
     unpriced: Mapping[str, int]
-    """Calls of models that the table does not know; they are in neither sum."""
+    """Calls by model that the table has no price for; they are in neither sum."""
 
 
 class _Call(NamedTuple):
     event: Event
-    told: LlmCallCompleted | LlmCallFailed
+    payload: LlmCallCompleted | LlmCallFailed
 
 
 def in_period(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
-    """The events from a time up to another one."""
+    """Yield the events from a start time up to, but not including, an end time."""
     return (event for event in events if start <= event.timestamp < end)
 
 
 def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLine]:
-    """Calls, tokens and cost by group; a call without a user or team is under `null`."""
+    """Return calls, tokens and cost by group; calls without a user or team are under `null`."""
     group_of = _GROUPS[grouping]
     lines: dict[str, CostLine] = {}
     with localcontext(EXACT_CONTEXT):
         for call in _calls(events):
             group = group_of(call)
-            lines[group] = _add(lines.get(group, CostLine()), call.told)
+            lines[group] = _add(lines.get(group, CostLine()), call.payload)
     return dict(sorted(lines.items()))
 
 
@@ -108,8 +113,8 @@ def _add(line: CostLine, call: LlmCallCompleted | LlmCallFailed) -> CostLine:
 
 
 def cache_usage(events: Iterable[Event]) -> CacheUsage:
-    """How much of all input came from a cache."""
-    calls = [call.told for call in _calls(events)]
+    """Return how much of all input came from a cache."""
+    calls = [call.payload for call in _calls(events)]
     return CacheUsage(
         uncached_tokens=sum(call.input_tokens for call in calls),
         cached_tokens=sum(call.cached_input_tokens for call in calls),
@@ -118,7 +123,7 @@ def cache_usage(events: Iterable[Event]) -> CacheUsage:
 
 
 def routing_report(events: Iterable[Event]) -> RoutingReport:
-    """Which slots, models and reasons came up in decisions."""
+    """Count the slots, models and rejection reasons of routing decisions."""
     by_slot = {policy.value: 0 for policy in ChainPolicy}
     by_model: dict[str, int] = {}
     rejected: dict[str, int] = {}
@@ -146,7 +151,7 @@ def routing_report(events: Iterable[Event]) -> RoutingReport:
 def reliability(
     events: Iterable[Event], grouping: Literal["model", "provider"] = "model"
 ) -> Mapping[str, Reliability]:
-    """Good and failed calls, error classes and latencies by model or provider."""
+    """Return successes, error classes and latencies by model or provider."""
     latencies: dict[str, list[int]] = {}
     errors: dict[str, dict[str, int]] = {}
     for event in events:
@@ -173,7 +178,7 @@ def _reliability(latencies: Sequence[int], errors: Mapping[str, int]) -> Reliabi
 
 
 def percentile(numbers: Sequence[int], percent: int) -> int | None:
-    """The smallest number that at least this part of all numbers does not exceed.
+    """Return the smallest number that at least this percentage of the numbers does not exceed.
 
     >>> percentile([30, 10, 20], 50), percentile([30, 10, 20], 95), percentile([], 50)
     (20, 30, None)
@@ -184,17 +189,17 @@ def percentile(numbers: Sequence[int], percent: int) -> int | None:
 
 
 def reprice_calls(events: Iterable[Event], table: PriceTable) -> RepricedTotals:
-    """What the calls of the past would cost under a table; the events stay as they are."""
+    """Price past calls under another table; the events are not changed."""
     old = new = Decimal(0)
     unpriced: dict[str, int] = {}
     with localcontext(EXACT_CONTEXT):
         for call in _calls(events):
             try:
-                amount = cost(_usage(call.told), call.told.model, table=table)
+                amount = cost(_usage(call.payload), call.payload.model, table=table)
             except MetisError:
-                _count(unpriced, call.told.model)
+                _count(unpriced, call.payload.model)
                 continue
-            old, new = old + call.told.cost_usd, new + amount
+            old, new = old + call.payload.cost_usd, new + amount
     return RepricedTotals(
         pricing_version=table.pricing_version,
         old_cost_usd=old,
@@ -217,32 +222,32 @@ def _usage(call: LlmCallCompleted | LlmCallFailed) -> Usage:
 
 
 def _calls(events: Iterable[Event]) -> Iterator[_Call]:
-    """The calls that took something: those with an answer, and those that failed on the way."""
+    """Yield the calls that cost something: complete ones, and those that failed on the way."""
     for event in events:
         match event.payload:
-            case LlmCallCompleted() as told:
-                yield _Call(event, told)
-            case LlmCallFailed() as told if told.input_tokens:
-                yield _Call(event, told)
-            case SessionCompacted() as told:
-                yield _Call(event, _summary_call(told))
+            case LlmCallCompleted() as payload:
+                yield _Call(event, payload)
+            case LlmCallFailed() as payload if payload.input_tokens:
+                yield _Call(event, payload)
+            case SessionCompacted() as payload:
+                yield _Call(event, _summary_call(payload))
             case _:
                 pass
 
 
-def _summary_call(told: SessionCompacted) -> LlmCallCompleted:
-    """The call that wrote a summary."""
+def _summary_call(compacted: SessionCompacted) -> LlmCallCompleted:
+    """Return the model call that wrote a summary."""
     return LlmCallCompleted(
-        model=told.model or "",
-        provider=told.provider,
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        cached_input_tokens=told.cached_input_tokens,
-        cache_creation_input_tokens=told.cache_creation_input_tokens,
-        cache_creation_1h_input_tokens=told.cache_creation_1h_input_tokens,
-        cost_usd=told.cost_usd,
-        pricing_version=told.pricing_version,
-        latency_ms=told.latency_ms,
+        model=compacted.model or "",
+        provider=compacted.provider,
+        input_tokens=compacted.input_tokens,
+        output_tokens=compacted.output_tokens,
+        cached_input_tokens=compacted.cached_input_tokens,
+        cache_creation_input_tokens=compacted.cache_creation_input_tokens,
+        cache_creation_1h_input_tokens=compacted.cache_creation_1h_input_tokens,
+        cost_usd=compacted.cost_usd,
+        pricing_version=compacted.pricing_version,
+        latency_ms=compacted.latency_ms,
         stop_reason=StopReason.END_TURN,
     )
 
@@ -256,12 +261,12 @@ def _utc(call: _Call, form: str) -> str:
 
 
 _GROUPS: Mapping[Grouping, Callable[[_Call], str]] = {
-    "model": lambda call: call.told.model,
-    "provider": lambda call: call.told.provider,
+    "model": lambda call: call.payload.model,
+    "provider": lambda call: call.payload.provider,
     "session": lambda call: call.event.session_id,
     "day": lambda call: _utc(call, "%Y-%m-%d"),
     "hour": lambda call: _utc(call, "%Y-%m-%dT%H"),
-    "user": lambda call: call.told.user_id or "null",
-    "team": lambda call: call.told.team_id or "null",
+    "user": lambda call: call.payload.user_id or "null",
+    "team": lambda call: call.payload.team_id or "null",
     "none": lambda _: "all",
 }

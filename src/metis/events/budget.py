@@ -1,4 +1,4 @@
-"""Budget: how much may be spent, and whether the next call may still be made."""
+"""Budgets: limits on spending, and whether the next model call is allowed."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,66 +22,66 @@ class Budget(Struct, frozen=True, kw_only=True):
     day_usd: Decimal | None = None
     month_usd: Decimal | None = None
     warn_at: tuple[Decimal, ...] = (Decimal("0.8"), Decimal("0.95"))
-    """The parts of a limit at which a warning is given."""
+    """The fractions of a limit at which a warning is given."""
 
     def __post_init__(self) -> None:
-        """Refuse limits below zero and warnings outside of the limit."""
+        """Refuse negative limits and warning levels outside of 0 to 1."""
         for scope in SCOPES:
             limit = self.limit(scope)
             if limit is not None and not (limit.is_finite() and limit >= 0):
-                raise InvalidValueError(f"{limit} is no limit", path=f"$.{scope}_usd")
+                raise InvalidValueError(f"{limit} is not a valid limit", path=f"$.{scope}_usd")
         for level in self.warn_at:
             if not 0 < level < 1:
                 raise InvalidValueError(f"{level} is not between 0 and 1", path="$.warn_at")
 
     def limit(self, scope: BudgetScope) -> Decimal | None:
-        """The limit of a scope."""
+        """Return the limit of a scope."""
         return {"session": self.session_usd, "day": self.day_usd, "month": self.month_usd}[scope]
 
 
 class Spending(Struct, frozen=True, kw_only=True):
-    """What was spent up to now."""
+    """What was spent so far, in US dollars."""
 
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
     month_usd: Decimal = Decimal(0)
 
     def amount(self, scope: BudgetScope) -> Decimal:
-        """The amount of a scope."""
+        """Return the amount of a scope."""
         return {"session": self.session_usd, "day": self.day_usd, "month": self.month_usd}[scope]
 
 
 class BudgetVerdict(Struct, frozen=True, kw_only=True):
-    """Whether the next call may be made, and what there is to tell; ready to be emitted."""
+    """Whether the next call is allowed, with event payloads that are ready to be emitted."""
 
     exceeded: tuple[BudgetExceeded, ...] = ()
     warnings: tuple[BudgetWarned, ...] = ()
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the next call may be made."""
+        """Whether the next call is allowed."""
         return not self.exceeded
 
 
 def check_budget(
-    budget: Budget, spent: Spending, *, warned: Mapping[BudgetScope, Decimal] | None = None
+    budget: Budget, spending: Spending, *, warned: Mapping[BudgetScope, Decimal] | None = None
 ) -> BudgetVerdict:
-    """Hold what was spent against a budget, before a call.
+    """Compare spending with a budget, before a call.
 
-    A limit that is reached stops the call. Of the levels that are passed the highest is told, once:
-    `warned` holds the level that was told last for each scope.
+    A limit that is reached stops the call. Of the warning levels that are passed only the highest
+    is reported, once: `warned` holds the level that was reported last for each scope.
     """
     exceeded: list[BudgetExceeded] = []
     warnings: list[BudgetWarned] = []
     for scope in SCOPES:
-        limit, amount = budget.limit(scope), spent.amount(scope)
+        limit, amount = budget.limit(scope), spending.amount(scope)
         if limit is None:
             continue
         if amount >= limit:
             exceeded.append(BudgetExceeded(scope=scope, limit_usd=limit, spent_usd=amount))
             continue
-        told = (warned or {}).get(scope, Decimal(0))
-        passed = [level for level in budget.warn_at if amount >= level * limit and level > told]
+        reported = (warned or {}).get(scope, Decimal(0))
+        passed = [level for level in budget.warn_at if amount >= level * limit and level > reported]
         if passed:
             warnings.append(
                 BudgetWarned(scope=scope, level=max(passed), limit_usd=limit, spent_usd=amount)
@@ -90,7 +90,7 @@ def check_budget(
 
 
 def spending_of(events: Iterable[Event], *, session_id: str, now: datetime) -> Spending:
-    """What the calls among the events cost: in a session, on this UTC day, in this month."""
+    """Sum the costs of the calls among events: of a session, this UTC day, this UTC month."""
     today = now.astimezone(UTC).date()
     session = day = month = Decimal(0)
     with localcontext(EXACT_CONTEXT):

@@ -1,8 +1,8 @@
-"""Bus: events to everybody who listens, in order, without waiting for anybody.
+"""Bus: delivers events to all subscribers, in order, without waiting for any of them.
 
-Each subscriber has a queue and a task of its own: one that is slow or raises keeps nobody waiting.
-A full queue is an error for who sends, and then nobody gets the event; nothing is dropped in
-silence. What a subscriber raises is logged and never becomes an event, so there is no recursion.
+Each subscriber has a queue and a task of its own, so one that is slow or raises delays no other.
+A full queue is an error for the emitter, and then no subscriber gets the event; nothing is dropped
+silently. What a subscriber raises is logged and never becomes an event, so there is no recursion.
 A bus belongs to one event loop.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("metis.events")
 CAPACITY = 10_000
 """How many events may wait for one subscriber."""
 CLOSING_S = 30.0
-"""How long a subscriber may take for what waits when the bus is closed."""
+"""How long a subscriber may take for its queue when the bus is closed."""
 
 Handler = Callable[[Event], Awaitable[None]]
 BatchHandler = Callable[[Sequence[Event]], Awaitable[None]]
@@ -36,20 +36,20 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which events a subscriber wants; None stands for all."""
+    """Which events a subscriber gets; None stands for all."""
 
     session_ids: AbstractSet[str] | None = None
     types: AbstractSet[str] | None = None
     actors: AbstractSet[Actor] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names that no event can have."""
+        """Refuse unknown event types."""
         unknown = sorted((self.types or frozenset()) - CATALOGUE.keys())
         if unknown:
-            raise InvalidEventError(f"no event type is called {unknown[0]!r}", path="$.types")
+            raise InvalidEventError(f"unknown event type {unknown[0]!r}", path="$.types")
 
     def matches(self, event: Event) -> bool:
-        """Whether an event passes."""
+        """Return whether an event passes."""
         return (
             (self.session_ids is None or event.session_id in self.session_ids)
             and (self.types is None or event.type in self.types)
@@ -61,17 +61,17 @@ EVERYTHING = Filter()
 
 
 def slow(handler: F) -> F:
-    """Mark a function that takes long, so that the fast path refuses it."""
+    """Mark a slow function, so that `subscribe_fast` refuses it."""
     handler.__dict__["is_slow"] = True
     return handler
 
 
 class Subscription:
-    """One listener; `close` ends it."""
+    """One subscriber with its queue; `close` ends it."""
 
-    def __init__(self, bus: "Bus", name: str, wanted: Filter, deliver: BatchHandler) -> None:
+    def __init__(self, bus: "Bus", name: str, event_filter: Filter, deliver: BatchHandler) -> None:
         self.name = name
-        self.event_filter = wanted
+        self.event_filter = event_filter
         self.queue: deque[Event] = deque()
         self._bus = bus
         self._deliver = deliver
@@ -81,17 +81,17 @@ class Subscription:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"bus:{name}")
 
     def put(self, event: Event) -> None:
-        """Let an event wait for its turn."""
+        """Add an event to the queue."""
         self.queue.append(event)
         self._is_idle.clear()
         self._has_more.set()
 
     async def drain(self) -> None:
-        """Wait until everything that waits was delivered."""
+        """Wait until every queued event was delivered."""
         await self._is_idle.wait()
 
     async def close(self, *, within_s: float = CLOSING_S) -> None:
-        """Deliver what waits, then stop; what is not delivered in time is logged."""
+        """Deliver the queue, then stop; log how many events were not delivered in time."""
         self._bus.unsubscribe(self)
         try:
             await asyncio.wait_for(self.drain(), within_s)
@@ -107,7 +107,7 @@ class Subscription:
             while self.queue:
                 batch = tuple(self.queue)
                 await self._deliver_safely(batch)
-                for _ in batch:  # until here they count as waiting
+                for _ in batch:  # a batch counts against the capacity until it is delivered
                     self.queue.popleft()
             self._is_idle.set()
 
@@ -117,15 +117,15 @@ class Subscription:
         except asyncio.CancelledError as error:
             if self._task.cancelling():
                 raise
-            _warn(self.name, error)  # it was the listener's own affair
-        except Exception as error:  # noqa: BLE001 - whatever a listener does stays with it
+            _warn(self.name, error)  # the handler cancelled something of its own
+        except Exception as error:  # noqa: BLE001 - a failing subscriber affects no other
             _warn(self.name, error)
 
 
 class Bus:
-    """Gives events an id and a time, and hands them to all who want them.
+    """Gives events an id and a time, and delivers them to matching subscribers.
 
-    A `strict` bus raises on an invalid event; one that is not logs it and drops it.
+    A strict bus raises on an invalid event; another one logs and drops it.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Bus:
         self._is_in_fast_path = False
         self._is_closed = False
 
-    def emit(  # noqa: PLR0913 - facts of the envelope, all by name
+    def emit(  # noqa: PLR0913 - fields of the envelope, all by name
         self,
         payload: Payload,
         *,
@@ -155,9 +155,9 @@ class Bus:
         actor: Actor = Actor.SYSTEM,
         sensitivity: Sensitivity | None = None,
     ) -> Event | None:
-        """Tell what happened; None if the event was invalid and the bus is not strict."""
+        """Emit an event; return None if it is invalid and the bus is not strict."""
         try:
-            row, read_back = validate_payload(payload, sensitivity)
+            row, stored_payload = validate_payload(payload, sensitivity)
         except InvalidEventError as error:
             if self._strict:
                 raise
@@ -173,15 +173,15 @@ class Bus:
             type=row.type,
             actor=actor,
             sensitivity=sensitivity or row.sensitivity,
-            payload=read_back,
+            payload=stored_payload,
         )
-        self._hand_out(event)
+        self._deliver(event)
         return event
 
     def subscribe(
         self, handler: Handler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Subscription:
-        """Call an async function with each event, one after the other."""
+        """Call an async function with each matching event, one after the other."""
 
         async def one_by_one(events: Sequence[Event]) -> None:
             for event in events:
@@ -195,7 +195,7 @@ class Bus:
     def subscribe_batches(
         self, handler: BatchHandler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Subscription:
-        """Call an async function with all events that wait, such as to write them at once."""
+        """Call an async function with all queued events, such as to write them together."""
         subscription = Subscription(self, name, event_filter, handler)
         self._subscriptions.append(subscription)
         return subscription
@@ -203,7 +203,7 @@ class Bus:
     def subscribe_fast(
         self, handler: FastHandler, *, name: str, event_filter: Filter = EVERYTHING
     ) -> Callable[[], None]:
-        """Call a plain function inside `emit`; the result is called to end it.
+        """Call a plain function inside `emit`; the returned function ends the subscription.
 
         It must return at once and must not emit.
         """
@@ -214,19 +214,19 @@ class Bus:
         return lambda: self._fast.remove(entry)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Hand no more events to a subscription."""
+        """Deliver no more events to a subscription."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
 
     async def drain(self) -> None:
-        """Wait until everything that waits was delivered."""
+        """Wait until every queued event was delivered."""
         for subscription in tuple(self._subscriptions):
             await subscription.drain()
 
     async def close(self, *, within_s: float = CLOSING_S) -> None:
-        """Take no more events, deliver what waits, and stop."""
+        """Refuse new events, deliver the queued ones, and stop."""
         self._is_closed = True
-        closing = [each.close(within_s=within_s) for each in self._subscriptions]
+        closing = [subscription.close(within_s=within_s) for subscription in self._subscriptions]
         await asyncio.gather(*closing)
 
     def _refuse_misuse(self) -> None:
@@ -235,29 +235,33 @@ class Bus:
         if self._is_in_fast_path:
             raise EventError("a subscriber on the fast path cannot emit")
 
-    def _hand_out(self, event: Event) -> None:
-        listeners = [each for each in self._subscriptions if each.event_filter.matches(event)]
-        for listener in listeners:
-            if len(listener.queue) >= self._capacity:
-                error = BusOverflowError(listener.name, self._capacity)
+    def _deliver(self, event: Event) -> None:
+        matching = [
+            subscription
+            for subscription in self._subscriptions
+            if subscription.event_filter.matches(event)
+        ]
+        for subscription in matching:
+            if len(subscription.queue) >= self._capacity:
+                error = BusOverflowError(subscription.name, self._capacity)
                 log.error("%s", error)
                 raise error
-        for listener in listeners:
-            listener.put(event)
-        for name, wanted, handler in tuple(self._fast):
-            if wanted.matches(event):
+        for subscription in matching:
+            subscription.put(event)
+        for name, event_filter, handler in tuple(self._fast):
+            if event_filter.matches(event):
                 self._call_fast(name, handler, event)
 
     def _call_fast(self, name: str, handler: FastHandler, event: Event) -> None:
         self._is_in_fast_path = True
         try:
             handler(event)
-        except Exception as error:  # noqa: BLE001 - whatever a listener does stays with it
+        except Exception as error:  # noqa: BLE001 - a failing subscriber affects no other
             _warn(name, error)
         finally:
             self._is_in_fast_path = False
 
 
 def _warn(name: str, error: BaseException) -> None:
-    """The kind of error only: its text could hold what was said."""
+    # Only the class of the error: its message could quote the conversation.
     log.warning("subscriber %s raised %s", name, type(error).__name__)

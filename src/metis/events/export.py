@@ -1,8 +1,9 @@
-"""Exports of events: JSON lines, CSV, and OpenTelemetry spans as OTLP/JSON.
+"""Exports of events: JSON lines, CSV, and OpenTelemetry spans as OTLP/JSON; for programs.
 
 The same events always give the same bytes: ids of traces and spans are hashes of ours. Spans are
 named after the GenAI semantic conventions: a turn is one trace with the turn itself
-(`invoke_agent`), each model call (`chat`) and each tool run (`execute_tool`).
+(`invoke_agent`), each model call (`chat`) and each tool run (`execute_tool`). No other module
+depends on the conventions.
 """
 
 import csv
@@ -30,6 +31,20 @@ from metis.events.turn_events import (
 )
 from metis.version import __version__
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INTERNAL, _CLIENT = 1, 3
+_OK, _ERROR = 1, 2
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "bedrock-converse": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""Provider names of the conventions, where they differ from ours."""
+
 COLUMNS = (
     "id",
     "timestamp",
@@ -41,25 +56,27 @@ COLUMNS = (
     "sensitivity",
     "payload",
 )
-"""The columns of the CSV."""
+"""The columns of the CSV export."""
+
+Attributes = dict[str, str | int | float | bool | list[str] | None]
 
 
 def write_jsonl(events: Iterable[Event]) -> Iterator[bytes]:
-    """One line of JSON an event, in the order of their ids."""
+    """Yield one line of JSON per event, in the order of their ids."""
     return (encode_json(event) + b"\n" for event in _ordered(events))
 
 
 def read_jsonl(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events of such lines; types that we do not know are skipped with a warning."""
+    """Yield the events of such lines; unknown types are skipped with a warning."""
     events = (read_event(line) for line in lines if line.strip())
     return (event for event in events if event is not None)
 
 
 def write_csv(events: Iterable[Event]) -> Iterator[bytes]:
-    """A header and one line an event, in the order of their ids; the payload is one column."""
-    yield _line(COLUMNS)
+    """Yield a header and one line per event, in the order of their ids; payloads are JSON."""
+    yield _csv_line(COLUMNS)
     for event in _ordered(events):
-        yield _line(
+        yield _csv_line(
             (
                 event.id,
                 event.timestamp.isoformat(timespec="microseconds"),
@@ -78,35 +95,18 @@ def _ordered(events: Iterable[Event]) -> list[Event]:
     return sorted(events, key=lambda event: event.id)
 
 
-def _line(cells: Iterable[str]) -> bytes:
+def _csv_line(cells: Iterable[str]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow([_harmless(cell) for cell in cells])
+    csv.writer(text, lineterminator="\r\n").writerow([_escape_formula(cell) for cell in cells])
     return text.getvalue().encode()
 
 
-def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+def _escape_formula(cell: str) -> str:
+    # A spreadsheet would run a cell that begins like a formula; the apostrophe makes it text.
     return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_INTERNAL, _CLIENT = 1, 3
-_OK, _ERROR = 1, 2
-_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "bedrock": "aws.bedrock",
-    "bedrock-converse": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex": "gcp.vertex_ai",
-    "xai": "x_ai",
-}
-"""Where the conventions call a provider otherwise than we do."""
-
-Attributes = dict[str, str | int | float | bool | list[str] | None]
-
-
-class _Told(NamedTuple):
+class _SpanPart(NamedTuple):
     """What an event adds to its span."""
 
     attributes: Attributes
@@ -114,7 +114,7 @@ class _Told(NamedTuple):
 
 
 def otlp_json(events: Iterable[Event], *, service_name: str = "metis") -> bytes:
-    """The body of an OTLP/HTTP request for traces, in JSON."""
+    """Return the JSON body of an OTLP/HTTP request for traces."""
     return msgspec.json.encode(
         {
             "resourceSpans": [
@@ -133,14 +133,14 @@ def otlp_json(events: Iterable[Event], *, service_name: str = "metis") -> bytes:
 
 
 def spans(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-    """One span for each turn, call and tool run; what never ended is an error that says so."""
-    kept = sorted(events, key=lambda event: event.id)
-    by_id = {event.id: event for event in kept}
-    ends = {event.parent_event_id: event for event in kept if type(event.payload) in _ENDS}
-    routes = {e.parent_event_id: e for e in kept if isinstance(e.payload, RouteDecided)}
-    last_of = {event.turn_id: event for event in kept}
-    for event in kept:
-        if type(event.payload) in _BEGINS:
+    """Yield a span for each turn, model call and tool run; an unfinished one is an error."""
+    ordered = _ordered(events)
+    by_id = {event.id: event for event in ordered}
+    ends = {event.parent_event_id: event for event in ordered if type(event.payload) in _ENDS}
+    routes = {e.parent_event_id: e for e in ordered if isinstance(e.payload, RouteDecided)}
+    last_of = {event.turn_id: event for event in ordered}
+    for event in ordered:
+        if type(event.payload) in _STARTS:
             end = ends.get(event.id)
             last = end or last_of[event.turn_id]
             span = _span(event, end, last)
@@ -153,10 +153,10 @@ def spans(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
 
 
 def _span(event: Event, end: Event | None, last: Event) -> dict[str, Any]:
-    name, kind, told = _BEGINS[type(event.payload)](event.payload)
-    ended = _Told({}, "unfinished") if end is None else _ENDS[type(end.payload)](end.payload)
+    name, kind, started = _STARTS[type(event.payload)](event.payload)
+    ended = _SpanPart({}, "unfinished") if end is None else _ENDS[type(end.payload)](end.payload)
     attributes: Attributes = {"gen_ai.conversation.id": event.session_id}
-    attributes |= told.attributes | ended.attributes
+    attributes |= started.attributes | ended.attributes
     status: dict[str, Any] = {"code": _OK}
     if ended.error is not None:
         attributes["error.type"] = ended.error
@@ -174,55 +174,62 @@ def _span(event: Event, end: Event | None, last: Event) -> dict[str, Any]:
 
 
 def _span_parent(event: Event, by_id: Mapping[str, Event]) -> Event | None:
-    """The nearest cause that is a span: of calls and tools the turn, since they end one another."""
-    at = by_id.get(event.parent_event_id or "")
-    while at is not None and not isinstance(at.payload, TurnStarted):
-        at = by_id.get(at.parent_event_id or "")
-    return at
+    """Return the turn of a span.
+
+    A tool run is caused by the end of a model call and the next call by the end of a tool run, so
+    no call encloses another span.
+    """
+    cause = by_id.get(event.parent_event_id or "")
+    while cause is not None and not isinstance(cause.payload, TurnStarted):
+        cause = by_id.get(cause.parent_event_id or "")
+    return cause
 
 
 def _route_event(event: Event) -> dict[str, Any]:
     payload = event.payload
-    told: Attributes = {}
+    attributes: Attributes = {}
     if isinstance(payload, RouteDecided):
-        told["metis.route.chosen_model"] = payload.chosen_model
+        attributes["metis.route.chosen_model"] = payload.chosen_model
         if payload.chosen_model is not None:
-            told["metis.route.slot"] = payload.chain[payload.winner_index].policy.value
+            attributes["metis.route.slot"] = payload.chain[payload.winner_index].policy.value
     return {
         "timeUnixNano": _nanoseconds(event.timestamp),
         "name": event.type,
-        "attributes": _attributes(told),
+        "attributes": _attributes(attributes),
     }
 
 
-def _turn_begins(_: TurnStarted) -> tuple[str, int, _Told]:
-    named: Attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "metis"}
-    return "invoke_agent metis", _INTERNAL, _Told(named)
+def _turn_started(_: TurnStarted) -> tuple[str, int, _SpanPart]:
+    attributes: Attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "metis",
+    }
+    return "invoke_agent metis", _INTERNAL, _SpanPart(attributes)
 
 
-def _call_begins(call: LlmCallStarted) -> tuple[str, int, _Told]:
+def _call_started(call: LlmCallStarted) -> tuple[str, int, _SpanPart]:
     model = call.model.partition(":")[2] or call.model
-    told: Attributes = {
+    attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDERS.get(call.provider, call.provider),
         "gen_ai.request.model": model,
     }
-    return f"chat {model}", _CLIENT, _Told(told)
+    return f"chat {model}", _CLIENT, _SpanPart(attributes)
 
 
-def _tool_begins(call: ToolCalled) -> tuple[str, int, _Told]:
-    told: Attributes = {
+def _tool_started(call: ToolCalled) -> tuple[str, int, _SpanPart]:
+    attributes: Attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.tool_name,
         "gen_ai.tool.call.id": call.tool_use_id,
         "gen_ai.tool.type": "function",
         "metis.tool.side_effects": call.side_effects.value,
     }
-    return f"execute_tool {call.tool_name}", _INTERNAL, _Told(told)
+    return f"execute_tool {call.tool_name}", _INTERNAL, _SpanPart(attributes)
 
 
-def _turn_completed(turn: TurnCompleted) -> _Told:
-    return _Told(
+def _turn_completed(turn: TurnCompleted) -> _SpanPart:
+    return _SpanPart(
         {
             "gen_ai.usage.input_tokens": turn.total_input_tokens,
             "gen_ai.usage.output_tokens": turn.total_output_tokens,
@@ -231,10 +238,10 @@ def _turn_completed(turn: TurnCompleted) -> _Told:
     )
 
 
-def _call_completed(call: LlmCallCompleted) -> _Told:
-    """The conventions count all input under `input_tokens`, also what came from a cache."""
+def _call_completed(call: LlmCallCompleted) -> _SpanPart:
+    # The conventions count all input under `input_tokens`, also what came from a cache.
     first_ms = call.time_to_first_chunk_ms
-    return _Told(
+    return _SpanPart(
         {
             "gen_ai.response.model": call.model.partition(":")[2] or call.model,
             "gen_ai.response.id": call.response_id,
@@ -253,35 +260,35 @@ def _call_completed(call: LlmCallCompleted) -> _Told:
     )
 
 
-def _call_failed(call: LlmCallFailed) -> _Told:
-    return _Told({"metis.retry_count": call.retry_count}, call.error_class)
+def _call_failed(call: LlmCallFailed) -> _SpanPart:
+    return _SpanPart({"metis.retry_count": call.retry_count}, call.error_class)
 
 
-def _tool_completed(tool: ToolCompleted) -> _Told:
-    return _Told(
+def _tool_completed(tool: ToolCompleted) -> _SpanPart:
+    return _SpanPart(
         {"metis.tool.output_size_bytes": tool.output_size_bytes},
         None if tool.success else "tool_error",
     )
 
 
-def _tool_failed(tool: ToolFailed) -> _Told:
-    return _Told({}, tool.error_class)
+def _tool_failed(tool: ToolFailed) -> _SpanPart:
+    return _SpanPart({}, tool.error_class)
 
 
-def _turn_cancelled(turn: TurnCancelled) -> _Told:
-    return _Told({"metis.cancel_reason": turn.reason}, "cancelled")
+def _turn_cancelled(turn: TurnCancelled) -> _SpanPart:
+    return _SpanPart({"metis.cancel_reason": turn.reason}, "cancelled")
 
 
-def _turn_failed(turn: TurnFailed) -> _Told:
-    return _Told({}, turn.error_type)
+def _turn_failed(turn: TurnFailed) -> _SpanPart:
+    return _SpanPart({}, turn.error_type)
 
 
-_BEGINS: Mapping[type, Callable[[Any], tuple[str, int, _Told]]] = {
-    TurnStarted: _turn_begins,
-    LlmCallStarted: _call_begins,
-    ToolCalled: _tool_begins,
+_STARTS: Mapping[type, Callable[[Any], tuple[str, int, _SpanPart]]] = {
+    TurnStarted: _turn_started,
+    LlmCallStarted: _call_started,
+    ToolCalled: _tool_started,
 }
-_ENDS: Mapping[type, Callable[[Any], _Told]] = {
+_ENDS: Mapping[type, Callable[[Any], _SpanPart]] = {
     TurnCompleted: _turn_completed,
     TurnCancelled: _turn_cancelled,
     TurnFailed: _turn_failed,
@@ -315,8 +322,8 @@ def _value(value: str | float | bool | list[str]) -> dict[str, Any]:  # noqa: FB
 
 
 def _trace_id(event: Event) -> str:
-    whole = f"{event.session_id}/{event.turn_id or event.id}"
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    key = f"{event.session_id}/{event.turn_id or event.id}"
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def _span_id(event: Event) -> str:

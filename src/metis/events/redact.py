@@ -1,8 +1,8 @@
-"""Redaction: the same events with less in them, for eyes that must not see everything.
+"""Redaction: events without what a reader must not see.
 
-`pseudonymize` replaces who and where by pseudonyms; `redact_private` blots out private words, too.
-Both give the same for the same salt, and change nothing when they are applied again. Ids, causes,
-times, actors and types stay. For `aggregate_only` no event is left, only sums.
+`pseudonymize` replaces people and places by pseudonyms; `redact_private` removes private text as
+well. The same salt gives the same result, and a second application changes nothing. Ids, causes,
+times, actors and types stay. `aggregate_only` leaves no event, only sums.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from metis.events.event import SYSTEM_SESSION, Event
 from metis.events.registry import Field, Sensitivity
 
 REDACTED = "[REDACTED]"
-"""What stands in the place of private words."""
+"""Replaces private text."""
 _PSEUDONYM = re.compile(r"ps:[a-z]+:[0-9a-f]{16}")
 S = TypeVar("S", bound=Struct)
 
 
 class Redaction(StrEnum):
-    """How much is left of events."""
+    """How much of events is shown."""
 
     PASSTHROUGH = "passthrough"
     PSEUDONYMIZE = "pseudonymize"
@@ -45,7 +45,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 def pseudonym(text: str, tag: str, salt: str = "") -> str:
-    """What stands in the place of a name; the same name and salt always give the same."""
+    """Return the pseudonym of a name; the same name and salt always give the same."""
     if _PSEUDONYM.fullmatch(text):
         return text
     digest = hmac.new(salt.encode(), f"{tag}:{text}".encode(), hashlib.sha256)
@@ -53,48 +53,50 @@ def pseudonym(text: str, tag: str, salt: str = "") -> str:
 
 
 def redact(events: Iterable[Event], mode: Redaction, *, salt: str = "") -> Iterator[Event]:
-    """The events with what the mode takes out of them; none at all for `aggregate_only`."""
+    """Yield events without what the mode removes; none at all for `aggregate_only`."""
     if mode is Redaction.AGGREGATE_ONLY:
         return iter(())
     if mode is Redaction.PASSTHROUGH:
         return iter(events)
-    return (_redact(event, salt, blots=mode is Redaction.REDACT_PRIVATE) for event in events)
+    return (_redact(event, salt, hide_private=mode is Redaction.REDACT_PRIVATE) for event in events)
 
 
-def _redact(event: Event, salt: str, *, blots: bool) -> Event:
+def _redact(event: Event, salt: str, *, hide_private: bool) -> Event:
     session, turn = event.session_id, event.turn_id
     return replace(
         event,
         session_id=session if session == SYSTEM_SESSION else pseudonym(session, "session", salt),
         turn_id=None if turn is None else pseudonym(turn, "turn", salt),
-        payload=_redact_fields(event.payload, event.event_type.fields, salt, blots=blots),
+        payload=_redact_fields(
+            event.payload, event.event_type.fields, salt, hide_private=hide_private
+        ),
     )
 
 
-def _redact_fields(value: S, fields: Mapping[str, Field], salt: str, *, blots: bool) -> S:
+def _redact_fields(value: S, fields: Mapping[str, Field], salt: str, *, hide_private: bool) -> S:
     changed = {
-        name: _redact_value(getattr(value, name), field, salt, blots=blots)
+        name: _redact_value(getattr(value, name), field, salt, hide_private=hide_private)
         for name, field in fields.items()
         if field.sensitivity in (Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS)
     }
     return replace(value, **changed) if changed else value
 
 
-def _redact_value(value: Any, field: Field, salt: str, *, blots: bool) -> Any:
+def _redact_value(value: Any, field: Field, salt: str, *, hide_private: bool) -> Any:
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
-        return tuple(_redact_value(item, field, salt, blots=blots) for item in items)
+        return tuple(_redact_value(item, field, salt, hide_private=hide_private) for item in items)
     if isinstance(value, Struct):
-        return _redact_fields(value, field.inner or {}, salt, blots=blots)
+        return _redact_fields(value, field.inner or {}, salt, hide_private=hide_private)
     if not isinstance(value, str):
         return value
     if field.tag is not None:
         return pseudonym(value, field.tag, salt)
-    return REDACTED if blots and field.sensitivity is Sensitivity.PRIVATE else value
+    return REDACTED if hide_private and field.sensitivity is Sensitivity.PRIVATE else value
 
 
 def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
-    """Counts and sums by day and type, in that order; nothing about any single event is left."""
+    """Return counts and sums by day and type, in that order, and nothing about single events."""
     counts: dict[tuple[str, str], int] = {}
     sums: dict[tuple[str, str], dict[str, Decimal]] = {}
     with localcontext(prec=100):

@@ -1,4 +1,4 @@
-"""Registry of event types: the closed catalogue, and how private each type and each field is.
+"""Registry of event types: the closed catalogue, and how private each type and field is.
 
 A payload class enters the catalogue by `@event_type(...)`. Its fields are aggregatable unless their
 type says otherwise: a reference to a person or thing (`UserRef`), which a pseudonym can replace, or
@@ -26,12 +26,12 @@ class Sensitivity(StrEnum):
 
     @property
     def openness(self) -> int:
-        """The place in the order, from 0 for private."""
+        """The position in this order, from 0 for private."""
         return list(Sensitivity).index(self)
 
 
 class Actor(StrEnum):
-    """Who made something happen."""
+    """Who caused an event."""
 
     USER = "user"
     AGENT = "agent"
@@ -41,9 +41,9 @@ class Actor(StrEnum):
 
 
 Private = Annotated[str, Meta(extra={"sensitivity": "private"})]
-"""Words that may tell what somebody works on: paths, commands, texts of errors."""
+"""Text that may reveal what somebody works on: paths, commands, error messages."""
 UserNamed = Annotated[str, Meta(extra={"sensitivity": "user_controlled"})]
-"""A name that the user gave to something: a rule, a tool, a skill."""
+"""A name that the user chose: of a rule, a tool, a skill."""
 SessionRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "session"})]
 UserRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "user"})]
 TeamRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "team"})]
@@ -53,10 +53,10 @@ RequestRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "r
 
 
 class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is told by one type of event."""
+    """The data of one event; each event type has a subclass."""
 
     def __post_init__(self) -> None:
-        """Refuse money that is no number, also when it was read."""
+        """Refuse amounts of money that are not numbers, also when decoding."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if type(value) is Decimal and not value.is_finite():
@@ -71,17 +71,17 @@ class EventType(Struct, frozen=True, kw_only=True):
     sensitivity: Sensitivity
     """The most private case; an emitter may only be more open than this."""
     parents: tuple[str, ...] = ()
-    """The types that can be the cause; none if it begins something."""
+    """The types that can be its cause; empty if it starts a chain."""
     ends: tuple[str, ...] = ()
-    """The types that end what this one begins."""
+    """The types that end what this one starts."""
     is_audit: bool = False
-    """Whether the retention sweep spares it."""
+    """Whether the retention sweep keeps it."""
     fields: Mapping[str, "Field"]
     decode: Callable[[bytes], Payload]
 
 
 class Field(Struct, frozen=True):
-    """How private a field is; `tag` names what a pseudonym stands for, `inner` parts of it."""
+    """How private a field is; `tag` is the kind of pseudonym, `inner` the fields of a struct."""
 
     sensitivity: Sensitivity
     tag: str | None = None
@@ -89,9 +89,9 @@ class Field(Struct, frozen=True):
 
 
 CATALOGUE: dict[str, EventType] = {}
-"""Every type of event there is, by name."""
+"""Every event type by name."""
 
-_KIND_OF: dict[type[Payload], EventType] = {}
+_BY_PAYLOAD: dict[type[Payload], EventType] = {}
 P = TypeVar("P", bound=Payload)
 
 
@@ -103,9 +103,9 @@ def event_type(
     ends: tuple[str, ...] = (),
     is_audit: bool = False,
 ) -> Callable[[type[P]], type[P]]:
-    """Put a payload type into the catalogue under a name."""
+    """Register a payload class in the catalogue under a name."""
 
-    def enter(payload: type[P]) -> type[P]:
+    def register(payload: type[P]) -> type[P]:
         row = EventType(
             type=name,
             payload=payload,
@@ -116,15 +116,15 @@ def event_type(
             fields=_fields(payload),
             decode=msgspec.json.Decoder(payload).decode,
         )
-        CATALOGUE[name] = _KIND_OF[payload] = row
+        CATALOGUE[name] = _BY_PAYLOAD[payload] = row
         return payload
 
-    return enter
+    return register
 
 
 def event_type_of(payload: Payload) -> EventType | None:
-    """The row of the catalogue that a payload belongs to, if there is one."""
-    return _KIND_OF.get(type(payload))
+    """Return the row of the catalogue for a payload, if there is one."""
+    return _BY_PAYLOAD.get(type(payload))
 
 
 def _fields(struct: type[Struct]) -> Mapping[str, Field]:
@@ -133,14 +133,14 @@ def _fields(struct: type[Struct]) -> Mapping[str, Field]:
 
 
 def _field(hint: Any) -> Field:
-    """The most private thing that a type mentions, however deep."""
-    found = [Field(Sensitivity.AGGREGATABLE)]
+    """Return the most private part of a type hint, at any depth."""
+    parts = [Field(Sensitivity.AGGREGATABLE)]
     if isinstance(hint, type) and issubclass(hint, Struct):
         inner = _fields(hint)
-        found += [Field(field.sensitivity, inner=inner) for field in inner.values()]
+        parts += [Field(field.sensitivity, inner=inner) for field in inner.values()]
     for part in get_args(hint):
         if isinstance(part, Meta) and part.extra:
-            found.append(Field(Sensitivity(part.extra["sensitivity"]), part.extra.get("tag")))
+            parts.append(Field(Sensitivity(part.extra["sensitivity"]), part.extra.get("tag")))
         elif part is not ...:
-            found.append(_field(part))
-    return min(found, key=lambda field: field.sensitivity.openness)
+            parts.append(_field(part))
+    return min(parts, key=lambda field: field.sensitivity.openness)

@@ -1,7 +1,4 @@
-"""System event payloads.
-
-outages, memory, skills, delegation, budgets, gateway keys, the bus itself.
-"""
+"""System event payloads: outages, memory, skills, delegation, budgets, gateway keys, the bus."""
 
 from decimal import Decimal
 from typing import Literal
@@ -25,7 +22,7 @@ BudgetScope = Literal["session", "day", "month"]
 
 @event_type("routing.policy_invalid", PRIVATE, is_audit=True)
 class RoutingPolicyInvalid(Payload, frozen=True, kw_only=True):
-    """A rules file has mistakes."""
+    """A rules file is invalid."""
 
     policy_path: Private
     errors: tuple[Private, ...]
@@ -34,7 +31,7 @@ class RoutingPolicyInvalid(Payload, frozen=True, kw_only=True):
 
 @event_type("routing.provider_unavailable", AGGREGATABLE)
 class RoutingProviderUnavailable(Payload, frozen=True, kw_only=True):
-    """A model or a provider is not asked for a while."""
+    """A model or a provider is paused after failures."""
 
     provider: str
     scope: Literal["model", "provider"]
@@ -44,7 +41,7 @@ class RoutingProviderUnavailable(Payload, frozen=True, kw_only=True):
 
 @event_type("routing.provider_recovered", AGGREGATABLE)
 class RoutingProviderRecovered(Payload, frozen=True, kw_only=True):
-    """A model or a provider is asked again."""
+    """A paused model or provider is used again."""
 
     provider: str
     scope: Literal["model", "provider"]
@@ -54,7 +51,7 @@ class RoutingProviderRecovered(Payload, frozen=True, kw_only=True):
 
 @event_type("skill.loaded", USER_CONTROLLED)
 class SkillLoaded(Payload, frozen=True, kw_only=True):
-    """The body of a skill came into the context."""
+    """The text of a skill was added to the context."""
 
     skill_id: UserNamed
     skill_version: str
@@ -66,7 +63,7 @@ class SkillLoaded(Payload, frozen=True, kw_only=True):
 
 @event_type("memory.updated", USER_CONTROLLED)
 class MemoryUpdated(Payload, frozen=True, kw_only=True):
-    """A memory file was changed; of its words only hashes are told."""
+    """A memory file was changed; only hashes of its text are recorded."""
 
     file: UserNamed
     operation: Literal["add", "replace", "consolidate"]
@@ -78,7 +75,7 @@ class MemoryUpdated(Payload, frozen=True, kw_only=True):
 
 @event_type("memory.eviction", USER_CONTROLLED, is_audit=True)
 class MemoryEviction(Payload, frozen=True, kw_only=True):
-    """A memory file was over its limit, and something had to go."""
+    """A memory file was over its limit and was shortened."""
 
     file: UserNamed
     size_before_bytes: int
@@ -100,7 +97,7 @@ class DelegateStarted(Payload, frozen=True, kw_only=True):
 
 @event_type("delegate.completed", PSEUDONYMOUS, parents=("delegate.started",))
 class DelegateCompleted(Payload, frozen=True, kw_only=True):
-    """A worker has given its result."""
+    """A worker session returned its result."""
 
     tool_use_id: str
     worker_session_id: SessionRef
@@ -114,7 +111,7 @@ class DelegateCompleted(Payload, frozen=True, kw_only=True):
 
 @event_type("delegate.failed", PRIVATE, parents=("delegate.started",))
 class DelegateFailed(Payload, frozen=True, kw_only=True):
-    """A worker has given no result."""
+    """A worker session failed."""
 
     tool_use_id: str
     worker_session_id: SessionRef | None
@@ -133,7 +130,7 @@ class DelegateFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("feedback.explicit", PRIVATE)
 class FeedbackExplicit(Payload, frozen=True, kw_only=True):
-    """Somebody has said how good something was."""
+    """A person rated a turn or a session."""
 
     scope: Literal["turn", "session"]
     rating: int
@@ -143,7 +140,7 @@ class FeedbackExplicit(Payload, frozen=True, kw_only=True):
 
 @event_type("feedback.implicit", PSEUDONYMOUS)
 class FeedbackImplicit(Payload, frozen=True, kw_only=True):
-    """What somebody did next tells how good something was."""
+    """What a person did next implies a rating."""
 
     signal: Literal["retry", "manual_swap", "edit_followup", "abandon", "accept"]
     confidence: float
@@ -152,7 +149,7 @@ class FeedbackImplicit(Payload, frozen=True, kw_only=True):
 
 @event_type("budget.warned", PSEUDONYMOUS, is_audit=True)
 class BudgetWarned(Payload, frozen=True, kw_only=True):
-    """A part of a budget is used up."""
+    """A warning level of a budget was reached."""
 
     scope: BudgetScope
     level: Decimal
@@ -162,7 +159,7 @@ class BudgetWarned(Payload, frozen=True, kw_only=True):
 
 @event_type("budget.exceeded", PSEUDONYMOUS, is_audit=True)
 class BudgetExceeded(Payload, frozen=True, kw_only=True):
-    """A call was not made because a budget is used up."""
+    """A model call was refused because a budget is used up."""
 
     scope: BudgetScope
     limit_usd: Decimal
@@ -171,7 +168,7 @@ class BudgetExceeded(Payload, frozen=True, kw_only=True):
 
 @event_type("gateway.key_issued", PSEUDONYMOUS, is_audit=True)
 class GatewayKeyIssued(Payload, frozen=True, kw_only=True):
-    """A key was made."""
+    """A gateway key was issued."""
 
     key_id: KeyRef
     user_id: UserRef | None = None
@@ -180,14 +177,14 @@ class GatewayKeyIssued(Payload, frozen=True, kw_only=True):
 
 @event_type("gateway.key_revoked", PSEUDONYMOUS, is_audit=True)
 class GatewayKeyRevoked(Payload, frozen=True, kw_only=True):
-    """A key is no longer accepted."""
+    """A gateway key was revoked."""
 
     key_id: KeyRef
 
 
 @event_type("gateway.key_rotated", PSEUDONYMOUS, is_audit=True)
 class GatewayKeyRotated(Payload, frozen=True, kw_only=True):
-    """A key was replaced by another one."""
+    """A gateway key was replaced by another one."""
 
     old_key_id: KeyRef
     new_key_id: KeyRef
@@ -196,7 +193,7 @@ class GatewayKeyRotated(Payload, frozen=True, kw_only=True):
 
 @event_type("gateway.auth_failed", PSEUDONYMOUS, is_audit=True)
 class GatewayAuthFailed(Payload, frozen=True, kw_only=True):
-    """A call came with a key that is not accepted."""
+    """A request came with a key that is not accepted."""
 
     reason: Literal["missing", "unknown", "revoked", "disabled"]
     token_hash_prefix: KeyRef | None = None
@@ -204,7 +201,7 @@ class GatewayAuthFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("gateway.quota_exceeded", PSEUDONYMOUS, is_audit=True)
 class GatewayQuotaExceeded(Payload, frozen=True, kw_only=True):
-    """A call came for which a key, user or team has no money left."""
+    """A request was refused because a key, user or team has spent its quota."""
 
     key_id: KeyRef
     scope: Literal["key", "user", "team"]
@@ -215,7 +212,7 @@ class GatewayQuotaExceeded(Payload, frozen=True, kw_only=True):
 
 @event_type("bus.gap_detected", PSEUDONYMOUS, is_audit=True)
 class BusGapDetected(Payload, frozen=True, kw_only=True):
-    """Something was begun and never ended, as after a crash."""
+    """Something was started and never ended, as after a crash."""
 
     unfinished_event_id: str
     unfinished_type: str

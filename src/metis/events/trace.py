@@ -1,7 +1,4 @@
-"""Trace: stored events.
-
-the protocol of every trace store, one in memory and one in a SQLite file.
-"""
+"""Trace: stored events; the protocol of every trace store, one in memory and one in SQLite."""
 
 import asyncio
 import sqlite3
@@ -20,132 +17,6 @@ from metis.events.bus import Bus
 from metis.events.event import Event, encode_json, read_payload, unfinished_events
 from metis.events.registry import CATALOGUE, Actor, Sensitivity
 from metis.events.system_events import BusGapDetected, TraceSwept
-
-
-class EventQuery(Struct, frozen=True, kw_only=True):
-    """Which events are asked for, in the order of their ids; None stands for all."""
-
-    session_id: str | None = None
-    turn_id: str | None = None
-    types: AbstractSet[str] | None = None
-    after: str | None = None
-    """Only ids greater than this one."""
-    since: datetime | None = None
-    until: datetime | None = None
-    """Only times before this one."""
-    limit: int | None = None
-
-    def matches(self, event: Event) -> bool:
-        """Whether an event is asked for, but for the limit."""
-        return (
-            (self.session_id is None or event.session_id == self.session_id)
-            and (self.turn_id is None or event.turn_id == self.turn_id)
-            and (self.types is None or event.type in self.types)
-            and (self.after is None or event.id > self.after)
-            and (self.since is None or event.timestamp >= self.since)
-            and (self.until is None or event.timestamp < self.until)
-        )
-
-
-class Sweep(Struct, frozen=True, kw_only=True):
-    """What a retention sweep deleted, or would delete."""
-
-    deleted: Mapping[str, int]
-    """How many events of each type."""
-    spared_count: int
-    """Old events that are kept because they are part of the audit."""
-    is_dry_run: bool
-
-    @property
-    def deleted_count(self) -> int:
-        """How many events of all types."""
-        return sum(self.deleted.values())
-
-
-class TraceStore(Protocol):
-    """What keeps events: append-only, but for the sweep."""
-
-    async def append(self, events: Sequence[Event], /) -> None:
-        """Keep events; one whose id is there already is kept once."""
-        ...
-
-    async def select(self, query: EventQuery, /) -> list[Event]:
-        """The events that are asked for."""
-        ...
-
-    async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
-        """Delete what is older, but for the types of the audit."""
-        ...
-
-
-def audit_types() -> frozenset[str]:
-    """The types that a sweep spares."""
-    return frozenset(name for name, row in CATALOGUE.items() if row.is_audit)
-
-
-class MemoryTrace:
-    """Events in a list."""
-
-    def __init__(self, events: Iterable[Event] = ()) -> None:
-        self._events = {event.id: event for event in events}
-
-    async def append(self, events: Sequence[Event], /) -> None:
-        """Keep events; one whose id is there already is kept once."""
-        for event in events:
-            self._events.setdefault(event.id, event)
-
-    async def select(self, query: EventQuery, /) -> list[Event]:
-        """The events that are asked for."""
-        found = [event for _, event in sorted(self._events.items()) if query.matches(event)]
-        return found if query.limit is None else found[: query.limit]
-
-    async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
-        """Delete what is older, but for the types of the audit."""
-        old = [event for event in self._events.values() if event.timestamp < before]
-        swept = [event for event in old if not event.event_type.is_audit]
-        if not dry_run:
-            for event in swept:
-                del self._events[event.id]
-        return Sweep(
-            deleted=dict(sorted(Counter(event.type for event in swept).items())),
-            spared_count=len(old) - len(swept),
-            is_dry_run=dry_run,
-        )
-
-
-async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
-    """Tell on the bus, once each, what an earlier run began and never ended; for start-up."""
-    wanted = {"bus.gap_detected"}
-    for row in CATALOGUE.values():
-        wanted |= {row.type, *row.ends} if row.ends else set()
-    events = await store.select(EventQuery(types=wanted))
-    told = {e.payload.unfinished_event_id for e in events if isinstance(e.payload, BusGapDetected)}
-    gaps = tuple(event for event in unfinished_events(events) if event.id not in told)
-    for event in gaps:
-        bus.emit(
-            BusGapDetected(unfinished_event_id=event.id, unfinished_type=event.type),
-            session_id=event.session_id,
-            turn_id=event.turn_id,
-            parent=event,
-        )
-    return gaps
-
-
-async def sweep_trace(
-    store: TraceStore, *, before: datetime, dry_run: bool = True, bus: Bus | None = None
-) -> Sweep:
-    """Delete old events, and tell on the bus that it was done."""
-    swept = await store.sweep(before=before, dry_run=dry_run)
-    if bus is not None and not dry_run:
-        bus.emit(
-            TraceSwept(
-                cutoff=before.isoformat(),
-                deleted_count=swept.deleted_count,
-                spared_count=swept.spared_count,
-            )
-        )
-    return swept
-
 
 USER_VERSION = 1
 """The version of the tables, written into the file."""
@@ -173,8 +44,99 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class EventQuery(Struct, frozen=True, kw_only=True):
+    """Which events to select, in the order of their ids; None stands for all."""
+
+    session_id: str | None = None
+    turn_id: str | None = None
+    types: AbstractSet[str] | None = None
+    after: str | None = None
+    """Only ids greater than this one."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """Only times before this one."""
+    limit: int | None = None
+
+    def matches(self, event: Event) -> bool:
+        """Return whether an event is selected, apart from the limit."""
+        return (
+            (self.session_id is None or event.session_id == self.session_id)
+            and (self.turn_id is None or event.turn_id == self.turn_id)
+            and (self.types is None or event.type in self.types)
+            and (self.after is None or event.id > self.after)
+            and (self.since is None or event.timestamp >= self.since)
+            and (self.until is None or event.timestamp < self.until)
+        )
+
+
+class Sweep(Struct, frozen=True, kw_only=True):
+    """What a retention sweep deleted, or would delete."""
+
+    deleted: Mapping[str, int]
+    """The number of events by type."""
+    spared_count: int
+    """Old events that stay because they are part of the audit."""
+    is_dry_run: bool
+
+    @property
+    def deleted_count(self) -> int:
+        """The number of events of all types."""
+        return sum(self.deleted.values())
+
+
+class TraceStore(Protocol):
+    """Stores events: append-only, except for the sweep."""
+
+    async def append(self, events: Sequence[Event], /) -> None:
+        """Store events; an id that exists already is stored once."""
+        ...
+
+    async def select(self, query: EventQuery, /) -> list[Event]:
+        """Return the events that match a query."""
+        ...
+
+    async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
+        """Delete older events, except those of audit types."""
+        ...
+
+
+def audit_types() -> frozenset[str]:
+    """Return the types that a sweep keeps."""
+    return frozenset(name for name, row in CATALOGUE.items() if row.is_audit)
+
+
+class MemoryTrace:
+    """Events in memory."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._events = {event.id: event for event in events}
+
+    async def append(self, events: Sequence[Event], /) -> None:
+        """Store events; an id that exists already is stored once."""
+        for event in events:
+            self._events.setdefault(event.id, event)
+
+    async def select(self, query: EventQuery, /) -> list[Event]:
+        """Return the events that match a query."""
+        matching = [event for _, event in sorted(self._events.items()) if query.matches(event)]
+        return matching if query.limit is None else matching[: query.limit]
+
+    async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
+        """Delete older events, except those of audit types."""
+        old = [event for event in self._events.values() if event.timestamp < before]
+        swept = [event for event in old if not event.event_type.is_audit]
+        if not dry_run:
+            for event in swept:
+                del self._events[event.id]
+        return Sweep(
+            deleted=dict(sorted(Counter(event.type for event in swept).items())),
+            spared_count=len(old) - len(swept),
+            is_dry_run=dry_run,
+        )
+
+
 class SqliteTrace:
-    """Events in a file that readers and one writer can use at the same time."""
+    """Events in a SQLite file that many readers and one writer can use at the same time."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -190,7 +152,8 @@ class SqliteTrace:
         try:
             (version,) = run("PRAGMA user_version").fetchone()
             if version not in (0, USER_VERSION):
-                raise EventError(f"{path} is of version {version}; this metis knows {USER_VERSION}")
+                text = f"{path} has version {version}; this metis supports {USER_VERSION}"
+                raise EventError(text)
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
             self._connection.executescript(_SCHEMA)
@@ -203,12 +166,12 @@ class SqliteTrace:
         self._connection.close()
 
     async def append(self, events: Sequence[Event], /) -> None:
-        """Keep events; one whose id is there already is kept once."""
+        """Store events; an id that exists already is stored once."""
         rows = [_row(event) for event in events]
         await asyncio.to_thread(self._insert, rows)
 
     async def select(self, query: EventQuery, /) -> list[Event]:
-        """The events that are asked for."""
+        """Return the events that match a query."""
         conditions, values = _where(query)
         limit = -1 if query.limit is None else query.limit
         sql = f"SELECT * FROM events WHERE {conditions} ORDER BY id LIMIT ?"  # noqa: S608 - ours
@@ -216,7 +179,7 @@ class SqliteTrace:
         return list(_events(rows))
 
     async def sweep(self, *, before: datetime, dry_run: bool = True) -> Sweep:
-        """Delete what is older, but for the types of the audit."""
+        """Delete older events, except those of audit types."""
         return await asyncio.to_thread(self._sweep, _microseconds(before), dry_run=dry_run)
 
     def _insert(self, rows: list[tuple[Any, ...]]) -> None:
@@ -282,7 +245,7 @@ def _events(rows: list[tuple[Any, ...]]) -> Iterator[Event]:
 
 
 def _where(query: EventQuery) -> tuple[str, list[Any]]:
-    """The conditions of a query as SQL with marks, and what stands for the marks."""
+    """Return the conditions of a query as SQL with placeholders, and their values."""
     conditions, values = ["1"], list[Any]()
     for sql, value in (
         ("session_id = ?", query.session_id),
@@ -302,3 +265,41 @@ def _where(query: EventQuery) -> tuple[str, list[Any]]:
 
 def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
+
+
+async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
+    """Emit, once each, what an earlier run started and never ended; for start-up."""
+    types = {"bus.gap_detected"}
+    for row in CATALOGUE.values():
+        types |= {row.type, *row.ends} if row.ends else set()
+    events = await store.select(EventQuery(types=types))
+    reported = {
+        event.payload.unfinished_event_id
+        for event in events
+        if isinstance(event.payload, BusGapDetected)
+    }
+    gaps = tuple(event for event in unfinished_events(events) if event.id not in reported)
+    for event in gaps:
+        bus.emit(
+            BusGapDetected(unfinished_event_id=event.id, unfinished_type=event.type),
+            session_id=event.session_id,
+            turn_id=event.turn_id,
+            parent=event,
+        )
+    return gaps
+
+
+async def sweep_trace(
+    store: TraceStore, *, before: datetime, dry_run: bool = True, bus: Bus | None = None
+) -> Sweep:
+    """Delete old events, and emit an event about it."""
+    swept = await store.sweep(before=before, dry_run=dry_run)
+    if bus is not None and not dry_run:
+        bus.emit(
+            TraceSwept(
+                cutoff=before.isoformat(),
+                deleted_count=swept.deleted_count,
+                spared_count=swept.spared_count,
+            )
+        )
+    return swept

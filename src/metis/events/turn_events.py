@@ -71,7 +71,7 @@ class SessionResumed(Payload, frozen=True, kw_only=True):
 
 @event_type("session.forked", PSEUDONYMOUS)
 class SessionForked(Payload, frozen=True, kw_only=True):
-    """A session was begun at a point of another one."""
+    """A session was started as a copy of another one up to a message."""
 
     source_session_id: SessionRef
     at_message_id: str
@@ -88,7 +88,7 @@ class SessionModelChanged(Payload, frozen=True, kw_only=True):
 
 @event_type("session.rewound", PSEUDONYMOUS)
 class SessionRewound(Payload, frozen=True, kw_only=True):
-    """A session went back to an earlier place; nothing was deleted."""
+    """A session was rewound to an earlier message; nothing was deleted."""
 
     to_message_id: str | None
     message_count: int
@@ -96,7 +96,7 @@ class SessionRewound(Payload, frozen=True, kw_only=True):
 
 @event_type("session.compacted", PSEUDONYMOUS)
 class SessionCompacted(Payload, frozen=True, kw_only=True):
-    """A part of the history was put into a summary."""
+    """A part of the history was replaced by a summary."""
 
     trigger: Literal["limit", "user", "overflow"]
     model: str | None = None
@@ -105,7 +105,7 @@ class SessionCompacted(Payload, frozen=True, kw_only=True):
     tokens_after: int
     provider: str = ""
     input_tokens: int = 0
-    """What the call took that wrote the summary."""
+    """Tokens of the call that wrote the summary."""
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
@@ -127,7 +127,7 @@ class SessionEnded(Payload, frozen=True, kw_only=True):
 
 @event_type("turn.started", PRIVATE, ends=TURN_ENDS)
 class TurnStarted(Payload, frozen=True, kw_only=True):
-    """A user's message came in; of its words only a hash is told."""
+    """A user message came in; only a hash of its text is recorded."""
 
     user_message_hash: Private
     estimated_input_tokens: int
@@ -137,7 +137,7 @@ class TurnStarted(Payload, frozen=True, kw_only=True):
 
 @event_type("turn.completed", PSEUDONYMOUS, parents=("turn.started",))
 class TurnCompleted(Payload, frozen=True, kw_only=True):
-    """A turn came to its end."""
+    """A turn ended normally."""
 
     stop_reason: StopReason
     llm_call_count: int
@@ -169,7 +169,7 @@ class TurnFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("turn.history_repaired", PSEUDONYMOUS, parents=("llm.call_failed", "turn.started"))
 class TurnHistoryRepaired(Payload, frozen=True, kw_only=True):
-    """A provider did not take the history; it was repaired and sent again."""
+    """A provider refused the history; it was repaired and sent again."""
 
     model: str
     repairs: tuple[str, ...]
@@ -184,7 +184,7 @@ class RouteAlternative(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RouteStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One candidate of the chain."""
+    """One step of the routing chain."""
 
     policy: ChainPolicy
     verdict: Literal["not_applicable", "deferred", "rejected", "chose"]
@@ -224,7 +224,7 @@ class RouteConstraintFailed(Payload, frozen=True, kw_only=True):
     ends=CALL_ENDS,
 )
 class LlmCallStarted(Payload, frozen=True, kw_only=True):
-    """A model is being asked."""
+    """A model call was started."""
 
     model: str
     provider: str
@@ -235,7 +235,7 @@ class LlmCallStarted(Payload, frozen=True, kw_only=True):
 
 @event_type("llm.call_completed", PSEUDONYMOUS, parents=("llm.call_started",))
 class LlmCallCompleted(Payload, frozen=True, kw_only=True):
-    """A model has answered; the three input counts are disjoint."""
+    """A model call succeeded; the three input counts are disjoint."""
 
     model: str
     provider: str
@@ -263,7 +263,7 @@ class LlmCallCompleted(Payload, frozen=True, kw_only=True):
 
 @event_type("llm.call_failed", PRIVATE, parents=("llm.call_started",))
 class LlmCallFailed(Payload, frozen=True, kw_only=True):
-    """A model has not answered, or not to the end."""
+    """A model call failed, perhaps in the middle of the response."""
 
     model: str
     provider: str
@@ -271,14 +271,14 @@ class LlmCallFailed(Payload, frozen=True, kw_only=True):
     error_message: Private
     latency_ms: int
     retry_count: int = 0
-    """How often the call had been tried before."""
+    """The number of earlier attempts of this call."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     cache_creation_1h_input_tokens: int = 0
     cost_usd: Decimal = Decimal(0)
-    """What came before it failed is paid for, too; an estimate, if the provider did not say."""
+    """Tokens before the failure cost as well; an estimate, if the provider reported none."""
     pricing_version: str = "unpriced"
     user_id: UserRef | None = None
     team_id: TeamRef | None = None
@@ -286,7 +286,7 @@ class LlmCallFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.called", PRIVATE, parents=("llm.call_completed",), ends=TOOL_ENDS)
 class ToolCalled(Payload, frozen=True, kw_only=True):
-    """A tool is being run; of its input only hash and size are told."""
+    """A tool run was started; only hash and size of its input are recorded."""
 
     tool_use_id: str
     tool_name: UserNamed
@@ -297,7 +297,7 @@ class ToolCalled(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.completed", PRIVATE, parents=("tool.called",))
 class ToolCompleted(Payload, frozen=True, kw_only=True):
-    """A tool has given its result."""
+    """A tool returned its result."""
 
     tool_use_id: str
     success: bool
@@ -309,7 +309,7 @@ class ToolCompleted(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.failed", PRIVATE, parents=("tool.called", "llm.call_completed"))
 class ToolFailed(Payload, frozen=True, kw_only=True):
-    """A tool has given no result of its own."""
+    """A tool run failed without a result."""
 
     tool_use_id: str
     error_class: ToolErrorClass
@@ -319,7 +319,7 @@ class ToolFailed(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.input_invalid", PRIVATE, parents=("llm.call_completed",))
 class ToolInputInvalid(Payload, frozen=True, kw_only=True):
-    """A model called a tool with an input that its schema does not allow."""
+    """A model called a tool with an input that does not match its schema."""
 
     tool_use_id: str
     tool_name: UserNamed
@@ -328,7 +328,7 @@ class ToolInputInvalid(Payload, frozen=True, kw_only=True):
 
 @event_type("tool.confirmation_requested", PRIVATE, parents=("llm.call_completed",))
 class ToolConfirmationRequested(Payload, frozen=True, kw_only=True):
-    """Somebody is asked whether a tool may run."""
+    """A person was asked whether a tool may run."""
 
     tool_use_id: str
     tool_name: UserNamed
@@ -347,7 +347,7 @@ class ToolConfirmationRequested(Payload, frozen=True, kw_only=True):
     is_audit=True,
 )
 class ToolConfirmationResolved(Payload, frozen=True, kw_only=True):
-    """Somebody has said whether a tool may run."""
+    """A person allowed or denied a tool run, or did not respond in time."""
 
     tool_use_id: str
     confirmation_request_id: str

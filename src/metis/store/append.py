@@ -1,7 +1,4 @@
-"""Write jobs that add to a session.
-
-append messages, finish partial messages, record journal entries.
-"""
+"""Write jobs that add to a session: append messages, finish partial messages, record entries."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -42,26 +39,34 @@ from metis.store.tables import TOUCH_INTERVAL_US, SessionHead, Tables
 from metis.store.writer import WriteJob
 from metis.wire.original_form import provider_tool_ids
 
-_MARK_EVERY = 64
-# To look up a member of an enumeration takes ten times as long as to look up a name.
+_JOURNAL_EVERY = 64
+_ID_LENGTHS = (25, 26)
+"""Ids of gpt2099 have 25 characters, ULIDs 26."""
+_MAX_BOOKMARK_LENGTH = 200
+_SET_FULL_JSON = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND message_id = ?"
+_UPDATE_MESSAGE = (
+    "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, "
+    "schema_version = ? WHERE id = ?"
+)
+# Every append compares these; a module name is found ten times as fast as an enum member.
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _PARTIAL, _COMPLETE = MessageStatus.PARTIAL, MessageStatus.COMPLETE
 _make_entry: Callable[..., MessageEntry] = raw_constructor(MessageEntry)
 
 
 class PreparedMessage(Struct, frozen=True, gc=False):
-    """A message that keeps the rules, ready to be written."""
+    """A valid message with the rows to write for it."""
 
     message: Message
     row: MessageRow
     created_at: int
-    """When it was made, in microseconds."""
+    """Creation time in microseconds."""
     full_json: str | None
-    """All of the message, where the columns cannot hold it."""
+    """The whole message as JSON, where the columns cannot hold it."""
     calls: Sequence[ToolUseBlock]
     results: Sequence[ToolResultBlock]
     size: int
-    """How many bytes its texts have."""
+    """The bytes of its JSON texts."""
 
 
 def prepare_message(message: Message) -> PreparedMessage:
@@ -70,10 +75,10 @@ def prepare_message(message: Message) -> PreparedMessage:
     Raises:
         InvalidMessageError: the message breaks rules of the canonical form.
     """
-    return _prepared(message, check_and_encode(message))
+    return _prepare(message, check_and_encode(message))
 
 
-def _prepared(message: Message, parts: EncodedParts) -> PreparedMessage:
+def _prepare(message: Message, parts: EncodedParts) -> PreparedMessage:
     calls: Sequence[ToolUseBlock] = ()
     results: Sequence[ToolResultBlock] = ()
     role = message.role
@@ -88,7 +93,7 @@ def _prepared(message: Message, parts: EncodedParts) -> PreparedMessage:
 
 
 class AppendJob(WriteJob):
-    """Messages to be appended together, all or none."""
+    """Append messages together, all or none."""
 
     def __init__(self, prepared: Sequence[PreparedMessage], *, renew_ids: bool = False) -> None:
         self._prepared = prepared
@@ -101,29 +106,29 @@ class AppendJob(WriteJob):
             self.size = sum([one.size for one in prepared])
 
     def write(self, tables: Tables) -> list[MessageEntry]:
-        """Give each message its place and write what follows from it."""
-        if len(self._prepared) == 1:  # nearly always, and quicker than a loop
+        """Number each message and write it with its calls, results and bookmarks."""
+        if len(self._prepared) == 1:  # nearly always, and faster than a loop
             return [self._append(self._prepared[0], tables)]
         return [self._append(one, tables) for one in self._prepared]
 
-    def _append(self, one: PreparedMessage, tables: Tables) -> MessageEntry:
-        message = one.message
+    def _append(self, prepared: PreparedMessage, tables: Tables) -> MessageEntry:
+        message = prepared.message
         session_id = message.session_id
         head = tables.heads.get(session_id) or tables.head(session_id)
         if message.id <= head.newest_id:
-            one = self._renewed(one, head)
-            message = one.message
+            prepared = self._with_new_id(prepared, head)
+            message = prepared.message
         metadata = message.metadata
         if metadata.parents:
-            add_parents(one, tables)
+            add_parents(prepared, tables)
         if head.bookmarks:
             _move_bookmarks(message, head, tables)
-        tables.messages.append(one.row)
-        seq = _place(one, head, tables)
+        tables.messages.append(prepared.row)
+        seq = _assign_number(prepared, head, tables)
         if metadata.status is _PARTIAL:
             tables.open_messages.append((message.id, session_id))
-        elif one.calls or one.results:
-            add_calls(one, tables)
+        elif prepared.calls or prepared.results:
+            add_calls(prepared, tables)
         if tables.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             tables.touch(session_id, head)
         return _make_entry(
@@ -134,84 +139,82 @@ class AppendJob(WriteJob):
             session_id=session_id,
         )
 
-    def _renewed(self, one: PreparedMessage, head: SessionHead) -> PreparedMessage:
+    def _with_new_id(self, prepared: PreparedMessage, head: SessionHead) -> PreparedMessage:
         if not (self._renew_ids and is_ulid(head.newest_id)):
-            raise _invalid(one, "$.id", "M-165", f"it does not come after {head.newest_id!r}")
-        parts = EncodedParts(one.row[3].encode(), one.row[4].encode())
-        return _prepared(replace(one.message, id=new_ulid_after(head.newest_id)), parts)
+            text = f"it does not come after {head.newest_id!r}"
+            raise _invalid(prepared, "$.id", "M-165", text)
+        parts = EncodedParts(prepared.row[3].encode(), prepared.row[4].encode())
+        return _prepare(replace(prepared.message, id=new_ulid_after(head.newest_id)), parts)
 
-    def explain(self, transaction: Transaction, *, is_there: bool = False) -> MetisError | None:
-        """Which message did not fit to what is there, and how."""
-        own = self._own_calls()
+    def explain(self, transaction: Transaction, *, is_stored: bool = False) -> MetisError | None:
+        """Return which message conflicts with stored rows, and how."""
+        batch_calls = {call.id for one in self._prepared for call in one.calls}
         for one in self._prepared:
-            problems = [] if is_there else list(_id_problems(one, transaction))
-            problems += _problems(one, transaction, own)
+            problems = [] if is_stored else list(_id_problems(one, transaction))
+            problems += _problems(one, transaction, batch_calls)
             if problems:
                 return InvalidMessageError(f"message {one.message.id} does not fit", problems)
         return None
 
-    def _own_calls(self) -> set[str]:
-        return {call.id for one in self._prepared for call in one.calls}
 
-
-def _place(one: PreparedMessage, head: SessionHead, tables: Tables) -> int:
-    """Give a message its number, and write it down where its row alone does not tell it."""
-    message = one.message
+def _assign_number(prepared: PreparedMessage, head: SessionHead, tables: Tables) -> int:
+    """Give a message its sequence number, with a journal row where `sequence` needs one."""
+    message = prepared.message
     head.newest_id = message.id
     head.seq = seq = head.seq + 1
-    is_told = seq - head.last_journaled_seq < _MARK_EVERY and one.full_json is None
-    if one.created_at > head.latest_at:
-        head.latest_at = one.created_at
+    is_implied = seq - head.last_journaled_seq < _JOURNAL_EVERY and prepared.full_json is None
+    if prepared.created_at > head.latest_at:
+        head.latest_at = prepared.created_at
     else:
-        is_told = False
-    if not is_told or message.metadata.status is _PARTIAL:
+        is_implied = False
+    if not is_implied or message.metadata.status is _PARTIAL:
         head.last_journaled_seq = seq
-        values = (message.session_id, seq, message.id, one.full_json, head.latest_at)
-        tables.journal.append(values)
+        row = (message.session_id, seq, message.id, prepared.full_json, head.latest_at)
+        tables.journal.append(row)
     return seq
 
 
-def add_parents(one: PreparedMessage, tables: Tables) -> None:
-    """Write which messages a message follows; they must be there already, so no ring can close."""
-    message_id, session_id = one.message.id, one.message.session_id
-    parents = one.message.metadata.parents
-    waiting = {values[0] for values in tables.messages if values[1] == session_id}
+def add_parents(prepared: PreparedMessage, tables: Tables) -> None:
+    """Write the parents of a message; they must exist already, so that no cycle can form."""
+    message_id, session_id = prepared.message.id, prepared.message.session_id
+    parents = prepared.message.metadata.parents
+    unwritten = {values[0] for values in tables.messages if values[1] == session_id}
+    sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
     for position, parent in enumerate(parents):
-        if parent not in waiting and not _has_message(tables, session_id, parent, message_id):
+        if parent not in unwritten and not tables.run(sql, (parent, session_id, message_id)):
             path = f"$.metadata.parents[{position}]"
-            raise _invalid(one, path, "G-026", f"no earlier message has the id {parent!r}")
+            raise _invalid(prepared, path, "G-026", f"no earlier message has the id {parent!r}")
     tables.parents += [
         (message_id, position, parent, session_id) for position, parent in enumerate(parents)
     ]
 
 
-def _has_message(tables: Tables, session_id: str, message_id: str, own_id: str) -> bool:
-    sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
-    return bool(tables.run(sql, (message_id, session_id, own_id)))
-
-
-def add_calls(one: PreparedMessage, tables: Tables) -> None:
-    """Write the calls of a message, and that others are answered by it."""
-    message, at = one.message, one.created_at
+def add_calls(prepared: PreparedMessage, tables: Tables) -> None:
+    """Write the tool calls of a message, and mark those that its results complete."""
+    message, at = prepared.message, prepared.created_at
     message_id, session_id = message.id, message.session_id
-    for result in one.results:
-        values = (message_id, _status_of(result, message), at, result.tool_use_id, session_id)
+    for result in prepared.results:
+        values = (message_id, _call_status(result, message), at, result.tool_use_id, session_id)
         tables.results.append(values)
-    if not one.calls:
+    if not prepared.calls:
         return
-    theirs = provider_tool_ids(message)
+    provider_ids = provider_tool_ids(message)
     is_complete = message.metadata.status is _COMPLETE
-    status, ended = ("pending", None) if is_complete else ("cancelled", at)
+    status, completed_at = ("pending", None) if is_complete else ("cancelled", at)
     provider = message.metadata.provider
-    for call in one.calls:
-        their = theirs.get(call.id)
-        row = (call.id, session_id, message_id, call.name, status, their, provider, at, ended)
-        tables.calls.append(row)
-        if their is not None:
-            tables.ids.append((session_id, call.id, provider or "", their))
+    for call in prepared.calls:
+        provider_id = provider_ids.get(call.id)
+        tables.calls.append(
+            (
+                *(call.id, session_id, message_id, call.name, status),
+                *(provider_id, provider, at, completed_at),
+            )
+        )
+        if provider_id is not None:
+            tables.ids.append((session_id, call.id, provider or "", provider_id))
 
 
-def _status_of(result: ToolResultBlock, message: Message) -> str:
+def _call_status(result: ToolResultBlock, message: Message) -> str:
     outcome = message.metadata.outcome
     if outcome is not None and outcome.status == OutcomeStatus.ABORTED:
         return "cancelled"
@@ -221,35 +224,39 @@ def _status_of(result: ToolResultBlock, message: Message) -> str:
 
 
 def _move_bookmarks(message: Message, head: SessionHead, tables: Tables) -> None:
-    """A bookmark goes with its thread: to whatever follows the message that it names."""
+    """Move the bookmarks of the message that this one follows, so that they stay at the tip."""
     parents = message.metadata.parents
-    followed = parents[-1] if parents else head.newest_id
-    for name, at in head.bookmarks.items():
-        if at == followed:
+    predecessor = parents[-1] if parents else head.newest_id
+    for name, bookmarked_id in head.bookmarks.items():
+        if bookmarked_id == predecessor:
             head.bookmarks[name] = message.id
             tables.bookmarks.append((message.session_id, name, message.id))
 
 
-def _invalid(one: PreparedMessage, path: str, rule: str, text: str) -> InvalidMessageError:
+def _invalid(prepared: PreparedMessage, path: str, rule: str, text: str) -> InvalidMessageError:
     problem = Problem(path=path, rule=rule, text=text)
-    return InvalidMessageError(f"message {one.message.id} does not fit", [problem])
+    return InvalidMessageError(f"message {prepared.message.id} does not fit", [problem])
 
 
-def _id_problems(one: PreparedMessage, transaction: Transaction) -> Iterator[Problem]:
+def _id_problems(prepared: PreparedMessage, transaction: Transaction) -> Iterator[Problem]:
     sql = "SELECT session_id FROM messages WHERE id = ?"
-    for (session_id,) in transaction.run(sql, (one.message.id,)):
+    for (session_id,) in transaction.run(sql, (prepared.message.id,)):
         text = f"a message of session {session_id!r} has this id already"
         yield Problem(path="$.id", rule="M-164", text=text)
 
 
-def _problems(one: PreparedMessage, transaction: Transaction, own: set[str]) -> Iterator[Problem]:
-    """What of a message is at odds with the calls that are there."""
-    session_id = one.message.session_id
-    for place, block in enumerate(one.message.content):
-        if isinstance(block, ToolUseBlock) and one.calls:
-            yield from _call_problems(block, session_id, f"$.content[{place}].id", transaction)
-        elif isinstance(block, ToolResultBlock) and one.results and block.tool_use_id not in own:
-            path = f"$.content[{place}].tool_use_id"
+def _problems(
+    prepared: PreparedMessage, transaction: Transaction, batch_calls: set[str]
+) -> Iterator[Problem]:
+    """Yield where the calls and results of a message contradict the stored calls."""
+    session_id = prepared.message.session_id
+    for index, block in enumerate(prepared.message.content):
+        if isinstance(block, ToolUseBlock) and prepared.calls:
+            yield from _call_problems(block, session_id, f"$.content[{index}].id", transaction)
+        elif not isinstance(block, ToolResultBlock) or not prepared.results:
+            continue
+        elif block.tool_use_id not in batch_calls:
+            path = f"$.content[{index}].tool_use_id"
             yield from _result_problems(block, session_id, path, transaction)
 
 
@@ -268,29 +275,22 @@ def _call_problems(
 def _result_problems(
     result: ToolResultBlock, session_id: str, path: str, transaction: Transaction
 ) -> Iterator[Problem]:
-    call = result.tool_use_id
+    call_id = result.tool_use_id
     sql = "SELECT session_id, result_message_id FROM tool_calls WHERE id = ?"
-    found = transaction.run(sql, (call,))
-    if not found:
-        yield Problem(path=path, rule="M-138", text=f"no earlier call has the id {call!r}")
-    for owner, answer in found:
+    rows = transaction.run(sql, (call_id,))
+    if not rows:
+        yield Problem(path=path, rule="M-138", text=f"no earlier call has the id {call_id!r}")
+    for owner, result_message_id in rows:
         if owner != session_id:
-            text = f"{call!r} belongs to session {owner!r}"
+            text = f"{call_id!r} belongs to session {owner!r}"
             yield Problem(path=path, rule="M-139", text=text)
-        elif answer is not None:
-            text = f"{call!r} was answered by message {answer!r} already"
+        elif result_message_id is not None:
+            text = f"{call_id!r} was answered by message {result_message_id!r} already"
             yield Problem(path=path, rule="M-140", text=text)
 
 
-_PLACED = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND message_id = ?"
-_UPDATE = (
-    "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, "
-    "schema_version = ? WHERE id = ?"
-)
-
-
 class SaveJob(WriteJob):
-    """A message that is in the store already, in its new form."""
+    """Write a stored message again: a partial one with its end, or any in a newer form."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._prepared = prepared
@@ -298,55 +298,48 @@ class SaveJob(WriteJob):
         self.size = prepared.size
 
     def write(self, tables: Tables) -> Message:
-        """Write the new form, if the old one was partial or says the same."""
-        one = self._prepared
-        message_id, session_id = one.message.id, one.message.session_id
+        """Write the new form if the stored one is partial or equal."""
+        prepared = self._prepared
+        message_id, session_id = prepared.message.id, prepared.message.session_id
         tables.head(session_id)
-        old = read_message(tables, session_id, message_id)
-        was_open = old.metadata.status == MessageStatus.PARTIAL
-        if not was_open and old != one.message:
-            raise _finished(message_id)
-        tables.change(_UPDATE, (*one.row[2:], message_id))
-        self._place(old, tables)
-        if was_open:
-            self._finish(old, tables)
-        return one.message
+        stored = read_message(tables, session_id, message_id)
+        was_partial = stored.metadata.status == MessageStatus.PARTIAL
+        if not was_partial and stored != prepared.message:
+            text = f"message {message_id} is complete and cannot be rewritten"
+            hint = "record a journal entry to change what the conversation shows"
+            raise StoreError(text, hint=hint)
+        tables.change(_UPDATE_MESSAGE, (*prepared.row[2:], message_id))
+        self._update_journal(stored, tables)
+        if was_partial:
+            self._finish_partial(stored, tables)
+        return prepared.message
 
-    def _place(self, old: Message, tables: Tables) -> None:
-        """Keep what the columns cannot hold, and the place if the row no longer tells it."""
-        one = self._prepared
-        values = (one.full_json, one.message.session_id, one.message.id)
-        if one.message.created_at != old.created_at:
-            rewrite_journal(tables, one.message.session_id)
-        if not tables.change(_PLACED, values) and one.full_json is not None:
-            rewrite_journal(tables, one.message.session_id)
-            tables.change(_PLACED, values)
+    def _update_journal(self, stored: Message, tables: Tables) -> None:
+        """Store the full JSON if it is needed, and renumber if the time changed."""
+        prepared = self._prepared
+        values = (prepared.full_json, prepared.message.session_id, prepared.message.id)
+        if prepared.message.created_at != stored.created_at:
+            rewrite_journal(tables, prepared.message.session_id)
+        if not tables.change(_SET_FULL_JSON, values) and prepared.full_json is not None:
+            rewrite_journal(tables, prepared.message.session_id)
+            tables.change(_SET_FULL_JSON, values)
 
-    def _finish(self, old: Message, tables: Tables) -> None:
-        one = self._prepared
-        if one.message.metadata.parents != old.metadata.parents:
-            tables.change("DELETE FROM message_parents WHERE message_id = ?", (one.message.id,))
-            add_parents(one, tables)
-        if one.message.metadata.status != MessageStatus.PARTIAL:
-            tables.change("DELETE FROM open_messages WHERE message_id = ?", (one.message.id,))
-            add_calls(one, tables)
+    def _finish_partial(self, stored: Message, tables: Tables) -> None:
+        message = self._prepared.message
+        if message.metadata.parents != stored.metadata.parents:
+            tables.change("DELETE FROM message_parents WHERE message_id = ?", (message.id,))
+            add_parents(self._prepared, tables)
+        if message.metadata.status != MessageStatus.PARTIAL:
+            tables.change("DELETE FROM open_messages WHERE message_id = ?", (message.id,))
+            add_calls(self._prepared, tables)
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Which of its calls or results did not fit to what is there."""
-        return AppendJob([self._prepared]).explain(transaction, is_there=True)
-
-
-def _finished(message_id: str) -> StoreError:
-    hint = "what changes a conversation afterwards is an entry behind it"
-    return StoreError(f"message {message_id} is finished and cannot be rewritten", hint=hint)
-
-
-_ID_LENGTHS = (25, 26)
-_LONGEST_NAME = 200
+        """Return which of its calls or results conflicts with stored rows."""
+        return AppendJob([self._prepared]).explain(transaction, is_stored=True)
 
 
 class RecordJob(WriteJob):
-    """An entry to be put at the end of its session."""
+    """Put a journal entry that is not a message at the end of its session."""
 
     def __init__(self, entry: AnyEntry) -> None:
         if isinstance(entry, MessageEntry):
@@ -357,42 +350,42 @@ class RecordJob(WriteJob):
         self.session_ids = [entry.session_id]
 
     def write(self, tables: Tables) -> AnyEntry:
-        """Give the entry its place and write what follows from it."""
+        """Number the entry and apply what it changes: the active model, a bookmark."""
         entry = self._entry
         head = tables.head(entry.session_id)
         for message_id in referenced_message_ids(entry):
             _check_message(tables, entry.session_id, message_id)
-        placed = place_entry(entry, session_id=entry.session_id, seq=head.seq + 1)
-        if isinstance(placed, SwapEntry):
+        numbered = place_entry(entry, session_id=entry.session_id, seq=head.seq + 1)
+        if isinstance(numbered, SwapEntry):
             sql = "UPDATE sessions SET active_model = ? WHERE id = ?"
-            tables.change(sql, (placed.to_model, placed.session_id))
-        elif isinstance(placed, BookmarkEntry):
-            _set_bookmark(placed, head, tables)
+            tables.change(sql, (numbered.to_model, numbered.session_id))
+        elif isinstance(numbered, BookmarkEntry):
+            _set_bookmark(numbered, head, tables)
         head.seq = head.last_journaled_seq = head.seq + 1
-        text = encode_entry(placed).decode()
-        tables.journal.append((placed.session_id, head.seq, None, text, head.latest_at))
-        tables.touch(placed.session_id, head)
-        return placed
+        text = encode_entry(numbered).decode()
+        tables.journal.append((numbered.session_id, head.seq, None, text, head.latest_at))
+        tables.touch(numbered.session_id, head)
+        return numbered
 
 
 def referenced_message_ids(entry: AnyEntry) -> Iterator[str]:
-    """The messages that an entry rests on."""
+    """Return the ids of the messages that an entry refers to."""
     match entry:
         case CompactionEntry():
-            named = (entry.first_kept_id, entry.head_id)
+            ids = (entry.first_kept_id, entry.head_id)
         case RewindEntry():
-            named = (entry.to_id, entry.head_id)
+            ids = (entry.to_id, entry.head_id)
         case RetractionEntry() | BookmarkEntry():
-            named = (entry.message_id,)
+            ids = (entry.message_id,)
         case _:
-            named = ()
-    return (each for each in named if each is not None)
+            ids = ()
+    return (message_id for message_id in ids if message_id is not None)
 
 
 def check_bookmark_name(name: str) -> None:
-    """Refuse names of bookmarks that nobody could read, or that look like an id (G-044, G-045)."""
-    if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise InvalidValueError(f"{name!r} is no name for a bookmark", path="$.name")
+    """Refuse bookmark names that are not printable or could be taken for an id (G-044, G-045)."""
+    if not name.strip() or not name.isprintable() or len(name) > _MAX_BOOKMARK_LENGTH:
+        raise InvalidValueError(f"{name!r} cannot name a bookmark", path="$.name")
     if is_ulid(name.upper()) or (len(name) in _ID_LENGTHS and name.isalnum()):
         raise InvalidValueError(f"{name!r} looks like an id", path="$.name")
 

@@ -1,35 +1,38 @@
-"""Database: what the store asks of SQLite and of PostgreSQL; the SQL above it is the same."""
+"""Database: what the store needs of SQLite and PostgreSQL; the SQL above it is the same."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
+SchemaStep = tuple[int, str]
+"""The number and the SQL of one schema version."""
 
 TextOfRow = Callable[[Sequence[Any]], str | None]
-"""The words of a row of `messages` that a search can find; None while it is being written."""
+"""Returns the searchable text of a row of `messages`; None while the message is partial."""
 
 
 class Transaction(Protocol):
-    """One connection, inside a transaction; placeholders are `?`."""
+    """A connection inside a transaction; placeholders are `?`."""
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        """Run one statement and give its rows."""
+        """Run one statement and return its rows."""
         ...
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and give its rows as they come."""
+        """Run one query and return its rows as they come."""
         ...
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Run one statement and give the number of rows that it changed."""
+        """Run one statement and return the number of changed rows."""
         ...
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Run one statement for each row of values and give the number of rows that it changed."""
+        """Run one statement for each row of values and return the number of changed rows."""
         ...
 
 
@@ -42,97 +45,115 @@ SESSION_TABLES = (
     "tool_calls",
     "messages",
 )
-"""The tables with rows of sessions, those that point at others first."""
+"""The tables with rows of sessions; a table comes before those that its keys refer to."""
 
 
 class SearchIndex(Protocol):
-    """An index over the words of messages, which can always be made anew."""
+    """A full-text index over messages, which can always be rebuilt from them."""
 
-    def catch_up(self, words_of: TextOfRow) -> int:
-        """Take in what was stored since, and give the number of messages."""
+    def catch_up(self, text_of: TextOfRow) -> int:
+        """Index what was stored since the last call and return the number of messages."""
         ...
 
-    def find(self, words: str, session_id: str | None, limit: int) -> Rows:
-        """Session, message and snippet of the best matches among the newest few hundred."""
+    def find(self, query: str, session_id: str | None, limit: int) -> Rows:
+        """Return session, message and snippet of the best among the newest few hundred matches."""
         ...
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Empty the index."""
         ...
 
 
 class Database(Protocol):
-    """A place for the tables of the store: one writes, many read."""
+    """The tables of a store: one connection writes, many read."""
 
     name: str
-    """Where it is, for people, without any password."""
+    """Its location for people, without any password."""
     is_cheap_to_commit: bool
     """Whether a small commit takes less time than waking another thread."""
 
     def write(self, work: Callable[[Transaction], T], /) -> T:
-        """Do work in a transaction for writing; it is durable when the answer comes."""
+        """Call a function in a write transaction; it is durable when this returns."""
         ...
 
-    def try_write(self, work: Callable[[Transaction, A], T], given: A, /) -> T | None:
-        """The same with what the work is given, or None at once if somebody else is writing."""
+    def try_write(self, work: Callable[[Transaction, A], T], argument: A, /) -> T | None:
+        """Write like `write`, but return None at once if another process is writing."""
         ...
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """A transaction for reading, at one point in time; for any thread."""
+        """Open a read transaction that sees one point in time; for any thread."""
         ...
 
     def has_changed(self, transaction: Transaction) -> bool:
-        """Whether anybody else may have written since the last transaction for writing."""
+        """Return whether another process may have written since our last write."""
         ...
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
-        """Keep others from writing to these sessions until the transaction ends."""
+        """Block other writers of these sessions until the transaction ends."""
         ...
 
     def is_conflict(self, error: Exception) -> bool:
-        """Whether an error says that a row is there already, or that one is missing."""
+        """Return whether an error means that a row exists already or is missing."""
         ...
 
     def claim(self, *, wait: bool) -> bool:
-        """Whether no other store has this database open; nobody else can open it until `share`."""
+        """Return whether no other store has this database open; if so, none can until `share`."""
         ...
 
     def share(self, *, was_alone: bool) -> None:
-        """Count as one of those that have it open."""
+        """Let other stores open the database beside this one."""
         ...
 
     def version(self) -> int:
-        """The version of the tables; 0 if there are none."""
+        """Return the version of the tables; 0 if there are none."""
         ...
 
     def migrate(self) -> int:
-        """Bring the tables up to date and give their version."""
+        """Bring the tables up to date and return their version."""
         ...
 
     def maintain(self) -> None:
-        """Do what is due once in a while after commits."""
+        """Do the periodic upkeep that follows commits."""
         ...
 
     def check(self) -> list[str]:
-        """What is wrong with the database itself."""
+        """Return what is wrong with the database itself."""
         ...
 
     def backup(self, target: Path) -> None:
-        """Copy everything to a file, while others go on."""
+        """Copy everything to a file, while others read and write."""
         ...
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Take sessions away with everything in them, also from the search index."""
+        """Delete sessions with everything in them, also from the search index."""
         ...
 
     def purge(self) -> None:
-        """Give back the room of what was deleted."""
+        """Give back the space of deleted rows."""
         ...
 
     def index(self) -> SearchIndex:
-        """The search index."""
+        """Return the search index."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         ...
+
+
+@cache
+def schema_steps(dialect: str) -> list[SchemaStep]:
+    """Return every schema file of a dialect in order; a file is never edited once released."""
+    files = sorted((Path(__file__).parent / "schema" / dialect).glob("*.sql"))
+    return [(int(file.name.partition("_")[0]), file.read_text("utf-8")) for file in files]
+
+
+def newest_schema(dialect: str) -> int:
+    """Return the schema version that this release writes."""
+    return schema_steps(dialect)[-1][0]
+
+
+def schema_statements(text: str) -> list[str]:
+    """Split a schema file into statements; a semicolon at the end of a line ends one."""
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";\n") if part.strip()]

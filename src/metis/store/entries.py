@@ -1,14 +1,14 @@
-"""Entries: what the journal of a session holds, in order: messages, and what is no message.
+"""Entries: what the journal of a session holds, in order: messages and other typed entries.
 
-A message is never rewritten once it is complete. What happens to a conversation afterwards is
-another entry behind it: a model swap, a summary, a step back, a retraction. What people and models
-see is derived from the entries; see `threads` and `replay`.
+A complete message is never rewritten. What happens to a conversation afterwards is another entry:
+a model swap, a summary, a rewind, a retraction. What people and models see is derived from the
+entries; see `threads` and `replay`.
 """
 
 import logging
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -31,20 +31,27 @@ log = logging.getLogger("metis.store")
 
 
 class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
-    """What all entries share."""
+    """The fields that all entries share."""
 
     created_at: Annotated[datetime, Meta(tz=True)]
     external: Mapping[str, Any] | None = None
-    """What another system knew of this entry and we have no field for."""
+    """Fields of another system that have no canonical place, by system."""
     id: str
     seq: Count = 0
-    """The place in the session, counted from 1; 0 until the entry is stored."""
+    """The sequence number in the session, from 1; 0 until the entry is stored."""
     session_id: str
 
+    json_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields with free JSON, which is frozen and checked by the constructor."""
+    tuple_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that take any sequence and become tuples."""
+
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Bring what the constructor got into its canonical form."""
         super().normalise()
-        normalise_json(self, "external")
+        for name in self.tuple_fields:
+            normalise_tuple(self, name)
+        normalise_json(self, "external", *self.json_fields)
         set_field(self, "created_at", to_utc(self.created_at))
 
 
@@ -55,40 +62,32 @@ class MessageEntry(Entry, frozen=True, kw_only=True, tag="message"):
 
 
 class ErrorEntry(Entry, frozen=True, kw_only=True, tag="error"):
-    """Something failed, and a replay shows it."""
+    """A failure that a replay shows."""
 
     code: str | None = None
     data: Mapping[str, Any] | None = None
     kind: str | None = None
-    """The name of the kind of failure, such as the class of the error."""
+    """The kind of failure, such as the class of the error."""
     message_id: str | None = None
-    """The message that was being made, if there is one."""
+    """The message that was being written, if there is one."""
     provider: str | None = None
     retryable: bool = False
     status: Count | None = None
     text: str
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_json(self, "data")
+    json_fields = ("data",)
 
 
 class TaskMetadataEntry(Entry, frozen=True, kw_only=True, tag="task_metadata"):
-    """What a task came to: models, tokens, cost and time over all its turns."""
+    """Totals of a task: models, tokens, cost and time over all its turns."""
 
     data: Mapping[str, Any]
     message_id: str | None = None
     """The message that ended the task, if there is one."""
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_json(self, "data")
+    json_fields = ("data",)
 
 
 class SwapEntry(Entry, frozen=True, kw_only=True, tag="swap"):
-    """From here on another model answers."""
+    """From here on another model responds."""
 
     from_model: str | None = None
     reason: str | None = None
@@ -96,54 +95,46 @@ class SwapEntry(Entry, frozen=True, kw_only=True, tag="swap"):
 
 
 class CompactionEntry(Entry, frozen=True, kw_only=True, tag="compaction"):
-    """Everything before `first_kept_id` is seen as one summary from here on."""
+    """From here on one summary replaces everything before `first_kept_id`."""
 
     details: Mapping[str, Any] | None = None
     first_kept_id: str | None = None
-    """The first message that is still seen as it is; None keeps none of those before."""
+    """The first message that stays as it is; None if none of the earlier ones does."""
     head_id: str | None = None
-    """The newest message of the thread that was summed up; None is the newest of the session."""
+    """The newest message of the summarised thread; None is the newest of the session."""
     kept_brief: tuple[Any, ...] = ()
-    """What was kept, in short, for people."""
+    """A short list of what stays, for people."""
     summary: str
     tokens_before: Count | None = None
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_tuple(self, "kept_brief")
-        normalise_json(self, "details", "kept_brief")
+    json_fields = ("details", "kept_brief")
+    tuple_fields = ("kept_brief",)
 
 
 class CheckpointEntry(Entry, frozen=True, kw_only=True, tag="checkpoint"):
-    """A numbered place to which a conversation can go back."""
+    """A numbered point to which a conversation can be rewound."""
 
     message_id: str | None = None
-    """The newest message at that place; None is before the first."""
+    """The newest message at that point; None is before the first."""
     number: Count
 
 
 class RewindEntry(Entry, frozen=True, kw_only=True, tag="rewind"):
-    """The conversation goes back: what came after `to_id` is no longer seen."""
+    """The conversation goes back: what came after `to_id` is hidden."""
 
     checkpoint: Count | None = None
     details: Mapping[str, Any] | None = None
     head_id: str | None = None
-    """The newest message of the thread that goes back; None is the newest of the session."""
+    """The newest message of the rewound thread; None is the newest of the session."""
     note: str | None = None
-    """What the model is told about the part that is gone."""
+    """A note for the model about the hidden part."""
     reason: str | None = None
     to_id: str | None = None
     """The message that is the newest again; None goes back to before the first."""
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_json(self, "details")
+    json_fields = ("details",)
 
 
 class RetractionEntry(Entry, frozen=True, kw_only=True, tag="retraction"):
-    """A message is taken back, and what follows it with it."""
+    """A message is hidden together with everything that follows it."""
 
     message_id: str
     reason: str | None = None
@@ -153,56 +144,43 @@ class ForkEntry(Entry, frozen=True, kw_only=True, tag="fork"):
     """This session began as a copy of another, up to one of its messages."""
 
     message_ids: Mapping[str, str]
-    """The ids of the copies by those of the originals."""
+    """The message ids of the copies by those of the originals."""
     source_message_id: str | None = None
     """The last message that was copied; None if there was none."""
     source_session_id: str
     tool_use_ids: Mapping[str, str]
-    """The same for tool calls."""
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_json(self, "message_ids", "tool_use_ids")
+    """The tool call ids of the copies by those of the originals."""
+    json_fields = ("message_ids", "tool_use_ids")
 
 
 class BookmarkEntry(Entry, frozen=True, kw_only=True, tag="bookmark"):
-    """A name is given to a message, is moved there, or is taken away."""
+    """A bookmark is set on a message, moved there, or removed."""
 
     message_id: str | None = None
-    """None takes the name away."""
+    """None removes the bookmark."""
     name: str
 
 
 class SidecarEntry(Entry, frozen=True, kw_only=True, tag="sidecar"):
-    """Something for people or programs that no model is shown."""
+    """Data for people or programs that no model gets."""
 
     data: Mapping[str, Any]
     kind: str
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_json(self, "data")
+    json_fields = ("data",)
 
 
 class RecoveryEntry(Entry, frozen=True, kw_only=True, tag="recovery"):
-    """What a crash had left open was closed."""
+    """A crash left something open, and it was closed."""
 
     aborted_calls: tuple[str, ...] = ()
     """Calls that got an aborted result."""
     failed_messages: tuple[str, ...] = ()
     """Partial messages that ended as failed."""
-
-    def normalise(self) -> None:
-        """Tidy what the constructor was given."""
-        super().normalise()
-        normalise_tuple(self, "aborted_calls")
-        normalise_tuple(self, "failed_messages")
+    tuple_fields = ("aborted_calls", "failed_messages")
 
 
 class UnknownEntry(Struct, frozen=True, kw_only=True):
-    """An entry of a kind that this version does not know, kept byte for byte."""
+    """An entry of a kind that this version does not know, preserved byte for byte."""
 
     created_at: datetime
     id: str
@@ -231,11 +209,11 @@ AnyEntry = KnownEntry | UnknownEntry
 ENTRY_TYPES: dict[str, type[Entry]] = {
     str(kind.__struct_config__.tag): kind for kind in KnownEntry.__args__
 }
-"""Every kind of entry by its tag."""
+"""Entry classes by tag."""
 
 
 class _Head(Struct):
-    """What every entry has, known or not."""
+    """The fields that every entry has, known or not."""
 
     created_at: Annotated[datetime, Meta(tz=True)]
     id: str
@@ -250,15 +228,15 @@ _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def encode_entry(entry: AnyEntry) -> bytes:
-    """The canonical JSON of an entry; an unknown one is written as it was read."""
+    """Return the canonical JSON of an entry; an unknown one as it was read."""
     return bytes(entry.raw) if isinstance(entry, UnknownEntry) else canonical_bytes(entry)
 
 
 def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
-    """An entry from its JSON; what is unknown in it is kept.
+    """Decode an entry from its JSON; unknown fields are preserved.
 
     Raises:
-        DecodeError: the bytes are no entry; `path` names the place.
+        DecodeError: the bytes are not an entry; `path` says where.
     """
     data = to_bytes(data)
     try:
@@ -266,12 +244,12 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
         if encode_fast(entry) == data and len(data) <= limits.max_bytes:
             return entry
     except (ValueError, RecursionError):
-        pass
-    return _read_carefully(data, limits)
+        pass  # unknown fields or bad input: the complete decoder tells which
+    return _decode_completely(data, limits)
 
 
 def place_entry(entry: AnyEntry, *, session_id: str, seq: int) -> AnyEntry:
-    """The same entry at another place."""
+    """Return an entry with another session and sequence number."""
     if not isinstance(entry, UnknownEntry):
         return replace(entry, session_id=session_id, seq=seq)
     fields = _split_object(entry.raw)
@@ -281,7 +259,7 @@ def place_entry(entry: AnyEntry, *, session_id: str, seq: int) -> AnyEntry:
     return replace(entry, raw=raw, session_id=session_id, seq=seq)
 
 
-def _read_carefully(data: bytes, limits: Limits) -> AnyEntry:
+def _decode_completely(data: bytes, limits: Limits) -> AnyEntry:
     check_json(data, limits)
     try:
         head = _read_head(data)
@@ -290,7 +268,7 @@ def _read_carefully(data: bytes, limits: Limits) -> AnyEntry:
     kind = ENTRY_TYPES.get(head.type)
     unknown: list[str] = []
     if kind is None:
-        log.warning("entry %s: the unknown kind %.80r is kept as it is", head.id, head.type)
+        log.warning("entry %s: the unknown kind %.80r is preserved", head.id, head.type)
         return UnknownEntry(
             created_at=to_utc(head.created_at),
             id=head.id,
@@ -301,5 +279,5 @@ def _read_carefully(data: bytes, limits: Limits) -> AnyEntry:
         )
     entry: AnyEntry = read_fields(kind, _split_object(data), "$", unknown)
     if unknown:
-        log.warning("entry %s: unknown parts are kept: %s", head.id, ", ".join(unknown))
+        log.warning("entry %s: unknown parts are preserved: %s", head.id, ", ".join(unknown))
     return entry

@@ -22,18 +22,28 @@ from metis.store.queries import read_history, read_message
 from metis.store.records import to_microseconds
 from metis.store.tables import BEFORE_ANY_TIME, Tables
 
-_MOST = 1000
+log = logging.getLogger("metis.store")
+
+RAW_FIELD = "provider_raw"
+_MAX_PROBLEMS = 1000
+_PENDING_CALLS = (
+    "SELECT session_id, id, name FROM tool_calls WHERE status = 'pending' "
+    "ORDER BY session_id, created_at, id"
+)
+_OPEN_MESSAGES = "SELECT session_id, message_id FROM open_messages ORDER BY session_id, message_id"
+_split_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 def find_problems(transaction: Transaction) -> list[str]:
-    """Every problem of every session, up to a thousand."""
-    found: list[str] = []
+    """Return where stored sessions break rules or their tables disagree, up to a thousand."""
+    problems: list[str] = []
     for (session_id,) in transaction.run("SELECT id FROM sessions ORDER BY id"):
         for problem in _session_problems(transaction, session_id):
-            found.append(f"session {session_id}: {problem}")
-            if len(found) >= _MOST:
-                return found
-    return found
+            problems.append(f"session {session_id}: {problem}")
+            if len(problems) >= _MAX_PROBLEMS:
+                return problems
+    return problems
 
 
 def _session_problems(transaction: Transaction, session_id: str) -> Iterator[str]:
@@ -45,35 +55,35 @@ def _session_problems(transaction: Transaction, session_id: str) -> Iterator[str
     numbers = [entry.seq for entry in entries]
     if numbers != list(range(1, len(numbers) + 1)):
         yield "the entries are not numbered one by one"
-    yield from _place_problems(transaction, session_id, entries)
+    yield from _journal_problems(transaction, session_id, entries)
     messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
     yield from map(str, validate_session(messages))
     yield from _call_problems(transaction, session_id, messages)
 
 
-def _place_problems(
+def _journal_problems(
     transaction: Transaction, session_id: str, entries: Sequence[AnyEntry]
 ) -> Iterator[str]:
-    """Where the journal does not say what the messages do."""
-    told: dict[int, tuple[str | None, int]] = {}
+    """Yield where the journal contradicts the messages."""
+    expected: dict[int, tuple[str | None, int]] = {}
     latest_at = BEFORE_ANY_TIME
     for entry in entries:
         is_message = isinstance(entry, MessageEntry)
         if is_message:
             latest_at = max(latest_at, to_microseconds(entry.created_at))
-        told[entry.seq] = (entry.id if is_message else None, latest_at)
+        expected[entry.seq] = (entry.id if is_message else None, latest_at)
     sql = "SELECT seq, message_id, latest_at FROM journal WHERE session_id = ? ORDER BY seq"
     for seq, message_id, latest in transaction.run(sql, (session_id,)):
-        if told.get(seq) != (message_id, latest):
-            yield f"number {seq}: the journal says {message_id}, the messages {told.get(seq)}"
+        if expected.get(seq) != (message_id, latest):
+            yield f"number {seq}: the journal has {message_id}, the messages {expected.get(seq)}"
             return
 
 
 def _call_problems(
     transaction: Transaction, session_id: str, messages: list[Message]
 ) -> Iterator[str]:
-    """Where `tool_calls` and the messages disagree."""
-    answers: dict[str, str] = {}
+    """Yield where `tool_calls` contradicts the messages."""
+    results: dict[str, str] = {}
     calls: dict[str, str] = {}
     for message in messages:
         if message.metadata.status == MessageStatus.PARTIAL:
@@ -82,26 +92,22 @@ def _call_problems(
             if isinstance(block, ToolUseBlock) and message.role == Role.ASSISTANT:
                 calls[block.id] = message.id
             elif isinstance(block, ToolResultBlock) and message.role == Role.TOOL:
-                answers[block.tool_use_id] = message.id
+                results[block.tool_use_id] = message.id
     sql = "SELECT id, message_id, result_message_id FROM tool_calls WHERE session_id = ?"
     rows = {row[0]: (row[1], row[2]) for row in transaction.run(sql, (session_id,))}
-    told = {call: (message, answers.get(call)) for call, message in calls.items()}
-    for call in sorted({*rows, *told}):
-        if rows.get(call) != told.get(call):
-            yield f"call {call}: the table says {rows.get(call)}, the messages {told.get(call)}"
-
-
-log = logging.getLogger("metis.store")
-
-_PENDING = (
-    "SELECT session_id, id, name FROM tool_calls WHERE status = 'pending' "
-    "ORDER BY session_id, created_at, id"
-)
-_OPEN = "SELECT session_id, message_id FROM open_messages ORDER BY session_id, message_id"
+    expected = {call: (message, results.get(call)) for call, message in calls.items()}
+    for call in sorted({*rows, *expected}):
+        if rows.get(call) != expected.get(call):
+            yield f"call {call}: the table has {rows.get(call)}, the messages {expected.get(call)}"
 
 
 class Recovery:
-    """Everything that is open, by session."""
+    """Closes what a crash left open, before anybody continues.
+
+    A partial message ends as failed; a pending call of a complete message gets an aborted result.
+    This runs when a store is opened that nobody else has open, and only if a writer did not close
+    it.
+    """
 
     def __init__(self, tables: Tables, now: Callable[[], datetime]) -> None:
         self._tables = tables
@@ -110,17 +116,17 @@ class Recovery:
         self._aborted: dict[str, list[str]] = {}
 
     def run(self) -> list[RecoveryEntry]:
-        """Close it all, and give an entry for each session."""
+        """Close everything, and return an entry for each session that was changed."""
         tables = self._tables
-        for session_id, message_id in tables.run(_OPEN):
+        for session_id, message_id in tables.run(_OPEN_MESSAGES):
             message = read_message(tables, session_id, message_id)
             SaveJob(prepare_message(as_failed(message))).write(tables)
             self._failed.setdefault(session_id, []).append(message_id)
-        for session_id, call_id, name in tables.run(_PENDING):
+        for session_id, call_id, name in tables.run(_PENDING_CALLS):
             self._abort(session_id, call_id, name)
             self._aborted.setdefault(session_id, []).append(call_id)
         tables.change("DELETE FROM writers")
-        return [self._entry(each) for each in sorted({*self._failed, *self._aborted})]
+        return [self._record(name) for name in sorted({*self._failed, *self._aborted})]
 
     def _abort(self, session_id: str, call_id: str, name: str) -> None:
         result = ToolResultBlock(
@@ -143,7 +149,7 @@ class Recovery:
         newest = self._tables.head(session_id).newest_id
         return new_ulid_after(newest) if is_ulid(newest) else new_ulid()
 
-    def _entry(self, session_id: str) -> RecoveryEntry:
+    def _record(self, session_id: str) -> RecoveryEntry:
         failed = tuple(self._failed.get(session_id, ()))
         aborted = tuple(self._aborted.get(session_id, ()))
         entry = RecoveryEntry(
@@ -155,7 +161,7 @@ class Recovery:
         )
         facts: dict[str, Any] = {"session_id": session_id, "messages": failed, "calls": aborted}
         log.warning(
-            "session %s was left open: %d messages ended as failed, %d calls as aborted",
+            "session %s was not closed: %d messages ended as failed, %d calls as aborted",
             session_id,
             len(failed),
             len(aborted),
@@ -165,14 +171,8 @@ class Recovery:
         return entry
 
 
-RAW_FIELD = "provider_raw"
-_AT_ONCE = 500
-_split_object = msgspec.json.Decoder(dict[str, Raw]).decode
-_write_json = msgspec.json.Encoder(order="sorted").encode
-
-
 class Policy(Struct, frozen=True, kw_only=True):
-    """What is let go; None keeps everything."""
+    """What a sweep deletes; None keeps everything."""
 
     sessions_before: datetime | None = None
     """Sessions that have not changed since are deleted."""
@@ -185,7 +185,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Eviction(Struct, frozen=True, kw_only=True):
-    """A raw part that goes."""
+    """A raw part that is dropped."""
 
     session_id: str
     message_id: str
@@ -193,7 +193,7 @@ class Eviction(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """What a sweep takes away, or would take away."""
+    """What a sweep deletes, or would delete."""
 
     sessions: tuple[str, ...]
     evictions: tuple[Eviction, ...]
@@ -201,31 +201,41 @@ class Sweep(Struct, frozen=True, kw_only=True):
     is_dry_run: bool
 
 
-def expired_sessions(transaction: Transaction, policy: Policy) -> tuple[str, ...]:
-    """The sessions that a policy lets go."""
+def plan_sweep(transaction: Transaction, policy: Policy, *, is_dry_run: bool) -> Sweep:
+    """Return what a policy deletes now."""
+    sessions = _expired_sessions(transaction, policy)
+    return Sweep(
+        sessions=sessions,
+        evictions=_evictable_raw_parts(transaction, policy, sessions),
+        event_count=_expired_event_count(transaction, policy),
+        is_dry_run=is_dry_run,
+    )
+
+
+def _expired_sessions(transaction: Transaction, policy: Policy) -> tuple[str, ...]:
     if policy.sessions_before is None:
         return ()
     sql = "SELECT id FROM sessions WHERE updated_at < ? ORDER BY id"
-    return tuple(row[0] for row in transaction.run(sql, (to_microseconds(policy.sessions_before),)))
+    rows = transaction.run(sql, (to_microseconds(policy.sessions_before),))
+    return tuple(row[0] for row in rows)
 
 
-def expired_event_count(transaction: Transaction, policy: Policy) -> int:
-    """The number of events that a policy lets go."""
+def _expired_event_count(transaction: Transaction, policy: Policy) -> int:
     if policy.events_before is None:
         return 0
     sql = "SELECT count(*) FROM events WHERE timestamp_us < ?"
     return transaction.run(sql, (to_microseconds(policy.events_before),))[0][0]
 
 
-def evictable_raw_parts(
-    transaction: Transaction, policy: Policy, leaving: Sequence[str]
+def _evictable_raw_parts(
+    transaction: Transaction, policy: Policy, expired: Sequence[str]
 ) -> tuple[Eviction, ...]:
-    """The raw parts that a policy lets go, in sessions that stay."""
+    """Return the raw parts that a policy drops, in sessions that stay."""
     if policy.raw_before is None and policy.raw_bytes is None:
         return ()
     before = None if policy.raw_before is None else to_microseconds(policy.raw_before)
-    gone = set(leaving)
-    found: list[Eviction] = []
+    deleted = set(expired)
+    evictions: list[Eviction] = []
     sql = (
         "SELECT session_id, id, created_at, metadata_json FROM messages "
         "WHERE metadata_json LIKE ? ORDER BY id"
@@ -236,15 +246,16 @@ def evictable_raw_parts(
         size = len(bytes(_split_object(metadata).get(RAW_FIELD, b"")))
         is_old = before is not None and created_at < before
         is_large = policy.raw_bytes is not None and size > policy.raw_bytes
-        is_due = size and (is_old or is_large) and session_id not in gone
-        if is_due and not _is_kept_whole(transaction, session_id, message_id):
-            evicted = Eviction(session_id=session_id, message_id=message_id, size_bytes=size)
-            found.append(evicted)
-    return tuple(found)
+        is_due = size and (is_old or is_large) and session_id not in deleted
+        if is_due and not _has_full_json(transaction, session_id, message_id):
+            evictions.append(
+                Eviction(session_id=session_id, message_id=message_id, size_bytes=size)
+            )
+    return tuple(evictions)
 
 
-def _is_kept_whole(transaction: Transaction, session_id: str, message_id: str) -> bool:
-    """Whether a newer version wrote more of a message than its columns hold; that stays exact."""
+def _has_full_json(transaction: Transaction, session_id: str, message_id: str) -> bool:
+    # A newer version wrote more of this message than its columns hold; it stays byte for byte.
     sql = (
         "SELECT 1 FROM journal WHERE session_id = ? AND message_id = ? "
         "AND entry_json IS NOT NULL LIMIT 1"
@@ -252,35 +263,34 @@ def _is_kept_whole(transaction: Transaction, session_id: str, message_id: str) -
     return bool(transaction.run(sql, (session_id, message_id)))
 
 
-def evict(tables: Tables, evictions: Sequence[Eviction]) -> None:
-    """Drop raw parts; what a message means does not change by it."""
-    for eviction in evictions:
-        sql = "SELECT metadata_json FROM messages WHERE id = ?"
-        for (metadata,) in tables.run(sql, (eviction.message_id,)):
-            fields = _split_object(metadata)
-            if fields.pop(RAW_FIELD, None) is None:
-                continue
-            text = _write_json(fields).decode()
-            tables.change(
-                "UPDATE messages SET metadata_json = ? WHERE id = ?", (text, eviction.message_id)
-            )
-            log.info(
-                "message %s: %d raw bytes were dropped",
-                eviction.message_id,
-                eviction.size_bytes,
-                extra={"session_id": eviction.session_id, "message_id": eviction.message_id},
-            )
-
-
-def delete_expired(tables: Tables, policy: Policy, found: Sweep) -> None:
-    """Take away what a sweep found beside the sessions."""
-    evict(tables, found.evictions)
+def delete_expired(tables: Tables, policy: Policy, sweep: Sweep) -> None:
+    """Delete what a sweep lists, except the sessions, which the database itself deletes."""
+    for eviction in sweep.evictions:
+        _drop_raw_part(tables, eviction)
     if policy.events_before is not None:
         sql = "DELETE FROM events WHERE timestamp_us < ?"
         tables.change(sql, (to_microseconds(policy.events_before),))
     log.info(
         "swept: %d sessions, %d raw parts, %d events",
-        len(found.sessions),
-        len(found.evictions),
-        found.event_count,
+        len(sweep.sessions),
+        len(sweep.evictions),
+        sweep.event_count,
     )
+
+
+def _drop_raw_part(tables: Tables, eviction: Eviction) -> None:
+    """Drop the raw part of a message; its meaning and its equality do not change."""
+    sql = "SELECT metadata_json FROM messages WHERE id = ?"
+    for (metadata,) in tables.run(sql, (eviction.message_id,)):
+        fields = _split_object(metadata)
+        if fields.pop(RAW_FIELD, None) is None:
+            continue
+        text = _write_json(fields).decode()
+        update = "UPDATE messages SET metadata_json = ? WHERE id = ?"
+        tables.change(update, (text, eviction.message_id))
+        log.info(
+            "message %s: %d raw bytes were dropped",
+            eviction.message_id,
+            eviction.size_bytes,
+            extra={"session_id": eviction.session_id, "message_id": eviction.message_id},
+        )

@@ -1,7 +1,7 @@
 """PostgreSQL: the store for many machines.
 
-One connection writes, others read. An acknowledged append is committed at the server; "process"
-leaves the server's own settings as they are, "power" insists on `synchronous_commit`.
+One connection writes, others read. An acknowledged write is committed at the server; durability
+"process" leaves the server's settings as they are, "power" turns `synchronous_commit` on.
 """
 
 import threading
@@ -23,15 +23,22 @@ from metis.canonical.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from metis.store import schema
-from metis.store.database import SESSION_TABLES, Rows, TextOfRow, Transaction
+from metis.store.database import (
+    SESSION_TABLES,
+    Rows,
+    TextOfRow,
+    Transaction,
+    newest_schema,
+    schema_statements,
+    schema_steps,
+)
 from metis.store.sqlite import SqliteDatabase
 from metis.store.sqlite_file import copy_tables, create_private_file
 
 try:
     import psycopg
     from psycopg import Connection, sql
-    from psycopg.rows import TupleRow  # noqa: TC002 - not there without the driver
+    from psycopg.rows import TupleRow  # noqa: TC002 - missing without the driver
 except ImportError as error:
     raise StoreUnavailableError(
         f"the driver for PostgreSQL is missing ({error})", hint="pip install 'metis-llm[postgres]'"
@@ -42,56 +49,59 @@ T = TypeVar("T")
 DIALECT = "postgres"
 _MIGRATION_LOCK = 0x6D657469
 _OPEN_LOCK = 0x6D657473
-_MARK = "metis_schema"
-_AT_ONCE = 500
+_VERSION_TABLE = "metis_schema"
+_BATCH = 500
 _RANKED = 500
-_MANY = 10_000
+_ANALYZE_AFTER = 10_000
 _FETCH = 2000
 _HEADLINE = "StartSel=[, StopSel=], MaxWords=14, MinWords=5"
-_PATIENCE_S = 0.5
+_CLAIM_WAIT_S = 0.5
 _PAUSE_S = 0.02
 _PENDING = (
     "SELECT m.id, m.session_id, m.role, m.content_json, m.metadata_json, m.created_at, "
     "m.schema_version FROM search_pending p JOIN messages m ON m.id = p.message_id "
     "WHERE p.message_id > ? ORDER BY p.message_id LIMIT ? FOR UPDATE OF p"
 )
-_TAKE_IN = (
+_INDEX = (
     "INSERT INTO search_index (message_id, session_id, body) VALUES (?, ?, ?) "
     "ON CONFLICT (message_id) DO UPDATE SET body = excluded.body"
 )
 
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
-    "53100": (StoreFullError, "make room at the server and try again; nothing older is lost"),
-    "25006": (StoreReadOnlyError, "connect to a server that may be written"),
-    "42501": (StoreReadOnlyError, "give the user the right to write"),
-    "55P03": (StoreLockedError, "end the other program or try again"),
-    "57014": (StoreLockedError, "end the other program or try again"),
+    "53100": (
+        StoreFullError,
+        "free disk space at the server and try again; nothing is lost",
+    ),
+    "25006": (StoreReadOnlyError, "connect to a writable server"),
+    "42501": (StoreReadOnlyError, "grant the user write access"),
+    "55P03": (StoreLockedError, "stop the other program or try again"),
+    "57014": (StoreLockedError, "stop the other program or try again"),
     "XX001": (StoreCorruptError, "restore a backup"),
     "XX002": (StoreCorruptError, "rebuild the index, or restore a backup"),
 }
 
 
 @cache
-def _with_marks(statement: str) -> str:
+def _psycopg_placeholders(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
 
 
 def store_error(error: psycopg.Error, name: str) -> StoreError:
-    """What an error of PostgreSQL means, and what to do about it."""
+    """Return our error for one of PostgreSQL, with a hint what to do about it."""
     text = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
     if state in _KINDS:
         kind, hint = _KINDS[state]
         return kind(f"{name}: {text}", hint=hint)
     if isinstance(error, psycopg.OperationalError):
-        hint = "see whether the server runs and may be reached"
+        hint = "check that the server runs and can be reached"
         return StoreUnavailableError(f"{name}: {text}", hint=hint)
     return StoreError(f"{name}: {text}")
 
 
 @contextmanager
 def translate_errors(name: str) -> Generator[None]:
-    """Turn the errors of PostgreSQL into ours."""
+    """Raise the errors of PostgreSQL as ours."""
     try:
         yield
     except psycopg.Error as error:
@@ -105,27 +115,27 @@ class PostgresTransaction:
         self._connection = connection
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        """Run one statement and give its rows."""
-        cursor = self._connection.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
+        """Run one statement and return its rows."""
+        cursor = self._connection.execute(_psycopg_placeholders(sql), values)  # pyright: ignore[reportArgumentType] - our own SQL
         return cursor.fetchall() if cursor.description else []
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and give its rows as they come."""
+        """Run one query and return its rows as they come."""
         with self._connection.cursor(name="rows") as cursor:
-            cursor.execute(_with_marks(sql), values)  # pyright: ignore[reportArgumentType] - our own words
+            cursor.execute(_psycopg_placeholders(sql), values)  # pyright: ignore[reportArgumentType] - our own SQL
             while rows := cursor.fetchmany(_FETCH):
                 yield from rows
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Run one statement and give the number of rows that it changed."""
-        return self._connection.execute(_with_marks(sql), values).rowcount  # pyright: ignore[reportArgumentType] - our own words
+        """Run one statement and return the number of changed rows."""
+        return self._connection.execute(_psycopg_placeholders(sql), values).rowcount  # pyright: ignore[reportArgumentType] - our own SQL
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Run one statement for each row of values and give the number of rows that it changed."""
+        """Run one statement for each row of values and return the number of changed rows."""
         if len(rows) == 1:
             return self.change(sql, rows[0])
         with self._connection.cursor() as cursor:
-            cursor.executemany(_with_marks(sql), rows)  # pyright: ignore[reportArgumentType] - our own words
+            cursor.executemany(_psycopg_placeholders(sql), rows)  # pyright: ignore[reportArgumentType] - our own SQL
             return cursor.rowcount
 
 
@@ -157,21 +167,21 @@ class PostgresDatabase:
         return connection
 
     def write(self, work: Callable[[PostgresTransaction], T]) -> T:
-        """Do work in a transaction for writing; it is durable when the answer comes."""
+        """Call a function in a write transaction; it is durable when this returns."""
         with self._lock, translate_errors(self.name):
-            if self._writer.closed:  # the server went away; it may be back
+            if self._writer.closed:  # the server went away and may be back
                 self._writer = self._connect()
-                self._hold()
+                self._hold_shared_lock()
             with self._writer.transaction():
                 return work(PostgresTransaction(self._writer))
 
-    def try_write(self, work: Callable[[PostgresTransaction, A], T], given: A) -> T | None:  # noqa: ARG002 - never done
-        """Nothing: a server never answers so quickly that it would be worth it."""
+    def try_write(self, work: Callable[[PostgresTransaction, A], T], argument: A) -> T | None:  # noqa: ARG002 - of the protocol
+        """Do nothing: a round trip to a server would block the event loop."""
         return None
 
     @contextmanager
     def read(self) -> Generator[PostgresTransaction]:
-        """A transaction for reading, at one point in time; for any thread."""
+        """Open a read transaction that sees one point in time; for any thread."""
         with translate_errors(self.name):
             try:
                 connection = self._idle.pop()
@@ -185,31 +195,31 @@ class PostgresDatabase:
                 if not connection.closed:
                     self._idle.append(connection)
 
-    def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - the same for all
-        """Whether anybody else may have written: on a server always."""
+    def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - of the protocol
+        """Return True: other machines may have written at any time."""
         return True
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
-        """Keep others from writing to these sessions until the transaction ends."""
+        """Block other writers of these sessions until the transaction ends."""
         marks = ", ".join("?" * len(ids))
         sql = f"SELECT id FROM sessions WHERE id IN ({marks}) ORDER BY id FOR NO KEY UPDATE"  # noqa: S608 - marks only
         transaction.run(sql, ids)
 
     def is_conflict(self, error: Exception) -> bool:
-        """Whether an error says that a row is there already, or that one is missing."""
+        """Return whether an error means that a row exists already or is missing."""
         return isinstance(error.__cause__ or error, psycopg.IntegrityError)
 
     def claim(self, *, wait: bool) -> bool:
-        """Whether no other store has this database open; nobody else can open it until `share`.
+        """Return whether no other store has this database open; if so, none can until `share`.
 
-        The server may still be busy with the last words of one who was killed; `patiently` waits
-        for a moment until it has noticed.
+        The server may not have noticed yet that the client of another store was killed; `wait`
+        gives it a moment.
         """
         with translate_errors(self.name):
             if self._claim is None:
                 self._claim = self._connect(autocommit=True)
-            patience = time.monotonic() + (_PATIENCE_S if wait else 0)
-            while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < patience:
+            deadline = time.monotonic() + (_CLAIM_WAIT_S if wait else 0)
+            while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
             return is_alone
 
@@ -218,68 +228,74 @@ class PostgresDatabase:
         return bool(row and row[0])
 
     def share(self, *, was_alone: bool) -> None:
-        """Count as one of those that have it open, for as long as any word of ours may arrive."""
+        """Let other stores open the database beside this one.
+
+        The writer connection holds the lock as well, so that it lasts as long as a write of ours
+        may still reach the server.
+        """
         with translate_errors(self.name):
             if self._claim is not None:
                 self._claim.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
                 if was_alone:
                     self._claim.execute("SELECT pg_advisory_unlock(%s)", (_OPEN_LOCK,))
         with self._lock, translate_errors(self.name):
-            self._hold()
+            self._hold_shared_lock()
 
-    def _hold(self) -> None:
+    def _hold_shared_lock(self) -> None:
         with self._writer.transaction():
             self._writer.execute("SELECT pg_advisory_lock_shared(%s)", (_OPEN_LOCK,))
 
     def version(self) -> int:
-        """The version of the tables; 0 if there are none."""
+        """Return the version of the tables; 0 if there are none."""
         with self.read() as transaction:
             return self._version(transaction)
 
     def _version(self, transaction: PostgresTransaction) -> int:
-        found = transaction.run(
+        rows = transaction.run(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
         )
-        tables = {row[0] for row in found}
-        if _MARK not in tables:
+        tables = {row[0] for row in rows}
+        if _VERSION_TABLE not in tables:
             ours = {"sessions", "messages", "tool_calls", "journal", "events"}
             if tables & ours:
-                text = f"{self.name}: it holds tables of another program"
-                raise ForeignStoreError(text, hint="name another database or schema")
+                text = f"{self.name}: the database has tables of another program"
+                raise ForeignStoreError(text, hint="choose another database or schema")
             return 0
-        version = transaction.run(f"SELECT max(version) FROM {_MARK}")[0][0] or 0  # noqa: S608 - our own name
-        if version > schema.newest(DIALECT):
+        version = transaction.run(f"SELECT max(version) FROM {_VERSION_TABLE}")[0][0] or 0  # noqa: S608 - our own name
+        if version > newest_schema(DIALECT):
             raise StoreVersionError(
-                f"{self.name}: its tables are of version {version}, this metis knows "
-                f"{schema.newest(DIALECT)}",
-                hint="update metis; nothing was touched",
+                f"{self.name}: its tables have version {version}, this metis supports "
+                f"{newest_schema(DIALECT)}",
+                hint="update metis; nothing was changed",
             )
         return version
 
     def migrate(self) -> int:
-        """Bring the tables up to date and give their version."""
-        newest = schema.newest(DIALECT)
+        """Bring the tables up to date and return their version."""
+        newest = newest_schema(DIALECT)
         if self.version() == newest:
             return newest
 
         def write(transaction: PostgresTransaction) -> None:
             transaction.run("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
             version = self._version(transaction)
-            transaction.run(f"CREATE TABLE IF NOT EXISTS {_MARK} (version INTEGER PRIMARY KEY)")
-            for number, text in schema.steps(DIALECT):
+            transaction.run(
+                f"CREATE TABLE IF NOT EXISTS {_VERSION_TABLE} (version INTEGER PRIMARY KEY)"
+            )
+            for number, text in schema_steps(DIALECT):
                 if number > version:
-                    for statement in schema.statements(text):
+                    for statement in schema_statements(text):
                         transaction.run(statement)
-                    transaction.run(f"INSERT INTO {_MARK} VALUES (?)", (number,))  # noqa: S608 - our own name
+                    transaction.run(f"INSERT INTO {_VERSION_TABLE} VALUES (?)", (number,))  # noqa: S608 - our own name
 
         self.write(write)
         return newest
 
     def maintain(self) -> None:
-        """Nothing: the server looks after itself."""
+        """Do nothing: the server does its own upkeep."""
 
     def check(self) -> list[str]:
-        """What is wrong with the database itself; the server keeps keys and pages."""
+        """Return what is wrong with the database; the server itself guards keys and pages."""
         try:
             with self.read() as transaction:
                 for table in (*SESSION_TABLES, "sessions", "events", "price_versions"):
@@ -289,7 +305,7 @@ class PostgresDatabase:
         return []
 
     def backup(self, target: Path) -> None:
-        """Copy everything, as of one point in time, to a file that is a store of its own."""
+        """Copy everything, as of one point in time, to a file that is a SQLite store."""
         with create_private_file(target):
             copy = SqliteDatabase(target, durability="process", wait_s=0)
             try:
@@ -300,7 +316,7 @@ class PostgresDatabase:
                 copy.close()
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Take sessions away with everything in them, also from the search index."""
+        """Delete sessions with everything in them, also from the search index."""
 
         def write(transaction: PostgresTransaction) -> None:
             for session_id in session_ids:
@@ -316,19 +332,19 @@ class PostgresDatabase:
         self.write(write)
 
     def purge(self) -> None:
-        """Write the tables anew without what was deleted."""
+        """Rewrite the tables without deleted rows."""
         with translate_errors(self.name), self._connect(autocommit=True) as connection:
             for table in (*SESSION_TABLES, "sessions", "events", "search_index"):
                 connection.execute(sql.SQL("VACUUM (FULL) {}").format(sql.Identifier(table)))
 
     def index(self) -> "PostgresSearch":
-        """The search index: two tables of its own."""
+        """Return the search index: two tables of its own."""
         if self._search is None:
             self._search = PostgresSearch(self)
         return self._search
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         with self._lock, suppress(psycopg.Error):
             for connection in (*self._idle, self._writer, self._claim):
                 if connection is not None:
@@ -336,29 +352,29 @@ class PostgresDatabase:
 
 
 class PostgresSearch:
-    """Words of messages, taken in when somebody searches."""
+    """A full-text index that catches up when somebody searches; appends never wait for it."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def catch_up(self, words_of: TextOfRow) -> int:
-        """Take in what was stored since, and give the number of messages."""
-        taken, after = 0, ""
+    def catch_up(self, text_of: TextOfRow) -> int:
+        """Index what was stored since the last call and return the number of messages."""
+        indexed, after = 0, ""
         while True:
-            count, after = self._database.write(partial(_take_in, after=after, words_of=words_of))
-            taken += count
+            count, after = self._database.write(partial(_index_batch, after=after, text_of=text_of))
+            indexed += count
             if not after:
                 break
-        if taken >= _MANY:
-            # Without numbers the server takes every word for a rare one, and sorts all hits.
+        if indexed >= _ANALYZE_AFTER:
+            # Without statistics the server takes every word for a rare one, and sorts all hits.
             self._database.write(lambda transaction: transaction.run("ANALYZE search_index"))
-        return taken
+        return indexed
 
-    def find(self, words: str, session_id: str | None, limit: int) -> Rows:
-        """Session, message and snippet of the best matches."""
-        where, values = "words @@ query", [words]
+    def find(self, query: str, session_id: str | None, limit: int) -> Rows:
+        """Return session, message and snippet of the best among the newest few hundred matches."""
+        where, values = "words @@ query", [query]
         if session_id is not None:
-            where, values = f"{where} AND session_id = ?", [words, session_id]
+            where, values = f"{where} AND session_id = ?", [query, session_id]
         hits = (
             "SELECT session_id, message_id, body, words, query "  # noqa: S608 - no input
             f"FROM search_index, plainto_tsquery('simple', ?) query WHERE {where} "
@@ -374,25 +390,25 @@ class PostgresSearch:
             return transaction.run(sql, (_HEADLINE, *values, max(_RANKED, limit), limit))
 
     def clear(self) -> None:
-        """Drop everything."""
-        again = "INSERT INTO search_pending SELECT id FROM messages ON CONFLICT DO NOTHING"
+        """Empty the index and mark every message as pending."""
+        requeue = "INSERT INTO search_pending SELECT id FROM messages ON CONFLICT DO NOTHING"
 
         def write(transaction: PostgresTransaction) -> None:
             transaction.run("DELETE FROM search_index")
-            transaction.run(again)
+            transaction.run(requeue)
 
         self._database.write(write)
 
 
-def _take_in(
-    transaction: PostgresTransaction, *, after: str, words_of: TextOfRow
+def _index_batch(
+    transaction: PostgresTransaction, *, after: str, text_of: TextOfRow
 ) -> tuple[int, str]:
-    """Take in one batch; the number of messages, and where the next one begins, if any."""
-    rows = transaction.run(_PENDING, (after, _AT_ONCE))
-    found = [(row[0], row[1], words_of(row)) for row in rows]
-    ready = [each for each in found if each[2] is not None]
-    if ready:
-        transaction.change_many(_TAKE_IN, ready)
+    """Index one batch; return its size, and the id after which the next begins, if any."""
+    rows = transaction.run(_PENDING, (after, _BATCH))
+    texts = [(row[0], row[1], text_of(row)) for row in rows]
+    complete = [row for row in texts if row[2] is not None]
+    if complete:
+        transaction.change_many(_INDEX, complete)
         done = "DELETE FROM search_pending WHERE message_id = ?"
-        transaction.change_many(done, [(each[0],) for each in ready])
-    return len(ready), rows[-1][0] if len(rows) == _AT_ONCE else ""
+        transaction.change_many(done, [(row[0],) for row in complete])
+    return len(complete), rows[-1][0] if len(rows) == _BATCH else ""

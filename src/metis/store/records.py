@@ -1,7 +1,4 @@
-"""Records: column values of messages, sessions, tool calls and events.
-
-And the typed values they stand for.
-"""
+"""Records: messages, sessions, tool calls and events as column values, and back."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,86 +13,6 @@ from metis.canonical.message import NO_METADATA, SCHEMA_VERSION, Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import raw_constructor
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_S = 86_400
-_MICRO = 1_000_000
-
-_read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
-_read_metadata = msgspec.json.Decoder(MessageMetadata).decode
-_ROLES = {role.value: role for role in Role}
-_make_message: Callable[..., Message] = raw_constructor(Message)
-_write_json = msgspec.json.Encoder(order="sorted").encode
-
-
-MessageRow = tuple[str, str, str, str, str, int, int]
-"""The values of a row of `messages`, in the order of its columns."""
-
-
-def to_microseconds(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    since = moment - EPOCH
-    return (since.days * _DAY_S + since.seconds) * _MICRO + since.microseconds
-
-
-def from_microseconds(micros: int) -> datetime:
-    """The moment of that many microseconds since 1970."""
-    return EPOCH + timedelta(microseconds=micros)
-
-
-def to_row(message: Message, parts: EncodedParts) -> MessageRow:
-    """The column values of a message whose parts were written already."""
-    return (
-        message.id,
-        message.session_id,
-        message.role._value_,
-        parts.content.decode(),
-        parts.metadata.decode(),
-        to_microseconds(message.created_at),
-        message.schema_version,
-    )
-
-
-def full_json_of(message: Message) -> str | None:
-    """All of a message as JSON, if the columns cannot hold it."""
-    is_plain = message.extra is UNSET and message.sealed is UNSET
-    return None if is_plain else encode(message).decode()
-
-
-def from_row(row: Sequence[Any], whole: str | bytes | None = None) -> Message:
-    """The message of a row; unknown parts and other versions take the careful road."""
-    (message_id, session_id, role, content, metadata, created_at, version) = row
-    if whole is not None:
-        return decode_trusted(whole if isinstance(whole, bytes) else whole.encode())
-    if version == SCHEMA_VERSION:
-        try:
-            return _make_message(
-                content=_read_content(content),
-                created_at=EPOCH + timedelta(microseconds=created_at),
-                id=message_id,
-                metadata=NO_METADATA if metadata == "{}" else _read_metadata(metadata),
-                role=_ROLES.get(role) or Role(role),
-                session_id=session_id,
-            )
-        except (ValueError, RecursionError):
-            pass
-    return decode_trusted(_whole_json(row))
-
-
-def _whole_json(row: Sequence[Any]) -> bytes:
-    (message_id, session_id, role, content, metadata, created_at, version) = row
-    return _write_json(
-        {
-            "content": Raw(content.encode()),
-            "created_at": from_microseconds(created_at),
-            "id": message_id,
-            "metadata": Raw(metadata.encode()),
-            "role": role,
-            "schema_version": version,
-            "session_id": session_id,
-        }
-    )
-
-
 SESSION_COLUMNS = (
     "id, workspace_path, active_model, routing_policy_json, schema_version, created_at, updated_at"
 )
@@ -106,23 +23,34 @@ CALL_COLUMNS = (
 EVENT_COLUMNS = (
     "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json"
 )
+MessageRow = tuple[str, str, str, str, str, int, int]
+"""The values of a row of `messages`, in the order of its columns."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_S = 86_400
+_MICROSECONDS = 1_000_000
+_ROLES = {role.value: role for role in Role}
+_read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
+_read_metadata = msgspec.json.Decoder(MessageMetadata).decode
+_make_message: Callable[..., Message] = raw_constructor(Message)
+_write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
-    """A session: where it works, which model answers, and since when."""
+    """A session: its workspace, its active model and its times."""
 
     id: str
     workspace_path: str
     active_model: str | None = None
     routing_policy: Any = None
-    """A snapshot of the policy under which models are picked."""
+    """A snapshot of the policy under which models are chosen."""
     schema_version: int
     created_at: datetime
     updated_at: datetime
 
 
 class ToolCallRecord(Struct, frozen=True, kw_only=True):
-    """A tool call, by whom it was asked for and how it ended."""
+    """A tool call, the message that raw_constructor it and how it ended."""
 
     id: str
     session_id: str
@@ -137,7 +65,7 @@ class ToolCallRecord(Struct, frozen=True, kw_only=True):
 
 
 class Match(Struct, frozen=True, kw_only=True):
-    """A message that a search found, with the words around the match."""
+    """A message that a search matched, with the text around the match."""
 
     session_id: str
     message_id: str
@@ -145,7 +73,7 @@ class Match(Struct, frozen=True, kw_only=True):
 
 
 class EventRecord(Struct, frozen=True, kw_only=True):
-    """A fact of the trace, as its table holds it."""
+    """A trace event as its table holds it."""
 
     id: str
     timestamp_us: int
@@ -158,8 +86,73 @@ class EventRecord(Struct, frozen=True, kw_only=True):
     payload_json: str
 
 
+def to_microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970."""
+    since = moment - EPOCH
+    return (since.days * _DAY_S + since.seconds) * _MICROSECONDS + since.microseconds
+
+
+def from_microseconds(microseconds: int) -> datetime:
+    """Return the time of that many microseconds since 1970."""
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_row(message: Message, parts: EncodedParts) -> MessageRow:
+    """Return the column values of a message whose parts are encoded already."""
+    return (
+        message.id,
+        message.session_id,
+        message.role._value_,
+        parts.content.decode(),
+        parts.metadata.decode(),
+        to_microseconds(message.created_at),
+        message.schema_version,
+    )
+
+
+def full_json_of(message: Message) -> str | None:
+    """Return the whole message as JSON if the columns cannot hold it, else None.
+
+    The columns have no place for unknown fields of the message itself.
+    """
+    is_plain = message.extra is UNSET and message.sealed is UNSET
+    return None if is_plain else encode(message).decode()
+
+
+def from_row(row: Sequence[Any], full_json: str | bytes | None = None) -> Message:
+    """Return the message of a row; rows of other versions or with unknown parts are migrated."""
+    (message_id, session_id, role, content, metadata, created_at, version) = row
+    if full_json is not None:
+        return decode_trusted(full_json if isinstance(full_json, bytes) else full_json.encode())
+    if version == SCHEMA_VERSION:
+        try:
+            return _make_message(
+                content=_read_content(content),
+                created_at=EPOCH + timedelta(microseconds=created_at),
+                id=message_id,
+                metadata=NO_METADATA if metadata == "{}" else _read_metadata(metadata),
+                role=_ROLES.get(role) or Role(role),
+                session_id=session_id,
+            )
+        except (ValueError, RecursionError):
+            pass  # unknown parts: the complete decoder below preserves them
+    return decode_trusted(
+        _write_json(
+            {
+                "content": Raw(content.encode()),
+                "created_at": from_microseconds(created_at),
+                "id": message_id,
+                "metadata": Raw(metadata.encode()),
+                "role": role,
+                "schema_version": version,
+                "session_id": session_id,
+            }
+        )
+    )
+
+
 def session_row(record: SessionRecord) -> tuple[Any, ...]:
-    """The column values of a session."""
+    """Return the column values of a session."""
     policy = record.routing_policy
     return (
         record.id,
@@ -173,7 +166,7 @@ def session_row(record: SessionRecord) -> tuple[Any, ...]:
 
 
 def session_record(row: tuple[Any, ...]) -> SessionRecord:
-    """The session of a row."""
+    """Return the session of a row."""
     return SessionRecord(
         id=row[0],
         workspace_path=row[1],
@@ -186,16 +179,8 @@ def session_record(row: tuple[Any, ...]) -> SessionRecord:
 
 
 def call_record(row: tuple[Any, ...]) -> ToolCallRecord:
-    """The call of a row."""
-    return ToolCallRecord(
-        id=row[0],
-        session_id=row[1],
-        message_id=row[2],
-        result_message_id=row[3],
-        name=row[4],
-        status=row[5],
-        provider_id=row[6],
-        provider=row[7],
-        created_at=from_microseconds(row[8]),
-        completed_at=None if row[9] is None else from_microseconds(row[9]),
-    )
+    """Return the tool call of a row."""
+    fields = dict(zip(ToolCallRecord.__struct_fields__, row, strict=True))
+    fields["created_at"] = from_microseconds(row[8])
+    fields["completed_at"] = None if row[9] is None else from_microseconds(row[9])
+    return ToolCallRecord(**fields)

@@ -1,7 +1,7 @@
-"""Replay: what a screen shows of a journal, derived from the fields of its entries.
+"""Replay: what a screen shows of a journal, derived from its entries; for programs.
 
-Interrupts and the metadata of responses are never stored. An interrupt is an answer that was
-cancelled or a tool call that was aborted; the metadata are the fields of the answer.
+Interrupts and response metadata are never stored. An interrupt is a response that was cancelled or
+a tool call that was aborted; response metadata are fields of the assistant message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,42 +33,42 @@ from metis.store.entries import (
 
 
 class ReplayItem(Struct, frozen=True, kw_only=True):
-    """What all events of a replay share: the entry that they come from."""
+    """One item of a replay; `entry_id` names the entry that it comes from."""
 
     entry_id: str
 
 
 class ReplayedText(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """Words of a system, developer, user or assistant."""
+    """Text of a system, developer, user or assistant message."""
 
     role: Role
     text: str
 
 
 class ReplayedThinking(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """The text of a thought; seals are never shown."""
+    """The text of a thinking block; signatures are never shown."""
 
     text: str
 
 
 class ReplayedMedia(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A picture or a file in its place."""
+    """An image or an artifact in its place."""
 
     block: ImageBlock | ArtifactBlock
 
 
 class ReplayedToolCall(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A call of a tool."""
+    """A tool call."""
 
     tool_use_id: str
     name: str
     input: Mapping[str, Any]
     error: str | None = None
-    """What is wrong with the arguments, if they were no JSON object."""
+    """What is wrong with the arguments, if they were not a JSON object."""
 
 
 class ReplayedToolResult(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """The result of a call; one that was aborted is shown as an error, before the interrupt."""
+    """A tool result; an aborted one is an error, and an interrupt follows."""
 
     tool_use_id: str
     name: str | None
@@ -78,7 +78,7 @@ class ReplayedToolResult(ReplayItem, frozen=True, kw_only=True, tag=True):
 
 
 class ResponseMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """What an answer cost and why it ended, taken from the answer."""
+    """Usage and stop reason of a response."""
 
     model: str | None
     response_id: str | None
@@ -87,25 +87,25 @@ class ResponseMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
 
 
 class Interrupt(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A person stopped an answer or a tool."""
+    """A person stopped a response or a tool."""
 
     tool_use_id: str | None = None
 
 
 class ReplayedError(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """Something failed."""
+    """A stored error."""
 
     text: str
 
 
 class TaskMetadata(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """What a task came to."""
+    """Totals of a task."""
 
     data: Mapping[str, Any]
 
 
 class ConversationChange(ReplayItem, frozen=True, kw_only=True, tag=True):
-    """A change of the conversation itself: a swap, a summary, a step back, a retraction."""
+    """A change of the conversation itself: a swap, a summary, a rewind, a retraction."""
 
     kind: Literal["swap", "compaction", "rewind", "retraction"]
     text: str | None = None
@@ -123,11 +123,11 @@ AnyReplayItem = (
     | TaskMetadata
     | ConversationChange
 )
-"""Everything that a replay shows."""
+"""Every kind of replay item."""
 
 
 def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
-    """The events of a journal in its order, as they were shown when it was written."""
+    """Yield the items of a journal in order, as they were shown when it was written."""
     for entry in entries:
         match entry:
             case MessageEntry():
@@ -147,11 +147,11 @@ def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
                     entry_id=entry.id, kind="retraction", text=entry.message_id
                 )
             case _:
-                pass  # what is for programs only
+                pass  # entries for programs only
 
 
 def replay_message(message: Message) -> Iterator[AnyReplayItem]:
-    """The events of one message; live and in a replay they are the same."""
+    """Yield the items of one message; a live view shows the same."""
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             yield from _replay_result(message, block)
@@ -205,7 +205,7 @@ def _replay_result(message: Message, block: ToolResultBlock) -> Iterator[AnyRepl
 
 
 def is_interrupted(message: Message) -> bool:
-    """Whether a person stopped this answer or this tool; failures and timeouts are no interrupt."""
+    """Return whether a person stopped this response or tool; failures and timeouts do not count."""
     metadata = message.metadata
     if message.role == Role.TOOL:
         return metadata.outcome is not None and metadata.outcome.status == OutcomeStatus.ABORTED
@@ -214,12 +214,12 @@ def is_interrupted(message: Message) -> bool:
 
 
 def output_text(result: ToolResultBlock) -> str:
-    """The text of a result: what people and models read of it."""
+    """Return the text of a tool result."""
     return "".join(block.text for block in result.content if isinstance(block, TextBlock))
 
 
 def system_text(messages: Sequence[Message]) -> str:
-    """The instructions of a conversation, joined as providers with one field for them take them."""
+    """Return the system messages as one text, for providers with one field for them."""
     texts = [
         block.text
         for message in messages
@@ -231,5 +231,5 @@ def system_text(messages: Sequence[Message]) -> str:
 
 
 def fork_points(messages: Sequence[Message]) -> list[str]:
-    """The messages of the user, before each of which a conversation can be forked."""
+    """Return the ids of user messages, before each of which a conversation can be forked."""
     return [message.id for message in messages if message.role == Role.USER]

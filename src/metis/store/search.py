@@ -1,4 +1,4 @@
-"""Search: the text of a message that can be found, and the full-text index of a SQLite store."""
+"""Search: the searchable text of a message, and the full-text index of a SQLite store."""
 
 import os
 import sqlite3
@@ -26,45 +26,8 @@ from metis.store.database import Rows, TextOfRow, Transaction
 from metis.store.records import from_row
 from metis.store.sqlite_file import translate_errors
 
-_write_json = msgspec.json.Encoder().encode
-
-
-def text_of_row(row: Sequence[Any]) -> str | None:
-    """The words of a row of `messages`; None while the message is being written."""
-    message = from_row(row)
-    if message.metadata.status == MessageStatus.PARTIAL:
-        return None
-    return searchable_text(message)
-
-
-def searchable_text(message: Message) -> str:
-    """Text, and what tools were asked and answered."""
-    parts = (part for block in message.content for part in _parts(block))
-    return "\n".join(part for part in parts if part).replace("\x00", " ")
-
-
-def _parts(block: ContentBlock) -> Iterator[str | None]:
-    match block:
-        case TextBlock() | ThinkingBlock():
-            yield block.text
-        case ToolUseBlock():
-            yield block.name
-            yield block.invalid.raw if block.invalid else _write_json(block.input).decode()
-        case ToolResultBlock():
-            for inner in block.content:
-                yield from _parts(inner)
-        case DocumentBlock():
-            yield block.name
-            yield block.context
-            yield block.source.data if block.source.kind == "text" else None
-        case AudioBlock() | ArtifactBlock():
-            yield block.transcript
-        case _:
-            return
-
-
 _VERSION = 2
-# `session` holds the id of the session as one word, so that the index itself can look for it.
+# `session` holds the session id as one token, so that the index itself can filter by session.
 _TABLES = f"""
 DROP TABLE IF EXISTS words;
 DROP TABLE IF EXISTS waiting;
@@ -87,20 +50,58 @@ _SNIPPET = (
     "SELECT snippet(words, 0, '[', ']', '…', 12) FROM words WHERE words MATCH ? AND rowid = ?"
 )
 _COLUMNS = "rowid, id, session_id, role, content_json, metadata_json, created_at, schema_version"
-_AT_ONCE = 2000
-_RANKED = 500
-Read = Callable[[], AbstractContextManager[Transaction]]
+_BATCH = 2000
+_MAX_CANDIDATES = 500
+_write_json = msgspec.json.Encoder().encode
+
+
+def text_of_row(row: Sequence[Any]) -> str | None:
+    """Return the searchable text of a row of `messages`; None while the message is partial."""
+    message = from_row(row)
+    if message.metadata.status == MessageStatus.PARTIAL:
+        return None
+    return searchable_text(message)
+
+
+def searchable_text(message: Message) -> str:
+    """Return texts, thinking, tool calls and tool results of a message, one per line."""
+    texts = (text for block in message.content for text in _texts(block))
+    # PostgreSQL refuses NUL characters in text.
+    return "\n".join(text for text in texts if text).replace("\x00", " ")
+
+
+def _texts(block: ContentBlock) -> Iterator[str | None]:
+    match block:
+        case TextBlock() | ThinkingBlock():
+            yield block.text
+        case ToolUseBlock():
+            yield block.name
+            yield block.invalid.raw if block.invalid else _write_json(block.input).decode()
+        case ToolResultBlock():
+            for inner in block.content:
+                yield from _texts(inner)
+        case DocumentBlock():
+            yield block.name
+            yield block.context
+            yield block.source.data if block.source.kind == "text" else None
+        case AudioBlock() | ArtifactBlock():
+            yield block.transcript
+        case _:
+            return
 
 
 class SqliteSearch:
-    """Words of messages, taken in when somebody searches; no append waits for it."""
+    """A full-text index that catches up when somebody searches; appends never wait for it.
 
-    def __init__(self, path: Path, read: Read) -> None:
+    It is a file of its own, which can be deleted and rebuilt.
+    """
+
+    def __init__(self, path: Path, read: Callable[[], AbstractContextManager[Transaction]]) -> None:
         self._name = str(path)
         self._read = read
         self._lock = threading.Lock()
         with translate_errors(self._name):
-            # It holds the words of messages, so it is for the same eyes only.
+            # It holds texts of messages, so only its owner may read it, like the store itself.
             with suppress(OSError):
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(
@@ -108,10 +109,10 @@ class SqliteSearch:
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._make_tables()
+            self._create_tables()
 
-    def _make_tables(self) -> None:
-        """Make the tables, also in place of those that an older metis made."""
+    def _create_tables(self) -> None:
+        """Create the tables, replacing those of an older version."""
         execute = self._connection.execute
         if execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return
@@ -121,96 +122,99 @@ class SqliteSearch:
                 execute(statement)
         execute("COMMIT")
 
-    def catch_up(self, words_of: TextOfRow) -> int:
-        """Take in what was stored since, and give the number of messages."""
-        taken = 0
+    def catch_up(self, text_of: TextOfRow) -> int:
+        """Index what was stored since the last call and return the number of messages."""
+        indexed = 0
         with self._lock, translate_errors(self._name), self._read() as messages:
             while True:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    count, is_done = self._take(messages, words_of)
+                    count, is_done = self._index_batch(messages, text_of)
                     self._connection.execute("COMMIT")
                 except BaseException:
                     self._connection.execute("ROLLBACK")
                     raise
-                taken += count
+                indexed += count
                 if is_done:
-                    return taken
+                    return indexed
 
-    def _take(self, messages: Transaction, words_of: TextOfRow) -> tuple[int, bool]:
-        """One batch: messages behind the last one, and those that were still being written."""
-        last = self._connection.execute("SELECT max(last) FROM progress").fetchone()[0] or 0
-        fresh = messages.run(
+    def _index_batch(self, messages: Transaction, text_of: TextOfRow) -> tuple[int, bool]:
+        """Index the next messages, and those that were partial the last time."""
+        execute = self._connection.execute
+        last = execute("SELECT max(last) FROM progress").fetchone()[0] or 0
+        new_rows = messages.run(
             f"SELECT {_COLUMNS} FROM messages WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608 - no input
-            (last, _AT_ONCE),
+            (last, _BATCH),
         )
-        waiting = [row[0] for row in self._connection.execute("SELECT number FROM waiting")]
-        again = [
+        waiting = [row[0] for row in execute("SELECT number FROM waiting")]
+        waiting_rows = [
             row
             for number in waiting
             for row in messages.run(f"SELECT {_COLUMNS} FROM messages WHERE rowid = ?", (number,))  # noqa: S608 - no input
         ]
-        execute = self._connection.execute
         execute("DELETE FROM waiting")
-        found = [(row, words_of(row[1:])) for row in (*again, *fresh)]
-        ready = [
-            (row[0], words, session_token(row[2]), row[2], row[1])
-            for row, words in found
-            if words is not None
+        texts = [(row, text_of(row[1:])) for row in (*waiting_rows, *new_rows)]
+        complete = [
+            (row[0], text, session_token(row[2]), row[2], row[1])
+            for row, text in texts
+            if text is not None
         ]
-        self._connection.executemany(_INSERT, ready)
-        later = [(row[0],) for row, words in found if words is None]
-        self._connection.executemany("INSERT OR IGNORE INTO waiting VALUES (?)", later)
-        if fresh:
+        self._connection.executemany(_INSERT, complete)
+        partial = [(row[0],) for row, text in texts if text is None]
+        self._connection.executemany("INSERT OR IGNORE INTO waiting VALUES (?)", partial)
+        if new_rows:
             execute("DELETE FROM progress")
-            execute("INSERT INTO progress VALUES (?)", (fresh[-1][0],))
-        return len(ready), len(fresh) < _AT_ONCE
+            execute("INSERT INTO progress VALUES (?)", (new_rows[-1][0],))
+        return len(complete), len(new_rows) < _BATCH
 
-    def find(self, words: str, session_id: str | None, limit: int) -> Rows:
-        """Session, message and snippet of the best matches."""
-        wanted = words.split()
-        query = "body : (" + " AND ".join(map(_quoted, wanted)) + ")"
+    def find(self, query: str, session_id: str | None, limit: int) -> Rows:
+        """Return session, message and snippet of the best among the newest few hundred matches."""
+        words = query.split()
+        match = "body : (" + " AND ".join(map(_quoted, words)) + ")"
         if session_id is not None:
-            query += f" AND session : {_quoted(session_token(session_id))}"
+            match += f" AND session : {_quoted(session_token(session_id))}"
         with self._lock, translate_errors(self._name):
             execute = self._connection.execute
-            found = [
+            # Two session ids may share a token, so the ids themselves are compared as well.
+            candidates = [
                 row
-                for row in execute(_CANDIDATES, (query, max(_RANKED, limit)))
+                for row in execute(_CANDIDATES, (match, max(_MAX_CANDIDATES, limit)))
                 if session_id in (None, row[1])
             ]
-            best = rank_matches(found, wanted)[:limit]
+            best = rank_matches(candidates, words)[:limit]
             return [
-                (row[1], row[2], execute(_SNIPPET, (query, row[0])).fetchone()[0]) for row in best
+                (row[1], row[2], execute(_SNIPPET, (match, row[0])).fetchone()[0]) for row in best
             ]
 
     def remove_sessions(self, session_ids: Sequence[str], newest: int) -> None:
-        """Drop what belongs to sessions; numbers behind `newest` will go to other messages."""
-        of_session = "SELECT rowid FROM words WHERE words MATCH ?"
+        """Remove sessions; row ids above `newest` will be used again for other messages."""
+        sql = "SELECT rowid FROM words WHERE words MATCH ?"
         with self._lock, translate_errors(self._name):
             execute = self._connection.execute
             for session_id in session_ids:
-                query = f"session : {_quoted(session_token(session_id))}"
-                numbers = execute(of_session, (query,)).fetchall()
-                sql = "DELETE FROM words WHERE rowid = ? AND session_id = ?"
-                self._connection.executemany(sql, [(number, session_id) for (number,) in numbers])
+                match = f"session : {_quoted(session_token(session_id))}"
+                numbers = execute(sql, (match,)).fetchall()
+                self._connection.executemany(
+                    "DELETE FROM words WHERE rowid = ? AND session_id = ?",
+                    [(number, session_id) for (number,) in numbers],
+                )
             execute("DELETE FROM waiting WHERE number > ?", (newest,))
             execute("UPDATE progress SET last = ? WHERE last > ?", (newest, newest))
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Empty the index."""
         with self._lock, translate_errors(self._name):
             for table in ("words", "waiting", "progress"):
-                self._connection.execute(f"DELETE FROM {table}")  # noqa: S608 - three words
+                self._connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
 
 def session_token(session_id: str) -> str:
-    """The id of a session as one word; others may have the same, so the id itself is compared."""
+    """Return a session id as one token of the index; several ids may share a token."""
     return "".join(filter(str.isalnum, session_id)) or "none"
 
 
@@ -218,21 +222,21 @@ def _quoted(word: str) -> str:
     return '"' + word.replace('"', '""') + '"'
 
 
-def rank_matches(found: Rows, words: Sequence[str]) -> Rows:
-    """Candidates by how much of them is about the words, best first, of equals the newest.
+def rank_matches(candidates: Rows, words: Sequence[str]) -> Rows:
+    """Sort candidates by relevance to the words, best first; equal ones stay newest first.
 
-    This is BM25 over the candidates. That of SQLite counts every message that holds any of the
-    words, so that a search for common ones would take longer the more is stored.
+    This is BM25 over the candidates only. The ranking of SQLite counts every message that holds
+    any of the words, so a search for common words would slow down as the store grows.
     """
-    if not found:
-        return found
-    bodies = [row[3].casefold() for row in found]
-    usual = sum(map(len, bodies)) / len(bodies) or 1
+    if not candidates:
+        return candidates
+    bodies = [row[3].casefold() for row in candidates]
+    mean_length = sum(map(len, bodies)) / len(bodies) or 1
     folded = [word.casefold() for word in words]
     weights: list[float] = []
     for body in bodies:
-        dampening = 1.2 * (0.25 + 0.75 * len(body) / usual)
+        damping = 1.2 * (0.25 + 0.75 * len(body) / mean_length)
         counts = [body.count(word) for word in folded]
-        weights.append(sum(count / (count + dampening) for count in counts))
-    order = sorted(range(len(found)), key=lambda number: -weights[number])
-    return [found[number] for number in order]
+        weights.append(sum(count / (count + damping) for count in counts))
+    order = sorted(range(len(candidates)), key=lambda number: -weights[number])
+    return [candidates[number] for number in order]

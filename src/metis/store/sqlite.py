@@ -1,7 +1,7 @@
 """SQLite: the store in one file, for one machine.
 
-One connection writes, others read. Durability "process" is WAL with synchronous NORMAL: what was
-acknowledged survives the death of the process. "power" is FULL: it survives the loss of power.
+One connection writes, others read. Durability "process" is WAL with synchronous NORMAL: an
+acknowledged write survives the death of the process. "power" is FULL: it survives a power failure.
 """
 
 import fcntl
@@ -19,8 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metis.canonical.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
-from metis.store import schema
-from metis.store.database import SESSION_TABLES, Rows, Transaction
+from metis.store.database import (
+    SESSION_TABLES,
+    Rows,
+    Transaction,
+    newest_schema,
+    schema_statements,
+    schema_steps,
+)
 from metis.store.search import SqliteSearch
 from metis.store.sqlite_file import (
     APPLICATION_ID,
@@ -36,21 +42,21 @@ A = TypeVar("A")
 T = TypeVar("T")
 DIALECT = "sqlite"
 _CHECKPOINT_CHANGES = 2500
-_LONG_LOG_BYTES = 64 * 1024 * 1024
+_MAX_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
-_PAUSE_S = 0.001
+_RETRY_PAUSE_S = 0.001
 _BLOCK = 16
-"""How many rows one statement takes; fewer are quicker one by one, and more are no quicker."""
+"""Rows per multi-row INSERT: fewer are faster one by one, more are not faster."""
 _ONE_ROW = re.compile(r"(INSERT INTO [^?]* VALUES )(\([?, ]+\))")
 
 
 @cache
-def _for_block(sql: str) -> str | None:
-    """The statement that does for a block what this one does for a row; None if there is none."""
-    found = _ONE_ROW.match(sql)
-    if found is None:
+def _multi_row_insert(sql: str) -> str | None:
+    """Return the INSERT for a block of rows; None if this is not an INSERT of one row."""
+    match = _ONE_ROW.match(sql)
+    if match is None:
         return None
-    return found[1] + ", ".join([found[2]] * _BLOCK) + sql[found.end() :]
+    return match[1] + ", ".join([match[2]] * _BLOCK) + sql[match.end() :]
 
 
 class SqliteTransaction:
@@ -61,22 +67,22 @@ class SqliteTransaction:
         self._cursor = connection.cursor()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        """Run one statement and give its rows."""
+        """Run one statement and return its rows."""
         return self._cursor.execute(sql, values).fetchall()
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Run one query and give its rows as they come."""
+        """Run one query and return its rows as they come."""
         return self._connection.execute(sql, values)
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Run one statement and give the number of rows that it changed."""
+        """Run one statement and return the number of changed rows."""
         return self._cursor.execute(sql, values).rowcount
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Run one statement for each row of values and give the number of rows that it changed."""
+        """Run one statement for each row of values and return the number of changed rows."""
         if len(rows) == 1:
             return self._cursor.execute(sql, rows[0]).rowcount
-        block = _for_block(sql) if len(rows) >= _BLOCK else None
+        block = _multi_row_insert(sql) if len(rows) >= _BLOCK else None
         if block is None:
             return self._cursor.executemany(sql, rows).rowcount
         changed, end = 0, len(rows) // _BLOCK * _BLOCK
@@ -98,30 +104,31 @@ class SqliteDatabase:
         self._synchronous = "NORMAL" if durability == "process" else "FULL"
         self._wait_s = wait_s
         self._lock = threading.Lock()
-        self._moving = threading.Lock()
-        """Held by whoever moves the log into the file; taken before the other lock."""
+        self._checkpoint_lock = threading.Lock()
+        """Held during a checkpoint of the log; acquired before the other lock."""
         self._idle: list[sqlite3.Connection] = []
         self._data_version: int | None = None
-        self._tended = 0
-        self._keeper: sqlite3.Connection | None = None
-        self._claim: int | None = None
+        self._checkpointed_changes = 0
+        self._checkpointer: sqlite3.Connection | None = None
+        self._lock_file: int | None = None
         self._search: SqliteSearch | None = None
-        check_file(path, schema.newest(DIALECT))
+        check_file(path, newest_schema(DIALECT))
         with translate_errors(self.name):
-            self._mark()
+            self._create_file()
             self._writer = self._connect()
         self._transaction = SqliteTransaction(self._writer)
         self._execute = self._writer.cursor().execute
 
-    def _mark(self) -> None:
-        """Write our number into a new file, before the log takes over."""
+    def _create_file(self) -> None:
+        """Create a missing file and write our application id, before WAL mode is on."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if not self._path.exists():
                 os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
-            text = f"{self.name}: it cannot be made ({error.strerror})"
-            raise StoreUnavailableError(text, hint="name a folder that may be written") from None
+            text = f"{self.name}: cannot create the file ({error.strerror})"
+            hint = "choose a writable directory with --store or METIS_STORE"
+            raise StoreUnavailableError(text, hint=hint) from None
         if self._path.stat().st_size:
             return
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
@@ -153,7 +160,7 @@ class SqliteDatabase:
         return connection
 
     def write(self, work: Callable[[SqliteTransaction], T]) -> T:
-        """Do work in a transaction for writing; it is durable when the answer comes."""
+        """Call a function in a write transaction; it is durable when this returns."""
         with self._lock:
             try:
                 self._begin()
@@ -161,15 +168,15 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise store_error(error, self.name) from error
 
-    def try_write(self, work: Callable[[SqliteTransaction, A], T], given: A) -> T | None:
-        """The same with what the work is given, or None at once if somebody else is writing."""
+    def try_write(self, work: Callable[[SqliteTransaction, A], T], argument: A) -> T | None:
+        """Write like `write`, but return None at once if another process is writing."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._try_begin() is not None:
                 return None
             try:
-                value = work(self._transaction, given)
+                value = work(self._transaction, argument)
                 self._execute("COMMIT")
             except BaseException:
                 self._roll_back()
@@ -191,15 +198,16 @@ class SqliteDatabase:
         return None
 
     def _begin(self) -> None:
-        """Begin, and wait for others; pauses differ, so that no two wait in step."""
-        patience = time.monotonic() + self._wait_s
+        """Begin a write transaction, and wait while another process writes."""
+        deadline = time.monotonic() + self._wait_s
         while (busy := self._try_begin()) is not None:
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 raise busy
-            time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311 - no secret
+            # Random pauses, so that two waiting processes do not retry in step.
+            time.sleep(_RETRY_PAUSE_S * (0.5 + random.random()))  # noqa: S311 - no secret
 
     def _finish(self, work: Callable[[SqliteTransaction], T]) -> T:
-        """Do work in the transaction that has begun, and commit."""
+        """Call a function in the open transaction, and commit."""
         try:
             value = work(self._transaction)
             self._writer.execute("COMMIT")
@@ -215,7 +223,7 @@ class SqliteDatabase:
 
     @contextmanager
     def read(self) -> Generator[SqliteTransaction]:
-        """A transaction for reading, at one point in time; for any thread."""
+        """Open a read transaction that sees one point in time; for any thread."""
         with translate_errors(self.name):
             try:
                 connection = self._idle.pop()
@@ -230,47 +238,47 @@ class SqliteDatabase:
                 self._idle.append(connection)
 
     def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - there is one writer
-        """Whether anybody else may have written since the last transaction for writing."""
-        seen = self._data_version
+        """Return whether another process may have written since our last write."""
+        last_version = self._data_version
         (self._data_version,) = self._execute("PRAGMA data_version").fetchone()
-        return self._data_version != seen
+        return self._data_version != last_version
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
-        """Nothing to do: only one transaction writes at a time."""
+        """Do nothing: only one transaction writes at a time."""
 
     def is_conflict(self, error: Exception) -> bool:
-        """Whether an error says that a row is there already, or that one is missing."""
+        """Return whether an error means that a row exists already or is missing."""
         return isinstance(error.__cause__ or error, sqlite3.IntegrityError)
 
     def claim(self, *, wait: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
-        """Whether no other store has this file open; nobody else can open it until `share`."""
+        """Return whether no other store has this file open; if so, none can until `share`."""
         try:
-            if self._claim is None:
-                self._claim = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
+            if self._lock_file is None:
+                self._lock_file = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
-            text = f"{self.name}: it may only be read ({error.strerror})"
-            hint = "make the file and its folder writable, or open another store"
+            text = f"{self.name}: read-only ({error.strerror})"
+            hint = "make the file and its directory writable, or choose another file with --store"
             raise StoreReadOnlyError(text, hint=hint) from None
         try:
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            fcntl.flock(self._claim, fcntl.LOCK_SH)
+            fcntl.flock(self._lock_file, fcntl.LOCK_SH)
             return False
         return True
 
     def share(self, *, was_alone: bool) -> None:  # noqa: ARG002 - the same either way
-        """Count as one of those that have it open."""
-        if self._claim is not None:
-            fcntl.flock(self._claim, fcntl.LOCK_SH)
+        """Let other stores open the file beside this one."""
+        if self._lock_file is not None:
+            fcntl.flock(self._lock_file, fcntl.LOCK_SH)
 
     def version(self) -> int:
-        """The version of the tables."""
+        """Return the version of the tables."""
         with translate_errors(self.name):
             return self._writer.execute("PRAGMA user_version").fetchone()[0]
 
     def migrate(self) -> int:
-        """Bring the tables up to date and give their version."""
-        newest = schema.newest(DIALECT)
+        """Bring the tables up to date and return their version."""
+        newest = newest_schema(DIALECT)
         check_version(self._path, self.version(), newest)
         if self.version() == newest:
             return newest
@@ -278,9 +286,9 @@ class SqliteDatabase:
         def write(transaction: SqliteTransaction) -> None:
             version = transaction.run("PRAGMA user_version")[0][0]
             check_version(self._path, version, newest)
-            for number, text in schema.steps(DIALECT):
+            for number, text in schema_steps(DIALECT):
                 if number > version:
-                    for statement in schema.statements(text):
+                    for statement in schema_statements(text):
                         transaction.run(statement)
                     transaction.run(f"PRAGMA user_version = {number}")
 
@@ -288,20 +296,20 @@ class SqliteDatabase:
         return newest
 
     def maintain(self) -> None:
-        """Move the log into the file once it is long.
+        """Checkpoint the write-ahead log once it is long.
 
-        Most of it is moved while others go on writing; what they added meanwhile is then little,
-        and with that moved too, the next one begins the log anew.
+        Most of it is moved into the file while others write; the rest is then little, and once it
+        is moved too, the next writer restarts the log.
         """
         changes = self._writer.total_changes
-        is_long = self._log_size() > _LONG_LOG_BYTES
-        if changes - self._tended < _CHECKPOINT_CHANGES and not is_long:
+        is_long = self._log_size() > _MAX_LOG_BYTES
+        if changes - self._checkpointed_changes < _CHECKPOINT_CHANGES and not is_long:
             return
-        self._tended = changes
-        with self._moving, translate_errors(self.name):
-            if self._keeper is None:
-                self._keeper = self._connect()
-            self._keeper.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._checkpointed_changes = changes
+        with self._checkpoint_lock, translate_errors(self.name):
+            if self._checkpointer is None:
+                self._checkpointer = self._connect()
+            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
             with self._lock:
                 how = "TRUNCATE" if is_long else "PASSIVE"
                 self._writer.execute(f"PRAGMA wal_checkpoint({how})")
@@ -312,19 +320,19 @@ class SqliteDatabase:
         return 0
 
     def check(self) -> list[str]:
-        """What is wrong with the file itself."""
+        """Return what is wrong with the file itself."""
         try:
             with self.read() as transaction:
-                found = [
+                problems = [
                     row[0] for row in transaction.run("PRAGMA integrity_check") if row[0] != "ok"
                 ]
                 broken = transaction.run("PRAGMA foreign_key_check")
         except StoreError as error:
             return [str(error)]
-        return found + [f"{row[0]}: a row points at no {row[2]}" for row in broken]
+        return problems + [f"{row[0]}: a row refers to a missing {row[2]}" for row in broken]
 
     def backup(self, target: Path) -> None:
-        """Copy everything to a file, while others go on."""
+        """Copy everything to a file, while others read and write."""
         with (
             create_private_file(target),
             translate_errors(self.name),
@@ -335,10 +343,10 @@ class SqliteDatabase:
             copy.execute("PRAGMA journal_mode = DELETE")
 
     def erase(self, session_ids: Sequence[str]) -> None:
-        """Take sessions away with everything in them, also from the search index."""
+        """Delete sessions with everything in them, also from the search index."""
         index = self.index()
         with self._lock, translate_errors(self.name):
-            # Keys are not watched meanwhile: SQLite would look through all calls for each message.
+            # Foreign keys are off meanwhile: SQLite would scan all tool calls for each message.
             self._writer.execute("PRAGMA foreign_keys = OFF")
             try:
                 self._begin()
@@ -356,29 +364,29 @@ class SqliteDatabase:
         return execute("SELECT max(rowid) FROM messages").fetchone()[0] or 0
 
     def purge(self) -> None:
-        """Write the file anew without what was deleted, and empty the log."""
+        """Rewrite the file without deleted rows, and empty the log."""
         index = self.index()
-        with self._moving, self._lock, translate_errors(self.name):
+        with self._checkpoint_lock, self._lock, translate_errors(self.name):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         index.clear()
 
     def index(self) -> SqliteSearch:
-        """The search index: a file of its own beside this one."""
+        """Return the search index: a file of its own beside this one."""
         if self._search is None:
             self._search = SqliteSearch(Path(f"{self.name}-search"), self.read)
         return self._search
 
     def close(self) -> None:
-        """Let go of the file; the last one out moves the log into it."""
+        """Checkpoint the log and close every connection."""
         if self._search is not None:
             self._search.close()
-        with self._moving, self._lock:
+        with self._checkpoint_lock, self._lock:
             with suppress(sqlite3.Error):
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            for connection in (*self._idle, self._keeper, self._writer):
+            for connection in (*self._idle, self._checkpointer, self._writer):
                 if connection is not None:
                     connection.close()
-        if self._claim is not None:
-            os.close(self._claim)
-            self._claim = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None

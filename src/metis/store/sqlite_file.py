@@ -1,7 +1,4 @@
-"""The file of a SQLite store.
-
-ownership and version checks, error translation, new files and copies.
-"""
+"""The file of a SQLite store: ownership and version checks, error translation, copies."""
 
 import os
 import sqlite3
@@ -23,73 +20,82 @@ from metis.canonical.errors import (
 from metis.store.database import Transaction
 
 APPLICATION_ID = 0x6D657469
-"""The number by which a file says that it is ours: `meti`."""
+"""The application id in the header of our files: `meti`."""
 
 _MAGIC = b"SQLite format 3\x00"
-_HEADER = 100
-_VERSION_AT, _APPLICATION_AT = 60, 68
-_PRIMARY = 0xFF
+_HEADER_BYTES = 100
+_VERSION_OFFSET, _APPLICATION_OFFSET = 60, 68
+_PRIMARY_CODE = 0xFF
+_CHOOSE_FILE = "move it away, or choose another file with --store or METIS_STORE"
+_LOCKED = (StoreLockedError, "another program is writing", "stop the other program or try again")
 
-_KINDS: dict[int, tuple[type[StoreError], str, str]] = {
+_ERRORS: dict[int, tuple[type[StoreError], str, str]] = {
     sqlite3.SQLITE_FULL: (
         StoreFullError,
-        "no room is left",
-        "make room and try again; nothing older is lost",
+        "the disk is full",
+        "free some space and try again; nothing stored is lost",
     ),
     sqlite3.SQLITE_READONLY: (
         StoreReadOnlyError,
-        "it may only be read",
-        "make the file and its folder writable, or open another store",
+        "read-only",
+        "make the file and its directory writable, or choose another file with --store",
     ),
-    sqlite3.SQLITE_BUSY: (
-        StoreLockedError,
-        "another program holds it",
-        "end the other program or try again",
-    ),
-    sqlite3.SQLITE_LOCKED: (
-        StoreLockedError,
-        "another program holds it",
-        "end the other program or try again",
-    ),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_CORRUPT: (
         StoreCorruptError,
-        "the file is broken",
-        "restore a backup; `metis store check` shows what is left",
+        "the file is damaged",
+        "restore a backup; `metis store check` shows what can still be read",
     ),
     sqlite3.SQLITE_NOTADB: (
         ForeignStoreError,
-        "it is no database of metis",
-        "name another file; this one was not touched",
+        "not a database of metis",
+        f"{_CHOOSE_FILE}; this one was not changed",
     ),
     sqlite3.SQLITE_CANTOPEN: (
         StoreUnavailableError,
-        "it cannot be opened",
-        "see whether the folder is there and may be written",
+        "cannot be opened",
+        "check that the directory exists and is writable",
     ),
     sqlite3.SQLITE_IOERR: (
         StoreUnavailableError,
         "the disk failed",
-        "see whether there is room, and whether the disk is sound",
+        "check that there is free space and that the disk is healthy",
     ),
 }
+_TABLES = (
+    "sessions",
+    "messages",
+    "tool_calls",
+    "journal",
+    "message_parents",
+    "bookmarks",
+    "tool_id_map",
+    "open_messages",
+    "price_versions",
+    "events",
+    "writers",
+)
+_COPY_BATCH = 1000
 
 
 def store_error(error: sqlite3.Error, name: str) -> StoreError:
-    """What an error of SQLite means, and what to do about it."""
-    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
-    kind, text, hint = _KINDS.get(code, (StoreError, "it refused", "see the log"))
+    """Return our error for one of SQLite, with a hint what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    unknown = (StoreError, "SQLite failed", "report this with the output of METIS_DEBUG=1")
+    kind, text, hint = _ERRORS.get(code, unknown)
     return kind(f"{name}: {text} ({error})", hint=hint)
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else holds the database."""
-    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    """Return whether another connection holds the database."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 @contextmanager
 def translate_errors(name: str) -> Generator[None]:
-    """Turn the errors of SQLite into ours."""
+    """Raise the errors of SQLite as ours."""
     try:
         yield
     except sqlite3.Error as error:
@@ -97,31 +103,30 @@ def translate_errors(name: str) -> Generator[None]:
 
 
 def check_file(path: Path, newest: int) -> None:
-    """Refuse a file of another program or of a newer metis, without touching it."""
+    """Refuse a file of another program or of a newer metis, without changing it."""
     try:
         if not path.exists() or path.stat().st_size == 0:
             return
         with path.open("rb") as file:
-            header = file.read(_HEADER)
+            header = file.read(_HEADER_BYTES)
     except OSError as error:
-        raise StoreUnavailableError(f"{path}: it cannot be read ({error.strerror})") from None
+        raise StoreUnavailableError(f"{path}: cannot be read ({error.strerror})") from None
     if not header.startswith(_MAGIC):
-        raise ForeignStoreError(f"{path}: it is no database", hint="name another file")
-    application, version = _number(header, _APPLICATION_AT), _number(header, _VERSION_AT)
+        raise ForeignStoreError(f"{path}: not a SQLite database", hint=_CHOOSE_FILE)
+    application, version = _number(header, _APPLICATION_OFFSET), _number(header, _VERSION_OFFSET)
     if application == APPLICATION_ID:
         check_version(path, version, newest)
     elif application or _has_tables(path):
-        raise ForeignStoreError(
-            f"{path}: it is the database of another program", hint="name another file"
-        )
+        text = f"{path}: the database of another program"
+        raise ForeignStoreError(text, hint="choose another file with --store or METIS_STORE")
 
 
 def check_version(path: Path, version: int, newest: int) -> None:
-    """Refuse a version that we do not know."""
+    """Refuse tables of a newer version."""
     if version > newest:
         raise StoreVersionError(
-            f"{path}: its tables are of version {version}, this metis knows {newest}",
-            hint="update metis; the file was not touched",
+            f"{path}: its tables have version {version}, this metis supports {newest}",
+            hint="update metis; the file was not changed",
         )
 
 
@@ -137,47 +142,34 @@ def _has_tables(path: Path) -> bool:
         return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
-_TABLES = (
-    "sessions",
-    "messages",
-    "tool_calls",
-    "journal",
-    "message_parents",
-    "bookmarks",
-    "tool_id_map",
-    "open_messages",
-    "price_versions",
-    "events",
-    "writers",
-)
-_AT_ONCE = 1000
-
-
 def copy_tables(source: Transaction, target: Transaction) -> None:
-    """Copy every row; a column that the target does not know has no place there."""
+    """Copy every row into a SQLite database; columns that the target lacks are left out."""
     for table in _TABLES:
         columns = [row[1] for row in target.run(f"PRAGMA table_info({table})")]
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         rows = iter(source.stream(f"SELECT {names} FROM {table}"))  # noqa: S608 - a list of ours
-        while some := list(islice(rows, _AT_ONCE)):
-            target.change_many(f"INSERT INTO {table} ({names}) VALUES ({marks})", some)  # noqa: S608 - a list of ours
+        while batch := list(islice(rows, _COPY_BATCH)):
+            target.change_many(f"INSERT INTO {table} ({names}) VALUES ({marks})", batch)  # noqa: S608 - a list of ours
 
 
 @contextmanager
 def create_private_file(path: Path) -> Generator[None]:
-    """A file for nobody else's eyes that is not there yet, and after a failure neither."""
+    """Create a file that only its owner can read; remove it if the body fails.
+
+    Raises:
+        StoreUnavailableError: the file exists already or cannot be created.
+    """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        raise StoreUnavailableError(
-            f"{path}: it is there already", hint="name a new file"
-        ) from None
+        text = f"{path}: the file exists already"
+        raise StoreUnavailableError(text, hint="choose a new file name") from None
     except OSError as error:
-        text = f"{path}: it cannot be made ({error.strerror})"
-        raise StoreUnavailableError(text, hint="name a folder that may be written") from None
+        text = f"{path}: cannot create the file ({error.strerror})"
+        raise StoreUnavailableError(text, hint="choose a writable directory") from None
     try:
         yield
     except BaseException:
-        for name in ("", "-wal", "-shm", "-lock", "-journal"):
-            Path(f"{path}{name}").unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm", "-lock", "-journal"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
         raise

@@ -17,6 +17,7 @@ import msgspec
 
 from metis.canonical.errors import (
     DuplicateSessionError,
+    InvalidValueError,
     StoreError,
     StoreUnavailableError,
     UnknownSessionError,
@@ -27,8 +28,7 @@ from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
-from metis.store.maintenance import Recovery, find_problems
-from metis.store.queries import Overview, read_overviews
+from metis.store.queries import Overview
 from metis.store.records import (
     EVENT_COLUMNS,
     EventRecord,
@@ -45,12 +45,16 @@ from metis.store.writer import FunctionJob, WriteJob, Writer
 
 T = TypeVar("T")
 log = logging.getLogger("metis.store")
-_READERS = 4
-_write_json = msgspec.json.Encoder(order="sorted").encode
 
+Durability = Literal["process", "power"]
+"""What an acknowledged write survives: the death of the process, or a power failure."""
 
+WAIT_S = 30.0
+"""How long to wait for another process that is writing."""
 MAX_TRACKED_SESSIONS = 10_000
-"""How many written sessions are remembered, to see at the end whether all their calls are done."""
+"""How many written sessions are remembered, to check on close whether their calls are complete."""
+_READER_THREADS = 4
+_write_json = msgspec.json.Encoder(order="sorted").encode
 
 
 def _now() -> datetime:
@@ -58,38 +62,38 @@ def _now() -> datetime:
 
 
 class Store:
-    """Keeps sessions; made by `metis.store.open`."""
+    """Sessions in a database; opened by `metis.store.open`."""
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = _now) -> None:
         self._database = database
         self._writer = Writer(database)
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="metis-store-read")
+        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="metis-store-read")
         self._now = now
         self._id = new_ulid()
         self._has_written = False
         self._is_closed = False
-        self._touched: set[str] = set()
+        self._written_sessions: set[str] = set()
         self.recoveries: list[RecoveryEntry] = []
         """What was closed at the start because a crash had left it open."""
 
     @property
     def name(self) -> str:
-        """Where the store is, for people."""
+        """The location of the store, for people."""
         return self._database.name
 
     def start(self, *, recover: bool) -> None:
-        """Bring the tables up to date, and close what a crash left open if nobody else is here."""
+        """Bring the tables up to date, and recover from a crash if no one else has them open."""
         is_alone = self._database.claim(wait=recover)
         try:
             self._database.migrate()
-            if recover and is_alone and self._was_left_open():
+            if recover and is_alone and self._was_not_closed():
                 self.recoveries = self._writer.run(
-                    FunctionJob(lambda tables: Recovery(tables, self._now).run())
+                    FunctionJob(lambda tables: maintenance.Recovery(tables, self._now).run())
                 )
         finally:
             self._database.share(was_alone=is_alone)
 
-    def _was_left_open(self) -> bool:
+    def _was_not_closed(self) -> bool:
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM writers LIMIT 1"))
 
@@ -100,7 +104,7 @@ class Store:
         await self.close()
 
     async def close(self) -> None:
-        """Write what waits and let go of everything; a second call does nothing."""
+        """Write what is queued and close every connection; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             await asyncio.get_running_loop().run_in_executor(self._readers, self._close)
@@ -113,22 +117,22 @@ class Store:
                 sql = "DELETE FROM writers WHERE id = ?"
                 self._writer.run(FunctionJob(lambda tables: tables.change(sql, (self._id,))))
         except StoreError as error:
-            # Everything acknowledged is there; whoever opens the store next looks after the rest.
+            # Acknowledged writes are safe; whoever opens the store next runs the recovery.
             log.warning("%s was not closed in order: %s", self.name, error)
         finally:
             self._database.close()
 
-    def _touch(self, *session_ids: str) -> None:
-        if len(self._touched) <= MAX_TRACKED_SESSIONS:
-            self._touched.update(session_ids)
+    def _track(self, *session_ids: str) -> None:
+        if len(self._written_sessions) <= MAX_TRACKED_SESSIONS:
+            self._written_sessions.update(session_ids)
 
     def _has_open_work(self) -> bool:
-        if len(self._touched) > MAX_TRACKED_SESSIONS:
-            return True  # too much to look through now; whoever opens the store next does
+        if len(self._written_sessions) > MAX_TRACKED_SESSIONS:
+            return True  # too many to check now; whoever opens the store next does
         calls = "SELECT 1 FROM tool_calls WHERE session_id = ? AND status = 'pending' LIMIT 1"
         with self._database.read() as transaction:
             return bool(transaction.run("SELECT 1 FROM open_messages LIMIT 1")) or any(
-                transaction.run(calls, (session_id,)) for session_id in self._touched
+                transaction.run(calls, (session_id,)) for session_id in self._written_sessions
             )
 
     # Sessions
@@ -141,7 +145,7 @@ class Store:
         active_model: str | None = None,
         routing_policy: Any = None,
     ) -> SessionRecord:
-        """A new session."""
+        """Create a session."""
         now = self._now()
         record = SessionRecord(
             id=session_id or new_session_id(),
@@ -162,7 +166,7 @@ class Store:
         return await self._write(FunctionJob(write))
 
     async def set_routing_policy(self, session_id: str, policy: Any) -> None:
-        """Keep a snapshot of the policy under which models are picked from now on."""
+        """Store a snapshot of the policy under which models are chosen from now on."""
         text = None if policy is None else _write_json(policy).decode()
         sql = "UPDATE sessions SET routing_policy_json = ? WHERE id = ?"
 
@@ -173,65 +177,65 @@ class Store:
         await self._write(FunctionJob(write))
 
     async def session(self, session_id: str) -> SessionRecord:
-        """A session by its id."""
+        """Return a session by its id."""
         return await self._read(lambda t: queries.read_session(t, session_id))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
-        """The sessions that changed last, newest first."""
+        """Return the sessions that changed last, newest first."""
         return await self._read(lambda t: queries.read_sessions(t, limit))
 
     async def overviews(
         self, limit: int = 100, *, workspace_path: str | None = None
     ) -> list[Overview]:
-        """The same with what was asked first, who answered, how much and for how much."""
-        return await self._read(lambda t: read_overviews(t, limit, workspace_path))
+        """Return the sessions that changed last, each with title, model, size and cost."""
+        return await self._read(lambda t: queries.read_overviews(t, limit, workspace_path))
 
     # Messages and entries
 
     async def append(self, message: Message, *, renew_ids: bool = False) -> MessageEntry:
-        """Put a message at the end of its session; the answer means that it is durable.
+        """Append a message to its session; it is durable when this returns.
 
         With `renew_ids` a message that another writer overtook gets a new id, so that the ids of
-        the session go on increasing; the answer holds the message as it was stored.
+        the session keep increasing; the returned entry holds the message as it was stored.
 
         Raises:
-            InvalidMessageError: the message breaks rules, or does not fit to the session.
+            InvalidMessageError: the message breaks rules, or conflicts with the session.
             UnknownSessionError: there is no such session.
         """
-        work = AppendJob((prepare_message(message),), renew_ids=renew_ids)
+        job = AppendJob((prepare_message(message),), renew_ids=renew_ids)
         if not self._has_written:
-            await self._sign()
-        if message.session_id not in self._touched:
-            self._touch(message.session_id)
-        return (await self._writer.submit(work))[0]
+            await self._register_writer()
+        if message.session_id not in self._written_sessions:
+            self._track(message.session_id)
+        return (await self._writer.submit(job))[0]
 
     async def append_all(
         self, messages: Iterable[Message], *, renew_ids: bool = False
     ) -> list[MessageEntry]:
-        """Put several messages at the ends of their sessions, all or none."""
-        work = AppendJob([prepare_message(message) for message in messages], renew_ids=renew_ids)
-        return await self._write(work)
+        """Append several messages to their sessions, all or none."""
+        prepared = [prepare_message(message) for message in messages]
+        return await self._write(AppendJob(prepared, renew_ids=renew_ids))
 
     async def save(self, message: Message) -> Message:
-        """Write a message that is in the store again: with its end, or in a newer form."""
+        """Write a stored message again: a partial one with its end, or any in a newer form."""
         return await self._write(SaveJob(prepare_message(message)))
 
     async def record(self, entry: AnyEntry) -> AnyEntry:
-        """Put an entry that is no message at the end of its session."""
+        """Append a journal entry that is not a message to its session."""
         return await self._write(RecordJob(entry))
 
     async def message(self, session_id: str, message_id: str) -> Message:
-        """One message of a session."""
+        """Return one message of a session."""
         return await self._read(lambda t: queries.read_message(t, session_id, message_id))
 
     async def messages(self, session_id: str, *, newest: int | None = None) -> list[Message]:
-        """The messages of a session in order; all, or only the newest."""
+        """Return the messages of a session in order; all, or only the newest."""
         return await self._read(lambda t: queries.read_messages(t, session_id, newest))
 
     async def history(
         self, session_id: str, *, newest: int | None = None, after: int = 0
     ) -> list[AnyEntry]:
-        """Everything that happened in a session, in order; all, the newest, or what is new."""
+        """Return the entries of a session in order; all, the newest, or those after a number."""
         return await self._read(lambda t: queries.read_history(t, session_id, newest, after))
 
     # Calls, ids, bookmarks
@@ -239,11 +243,11 @@ class Store:
     async def tool_calls(
         self, session_id: str, *, status: str | None = None
     ) -> list[ToolCallRecord]:
-        """The calls of a session; `pending` are those that nobody answered."""
+        """Return the tool calls of a session; `pending` are those without a result."""
         return await self._read(lambda t: queries.read_tool_calls(t, session_id, status))
 
     async def provider_ids(self, session_id: str, provider: str) -> dict[str, str]:
-        """The ids that a provider gave to the calls of a session, by ours."""
+        """Return the ids that a provider gave to the calls of a session, by ours."""
         sql = (
             "SELECT tool_use_id, provider_id FROM tool_id_map WHERE session_id = ? AND provider = ?"
         )
@@ -251,7 +255,7 @@ class Store:
         return {row[0]: row[1] for row in rows}
 
     async def tool_use_id(self, session_id: str, provider: str, provider_id: str) -> str | None:
-        """Our id for the newest call that a provider named so; None if there is none."""
+        """Return our id of the newest call with a provider's id; None if there is none."""
         sql = (
             "SELECT max(tool_use_id) FROM tool_id_map "
             "WHERE session_id = ? AND provider = ? AND provider_id = ?"
@@ -260,7 +264,7 @@ class Store:
         return rows[0][0]
 
     async def bookmarks(self, session_id: str) -> dict[str, str]:
-        """The message of each bookmark of a session."""
+        """Return message ids by bookmark name."""
         sql = "SELECT name, message_id FROM bookmarks WHERE session_id = ? ORDER BY name"
         rows = await self._read(lambda t: t.run(sql, (session_id,)))
         return {row[0]: row[1] for row in rows}
@@ -268,94 +272,109 @@ class Store:
     # Copies
 
     async def fork(self, session_id: str, *, at: str | None = None) -> SessionRecord:
-        """A new session that starts as a copy, up to a message or to the end, under new ids."""
+        """Create a session that starts as a copy, up to a message or to the end, under new ids."""
         copy = await self._read(lambda t: transfer.fork_transcript(t, session_id, at, self._now()))
         return await self._import(copy)
 
     async def export(self, session_id: str) -> list[bytes]:
-        """A session as lines of JSON: all that is needed to have it again."""
+        """Return a session as lines of JSON that hold everything needed to import it again."""
         return await self._read(lambda t: list(transfer.export_lines(t, session_id)))
 
     async def import_lines(self, lines: Iterable[bytes], *, new_ids: bool = False) -> SessionRecord:
-        """A session from the lines of an export.
+        """Store a session from the lines of an export.
 
         Raises:
-            DecodeError: a line is no part of an export.
-            DuplicateSessionError: it is there already, and `new_ids` was not asked for.
+            DecodeError: a line is not part of an export.
+            DuplicateSessionError: the session exists already, and `new_ids` is off.
         """
         transcript = await self._in_thread(lambda: transfer.read_transcript(lines))
         return await self._import(transfer.with_new_ids(transcript) if new_ids else transcript)
 
-    async def _import(self, transcript: transfer.Transcript) -> SessionRecord:
-        work = await self._in_thread(lambda: transfer.ImportJob(transcript))
-        self._touch(transcript.session.id)
-        return await self._write(work)
+    async def import_entries(
+        self, entries: Sequence[AnyEntry], *, workspace_path: str | Path = ""
+    ) -> SessionRecord:
+        """Store the entries of one session, such as those that `metis.interchange` loads.
 
-    # Letting go
+        Raises:
+            InvalidValueError: there are no entries.
+            InvalidMessageError: a message breaks rules, or conflicts with another one.
+            DuplicateSessionError: the session exists already.
+        """
+        if not entries:
+            raise InvalidValueError("there is nothing to import")
+        times = [entry.created_at for entry in entries]
+        session = SessionRecord(
+            id=entries[0].session_id,
+            workspace_path=str(workspace_path),
+            schema_version=SCHEMA_VERSION,
+            created_at=min(times),
+            updated_at=max(times),
+        )
+        return await self._import(transfer.Transcript(session, tuple(entries)))
+
+    async def _import(self, transcript: transfer.Transcript) -> SessionRecord:
+        job = await self._in_thread(lambda: transfer.ImportJob(transcript))
+        self._track(transcript.session.id)
+        return await self._write(job)
+
+    # Deletion
 
     async def delete(self, session_id: str) -> None:
-        """Take a session away with everything in it."""
+        """Delete a session with everything in it."""
         await self.session(session_id)
         await self._in_thread(lambda: self._database.erase([session_id]))
 
     async def purge(self) -> None:
-        """Give back the room of what was deleted, so that none of it is left on the disk."""
+        """Give back the space of deleted rows, so that none of them is left on the disk."""
         await self._in_thread(self._database.purge)
 
     async def sweep(
         self, policy: maintenance.Policy, *, is_dry_run: bool = True
     ) -> maintenance.Sweep:
-        """Let go of what a policy no longer keeps; a dry run only says what that would be."""
-
-        def plan(transaction: Transaction) -> maintenance.Sweep:
-            leaving = maintenance.expired_sessions(transaction, policy)
-            return maintenance.Sweep(
-                sessions=leaving,
-                evictions=maintenance.evictable_raw_parts(transaction, policy, leaving),
-                event_count=maintenance.expired_event_count(transaction, policy),
-                is_dry_run=is_dry_run,
-            )
-
-        found = await self._read(plan)
+        """Delete what a policy no longer keeps; a dry run only returns what that would be."""
+        plan = await self._read(lambda t: maintenance.plan_sweep(t, policy, is_dry_run=is_dry_run))
         if not is_dry_run:
-            await self._in_thread(lambda: self._database.erase(found.sessions))
+            await self._in_thread(lambda: self._database.erase(plan.sessions))
             await self._write(
-                FunctionJob(lambda tables: maintenance.delete_expired(tables, policy, found))
+                FunctionJob(lambda tables: maintenance.delete_expired(tables, policy, plan))
             )
-        return found
+        return plan
 
     # Upkeep
 
     async def version(self) -> int:
-        """The version of the tables."""
+        """Return the version of the tables."""
         return await self._in_thread(self._database.version)
 
     async def backup(self, target: str | Path) -> None:
-        """Copy everything to a new file, while others go on."""
+        """Copy everything to a new file, while others read and write."""
         await self._in_thread(lambda: self._database.backup(Path(target)))
 
     async def check(self) -> list[str]:
-        """What is wrong with the store: the database, the messages, the calls; empty if nothing."""
-        found = await self._in_thread(self._database.check)
-        return found or await self._read(find_problems)
+        """Return what is wrong with the database, messages or calls; empty if nothing is."""
+        problems = await self._in_thread(self._database.check)
+        return problems or await self._read(maintenance.find_problems)
 
     async def search(
-        self, words: str, *, session_id: str | None = None, limit: int = 20
+        self, query: str, *, session_id: str | None = None, limit: int = 20
     ) -> list[Match]:
-        """The messages that hold all these words, best first; of very many only the newest."""
-        if not words.split():
+        """Return the messages that hold all words of a query, best first.
+
+        Of very many matches only the newest are ranked.
+        """
+        if not query.split():
             return []
 
         def find() -> list[Match]:
             index = self._database.index()
             index.catch_up(text_of_row)
-            rows = index.find(words, session_id, limit)
+            rows = index.find(query, session_id, limit)
             return [Match(session_id=row[0], message_id=row[1], snippet=row[2]) for row in rows]
 
         return await self._in_thread(find)
 
     async def rebuild_search(self) -> int:
-        """Make the search index anew and give the number of messages in it."""
+        """Rebuild the search index and return the number of messages in it."""
 
         def rebuild() -> int:
             index = self._database.index()
@@ -367,7 +386,7 @@ class Store:
     # Prices and events
 
     async def save_prices(self, pricing_version: str, table: Any) -> None:
-        """Keep a price table under its version, so that old costs can be traced."""
+        """Store a price table under its version, so that old costs can be traced."""
         sql = (
             "INSERT INTO price_versions (pricing_version, table_json, created_at) "
             "VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -376,58 +395,50 @@ class Store:
         await self._write(FunctionJob(lambda tables: tables.change(sql, values)))
 
     async def prices(self) -> Mapping[str, Any]:
-        """Every price table that was kept, by version."""
+        """Return every stored price table by version."""
         sql = "SELECT pricing_version, table_json FROM price_versions ORDER BY pricing_version"
         rows = await self._read(lambda t: t.run(sql))
         return {row[0]: msgspec.json.decode(row[1]) for row in rows}
 
     async def add_events(self, events: Sequence[EventRecord]) -> None:
-        """Keep facts of the trace."""
+        """Store events of the trace."""
         sql = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - no input
         rows = [msgspec.structs.astuple(event) for event in events]
         await self._write(FunctionJob(lambda tables: tables.change_many(sql, rows)))
 
     async def events(self, session_id: str, *, after: str = "") -> list[EventRecord]:
-        """The facts of a session in order, behind an event or from the first."""
+        """Return the events of a session in order, after an event or from the first."""
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = ? AND id > ? ORDER BY id"  # noqa: S608 - no input
         rows = await self._read(lambda t: t.run(sql, (session_id, after)))
         names = EventRecord.__struct_fields__
         return [EventRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
-    # How it is done
+    # Threads
 
-    async def _write(self, work: WriteJob) -> Any:
+    async def _write(self, job: WriteJob) -> Any:
         if not self._has_written:
-            await self._sign()
-        self._touch(*work.session_ids)
-        return await self._writer.submit(work)
+            await self._register_writer()
+        self._track(*job.session_ids)
+        return await self._writer.submit(job)
 
-    async def _sign(self) -> None:
-        """Leave our name, so that the next one knows if we die."""
+    async def _register_writer(self) -> None:
+        """Add our row to `writers`; if it is still there at the next start, we crashed."""
         sql = "INSERT INTO writers (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
         values = (self._id, to_microseconds(self._now()))
-        work = FunctionJob(lambda tables: tables.change(sql, values))
-        await self._writer.submit(work)
+        await self._writer.submit(FunctionJob(lambda tables: tables.change(sql, values)))
         self._has_written = True
 
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
+    async def _read(self, query: Callable[[Transaction], T]) -> T:
         def run() -> T:
             with self._database.read() as transaction:
-                return work(transaction)
+                return query(transaction)
 
         return await self._in_thread(run)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._is_closed:
             raise StoreError("the store was closed")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
-
-
-Durability = Literal["process", "power"]
-"""What an acknowledged append survives: the death of the process, or the loss of power."""
-
-WAIT_S = 30.0
-"""How long we wait for somebody else who is writing."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, function)
 
 
 def open_store(
@@ -438,17 +449,17 @@ def open_store(
     recover: bool = True,
     now: Callable[[], datetime] = _now,
 ) -> Store:
-    """Open a store, make it if it is not there, and close what a crash left open in it.
+    """Open a store, create it if it does not exist, and close what a crash left open in it.
 
     Args:
-        url: `sqlite:///path` or `postgresql://…`; `metis.db` under `$METIS_HOME` if none is given.
-        durability: what an acknowledged append survives.
-        wait_s: how long to wait for somebody else who is writing.
+        url: `sqlite:///path` or `postgresql://…`; by default `metis.db` under `$METIS_HOME`.
+        durability: what an acknowledged write survives.
+        wait_s: how long to wait for another process that is writing.
         recover: whether to close what a crash left open.
         now: the clock.
 
     Raises:
-        StoreError: it cannot be opened; each kind of reason has a class, and a hint what to do.
+        StoreError: the store cannot be opened; the subclass and the hint say why.
     """
     database = open_database(url or default_url(os.environ), durability=durability, wait_s=wait_s)
     try:
@@ -461,7 +472,7 @@ def open_store(
 
 
 def open_database(url: str, *, durability: Durability, wait_s: float) -> Database:
-    """The database at an address."""
+    """Open the database at a URL."""
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         return SqliteDatabase(sqlite_path(url), durability=durability, wait_s=wait_s)
@@ -470,11 +481,11 @@ def open_database(url: str, *, durability: Durability, wait_s: float) -> Databas
 
         return PostgresDatabase(url, durability=durability, wait_s=wait_s)
     hint = "sqlite:///path/to/file.db or postgresql://host/name"
-    raise StoreUnavailableError(f"{scheme or url!r} is no kind of store", hint=hint)
+    raise StoreUnavailableError(f"unknown kind of store: {scheme or url!r}", hint=hint)
 
 
 def sqlite_path(url: str) -> Path:
-    """The file of a SQLite address: three slashes before a relative path, four before `/`."""
+    """Return the file of a SQLite URL: three slashes before a relative path, four before `/`."""
     path = unquote(urlsplit(url).path)[1:]
     if not path.strip("/") or urlsplit(url).netloc:
         raise StoreUnavailableError(f"{url!r} names no file", hint="sqlite:///path/to/file.db")
@@ -482,7 +493,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def default_url(environment: Mapping[str, str]) -> str:
-    """The store of this user: `metis.db` under `$METIS_HOME`."""
+    """Return the URL of the user's store: `metis.db` under `$METIS_HOME`."""
     home = environment.get("METIS_HOME")
     if not home:
         data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")

@@ -1,4 +1,4 @@
-"""Tables: the rows that one transaction writes, gathered and then written table by table."""
+"""Tables: the rows that one transaction writes, buffered and then written table by table."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from msgspec import Struct
 from metis.canonical.errors import UnknownSessionError
 from metis.store.database import Database, Rows, Transaction
 
-_HEADS_KEPT = 10_000
+_MAX_HEADS = 10_000
 TOUCH_INTERVAL_US = 1_000_000
-"""How old the time of a session's last change gets before it is written again."""
+"""How long `updated_at` of a session may lag behind, so that not every append writes it."""
 BEFORE_ANY_TIME = -(1 << 62)
-"""The latest time of a session without messages."""
+"""A time before that of any message; the latest time of an empty session."""
 
-# Columns are named, so that a newer version may have added others.
+# Columns are named, because a newer version may have added others.
 _MESSAGES = (
     "INSERT INTO messages (id, session_id, role, content_json, metadata_json, created_at, "
     "schema_version) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -60,36 +60,36 @@ WHERE s.id IN """  # noqa: S608 - no input
 
 
 class SessionHead(Struct, gc=False):
-    """Where a session ends: what the next entry needs to know."""
+    """The end of a session: what is needed to append the next entry."""
 
     seq: int
     newest_id: str
     latest_at: int
-    """The latest time of its messages."""
+    """The latest time of its messages in microseconds."""
     last_journaled_seq: int
-    """The last number that is written down; those behind it are counted."""
+    """The last number with a journal row; the messages after it are counted."""
     touched_us: int
     bookmarks: dict[str, str]
-    """The message of each bookmark."""
+    """Message ids by bookmark name."""
 
 
 class WritesSessions(Protocol):
-    """Something that will be written to sessions."""
+    """A job that names the sessions it writes to."""
 
     session_ids: Sequence[str]
 
 
 class UnmatchedResultError(Exception):
-    """A result found no call that waits for it; the one who wrote it says what is wrong."""
+    """A tool result matches no pending call; `WriteJob.explain` finds out why."""
 
 
 class Tables:
-    """What one transaction writes; each table is written once, in the order of their keys."""
+    """A transaction that buffers inserts and writes each table once, in foreign key order."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.heads: dict[str, SessionHead] = {}
-        """The ends of the sessions that were written to."""
+        """The ends of the sessions that were written to, cached between transactions."""
         self.now_us = 0
         self._transaction: Transaction
         self.messages: list[Sequence[Any]] = []
@@ -101,7 +101,7 @@ class Tables:
         self.parents: list[Sequence[Any]] = []
         self.bookmarks: list[Sequence[Any]] = []
         self._touched: dict[str, int] = {}
-        self._in_order = (
+        self._inserts = (
             (_MESSAGES, self.messages),
             (INSERT_JOURNAL, self.journal),
             (_OPEN, self.open_messages),
@@ -112,26 +112,26 @@ class Tables:
         )
 
     def begin(self, transaction: Transaction, jobs: Sequence[WritesSessions]) -> None:
-        """Start with an empty sheet, and with the heads of the sessions that are written to."""
+        """Start a transaction and load the heads of the sessions that jobs write to."""
         self._transaction = transaction
         self.now_us = time.time_ns() // 1000
-        if self._database.has_changed(transaction) or len(self.heads) > _HEADS_KEPT:
+        if self._database.has_changed(transaction) or len(self.heads) > _MAX_HEADS:
             self.heads.clear()
         heads = self.heads
-        missing = [each for job in jobs for each in job.session_ids if each not in heads]
+        missing = [name for job in jobs for name in job.session_ids if name not in heads]
         if missing:
             self._load(sorted(set(missing)))
 
     def reset(self) -> None:
-        """Drop everything, after the transaction failed."""
+        """Drop buffers and heads, after the transaction failed."""
         self.heads.clear()
         self._touched.clear()
         self.results.clear()
-        for _, rows in self._in_order:
+        for _, rows in self._inserts:
             rows.clear()
 
     def head(self, session_id: str) -> SessionHead:
-        """The end of a session."""
+        """Return the end of a session."""
         head = self.heads.get(session_id)
         if head is None:
             self.flush()
@@ -144,55 +144,55 @@ class Tables:
     def _load(self, session_ids: Sequence[str]) -> None:
         self._database.lock_sessions(self._transaction, session_ids)
         marks = f"({', '.join('?' * len(session_ids))})"
-        for found in self._transaction.run(_HEADS + marks, session_ids):
-            session_id, updated_at, placed, behind, latest_at, latest_id, placed_id = found[:7]
+        for row in self._transaction.run(_HEADS + marks, session_ids):
+            session_id, updated_at, last_seq, newer, latest_at, latest_id, journaled_id = row[:7]
             self.heads[session_id] = SessionHead(
-                seq=(placed or 0) + behind,
-                # The newest has the latest time, unless its place is written down.
-                newest_id=max(latest_id or "", placed_id or ""),
+                seq=(last_seq or 0) + newer,
+                # The newest message has the latest time, unless it has a journal row.
+                newest_id=max(latest_id or "", journaled_id or ""),
                 latest_at=BEFORE_ANY_TIME if latest_at is None else latest_at,
-                last_journaled_seq=placed or 0,
+                last_journaled_seq=last_seq or 0,
                 touched_us=updated_at,
-                bookmarks=self._named(session_id) if found[7] else {},
+                bookmarks=self._bookmarks_of(session_id) if row[7] else {},
             )
 
-    def _named(self, session_id: str) -> dict[str, str]:
+    def _bookmarks_of(self, session_id: str) -> dict[str, str]:
         sql = "SELECT name, message_id FROM bookmarks WHERE session_id = ?"
         return {row[0]: row[1] for row in self._transaction.run(sql, (session_id,))}
 
     def forget_head(self, session_id: str) -> None:
-        """Forget the end of a session that is gone."""
+        """Drop the cached end of a session, after its rows were rewritten."""
         self.heads.pop(session_id, None)
 
     def touch(self, session_id: str, head: SessionHead) -> None:
-        """Note when a session changed last; to the second, so that not every append writes it."""
+        """Note when a session changed last, to the second."""
         if self.now_us - head.touched_us >= TOUCH_INTERVAL_US:
             head.touched_us = self._touched[session_id] = self.now_us
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        """Write what waits, then run one statement."""
+        """Write the buffers, then run one statement and return its rows."""
         self.flush()
         return self._transaction.run(sql, values)
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Write what waits, then run one statement and give the number of changed rows."""
+        """Write the buffers, then run one statement and return the number of changed rows."""
         self.flush()
         return self._transaction.change(sql, values)
 
     def change_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Write what waits, then run one statement for each row of values."""
+        """Write the buffers, then run one statement for each row of values."""
         self.flush()
         return self._transaction.change_many(sql, rows) if rows else 0
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
-        """Write what waits, then run one query and give its rows as they come."""
+        """Write the buffers, then run one query and return its rows as they come."""
         self.flush()
         return self._transaction.stream(sql, values)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffers."""
         change_many = self._transaction.change_many
-        for sql, rows in self._in_order:
+        for sql, rows in self._inserts:
             if rows:
                 change_many(sql, rows)
                 rows.clear()
@@ -201,5 +201,5 @@ class Tables:
                 raise UnmatchedResultError
             self.results.clear()
         if self._touched:
-            change_many(_TOUCH, [(at, each, at) for each, at in self._touched.items()])
+            change_many(_TOUCH, [(at, name, at) for name, at in self._touched.items()])
             self._touched.clear()

@@ -1,9 +1,9 @@
-"""Threads: which messages a head stands for, derived from the journal of a session.
+"""Threads: which messages lead to a head, derived from the journal of a session.
 
 A message follows the message before it, or the parents that it names, in their order. Nothing is
-ever rewritten: a step back moves the tip, a retraction takes a message and what follows it out of
-sight, a summary stands for what came before the part that is kept. Every function here is pure; one
-pass over the entries makes the index, one pass over a thread makes its view.
+ever rewritten: a rewind moves the tip, a retraction hides a message and what follows it, a summary
+replaces what came before the messages that stay. Every function here is pure; one pass over the
+entries builds the index, one pass over a thread builds its view.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,30 +26,30 @@ from metis.store.entries import (
 )
 
 Lookup = Callable[[str], tuple[Message, Sequence[str]] | None]
-"""Finds a message of another session by its id, and the ids of those that it follows."""
+"""Returns a message of another session by its id, with the ids of its parents."""
 
 _FOREIGN_ID_LENGTH = 25
-"""Ids of that many letters and digits are those of gpt2099."""
+"""The length of gpt2099's alphanumeric ids (SCRU128)."""
 
 
 class View(Struct, frozen=True):
-    """What a model is shown of a thread, and the options that hold at its end."""
+    """The messages of a thread that a model gets, and the options that apply at its end."""
 
     messages: list[Message]
     options: dict[str, Any]
     head: str | None
-    """The message at the end; None if there is none."""
+    """The id of the last message; None if there is none."""
 
 
 class _Node(Struct, gc=False):
-    """One message of a thread, or a note that stands like one."""
+    """One message of a thread, or the note of a rewind."""
 
     message: Message
     parents: tuple[str, ...]
     order: int
-    """Its place in the journal; what another session holds has none and says 0."""
-    names: tuple[tuple[str, int], ...] = ()
-    """The bookmarks that those who follow inherit, each with the number of its move."""
+    """Its position in the journal; 0 for a message of another session."""
+    bookmarks: tuple[tuple[str, int], ...] = ()
+    """The bookmarks that followers inherit, each with the number of its last move."""
 
 
 class Threads:
@@ -73,16 +73,16 @@ class Threads:
 
     @property
     def bookmarks(self) -> Mapping[str, str]:
-        """Every name and the message where it is now."""
+        """Message ids by bookmark name."""
         return self._bookmarks
 
     def add(self, entry: AnyEntry) -> None:
-        """Take the next entry of the journal.
+        """Add the next entry of the journal.
 
         Raises:
-            UnknownHeadError: it names a message that is not there.
+            UnknownHeadError: the entry names an unknown message.
             CycleError: a message would follow itself.
-            BookmarkError: a name that no bookmark may have.
+            BookmarkError: the name cannot name a bookmark.
         """
         match entry:
             case MessageEntry():
@@ -98,40 +98,40 @@ class Threads:
             case _:
                 pass
 
-    def resolve(self, headish: str | None = None) -> str | None:
-        """The id of a message from an id or a bookmark; without either, the tip."""
-        if headish is None:
+    def resolve(self, reference: str | None = None) -> str | None:
+        """Return the message id of an id or a bookmark; without either, the tip."""
+        if reference is None:
             return self._tip
-        if headish in self._nodes:
-            return headish
-        found = self._bookmarks.get(headish)
-        if found is None and self._find(headish) is None:
-            raise UnknownHeadError(headish)
-        return found or headish
+        if reference in self._nodes:
+            return reference
+        bookmarked = self._bookmarks.get(reference)
+        if bookmarked is None and self._find(reference) is None:
+            raise UnknownHeadError(reference)
+        return bookmarked or reference
 
-    def path(self, headish: str | None = None) -> list[Message]:
-        """Every message that leads to a head, oldest first, each once, retracted ones left out."""
-        return [node.message for node in self._visible(self.resolve(headish))]
+    def path(self, reference: str | None = None) -> list[Message]:
+        """Return every message that leads to a head, oldest first, each once, none retracted."""
+        return [node.message for node in self._visible(self.resolve(reference))]
 
-    def view(self, headish: str | None = None) -> View:
-        """What a model is shown at a head: the path with summaries in place of what they sum up."""
-        head = self.resolve(headish)
-        whole = [node.message for node in self._visible(head)]
+    def view(self, reference: str | None = None) -> View:
+        """Return what a model gets at a head: the path, with summaries for what they replace."""
+        head = self.resolve(reference)
+        path = [node.message for node in self._visible(head)]
         shown = [
             message
-            for message in self._summed_up(whole)
+            for message in self._with_summary(path)
             if message.metadata.status is not MessageStatus.PARTIAL
         ]
-        return View(shown, merged_options(whole), whole[-1].id if whole else None)
+        return View(shown, merged_options(path), path[-1].id if path else None)
 
-    def options(self, headish: str | None = None) -> dict[str, Any]:
-        """The options of every message on the way to a head, merged in order."""
-        return merged_options(self.path(headish))
+    def options(self, reference: str | None = None) -> dict[str, Any]:
+        """Return the options of every message on the path to a head, merged in order."""
+        return merged_options(self.path(reference))
 
     def _add_message(self, message: Message) -> None:
-        known = self._nodes.get(message.id)
-        if known is not None:  # a message that has come further
-            known.message = message
+        node = self._nodes.get(message.id)
+        if node is not None:  # a partial message that grew
+            node.message = message
             return
         parents = message.metadata.parents
         if parents:
@@ -143,46 +143,49 @@ class Threads:
 
     def _add_node(self, message: Message, parents: tuple[str, ...]) -> None:
         node = self._nodes[message.id] = _Node(message, parents, len(self._nodes) + 1)
-        names = self._nodes[parents[-1]].names if parents else ()
-        if names:
-            # A name that was moved or taken away since is not carried on.
-            node.names = tuple(each for each in names if self._moves[each[0]] == each[1])
-            self._bookmarks.update((name, message.id) for name, _ in node.names)
+        inherited = self._nodes[parents[-1]].bookmarks if parents else ()
+        if inherited:
+            # A bookmark that was moved or removed since is not inherited.
+            node.bookmarks = tuple(
+                (name, move) for name, move in inherited if self._moves[name] == move
+            )
+            self._bookmarks.update((name, message.id) for name, _ in node.bookmarks)
 
-    def _check_parents(self, own: str, parents: Sequence[str]) -> None:
+    def _check_parents(self, message_id: str, parents: Sequence[str]) -> None:
         for parent in parents:
-            if parent == own:
-                raise CycleError(own)
+            if parent == message_id:
+                raise CycleError(message_id)
             if self._find(parent) is None:
                 raise UnknownHeadError(parent)
 
     def _move_bookmark(self, entry: BookmarkEntry) -> None:
         check_bookmark(entry.name)
         if self._bookmarks.get(entry.name) != entry.message_id:
-            self._place(entry.name, entry.message_id)
+            self._set_bookmark(entry.name, entry.message_id)
 
-    def _place(self, name: str, target: str | None) -> None:
-        """Put a name on a message; nobody who bore it before passes it on any more."""
+    def _set_bookmark(self, name: str, target: str | None) -> None:
+        """Put a bookmark on a message; followers of its old messages no longer inherit it."""
         self._moves[name] = self._moves.get(name, 0) + 1
         if target is None:
             self._bookmarks.pop(name, None)
             return
-        node = self._find_known(target)
-        node.names = (*(each for each in node.names if each[0] != name), (name, self._moves[name]))
+        node = self._node(target)
+        others = (bookmark for bookmark in node.bookmarks if bookmark[0] != name)
+        node.bookmarks = (*others, (name, self._moves[name]))
         self._bookmarks[name] = target
 
     def _rewind(self, entry: RewindEntry) -> None:
         head = entry.head_id or self._tip
         target = entry.to_id
         if target is not None:
-            self._find_known(target)
+            self._node(target)
         if entry.note is not None:
             self._add_node(_note(entry), () if target is None else (target,))
             target = entry.id
         self._move_thread(head, target)
 
     def _retract(self, entry: RetractionEntry) -> None:
-        node = self._find_known(entry.message_id)
+        node = self._node(entry.message_id)
         self._retracted.add(entry.message_id)
         before = node.parents[0] if node.parents else None
         for head in {self._tip, *self._bookmarks.values()}:
@@ -190,115 +193,118 @@ class Threads:
                 self._move_thread(head, before)
 
     def _is_below(self, head: str, ancestor: str) -> bool:
-        """Whether a head follows a message; only what came after that message is looked at."""
-        oldest = self._find_known(ancestor).order
-        seen = {head}
+        """Return whether a head follows a message; older messages need not be visited."""
+        oldest = self._node(ancestor).order
+        visited = {head}
         stack = [head]
         while stack:
-            own = stack.pop()
-            if own == ancestor:
+            message_id = stack.pop()
+            if message_id == ancestor:
                 return True
-            node = self._find_known(own)
+            node = self._node(message_id)
             if node.order > oldest:
-                fresh = [parent for parent in node.parents if parent not in seen]
-                seen.update(fresh)
-                stack += fresh
+                new = [parent for parent in node.parents if parent not in visited]
+                visited.update(new)
+                stack += new
         return False
 
     def _move_thread(self, head: str | None, target: str | None) -> None:
-        """The end of a thread is elsewhere now: its tip, and the bookmarks that stood there."""
+        """Move the end of a thread: the tip, and the bookmarks at the old end."""
         if head == self._tip:
             self._tip = target
-        for name in [name for name, place in self._bookmarks.items() if place == head]:
-            self._place(name, target)
+        for name in [name for name, at in self._bookmarks.items() if at == head]:
+            self._set_bookmark(name, target)
 
     def _visible(self, head: str | None) -> list[_Node]:
         if head is None:
             return []
         if not self._retracted:
             return self._chain(head) or [node for _, node in self._ancestors(head)]
-        gone = set[str]()
-        kept: list[_Node] = []
-        for own, node in self._ancestors(head):
-            if own in self._retracted or any(parent in gone for parent in node.parents):
-                gone.add(own)
+        hidden = set[str]()
+        visible: list[_Node] = []
+        for message_id, node in self._ancestors(head):
+            if message_id in self._retracted or any(parent in hidden for parent in node.parents):
+                hidden.add(message_id)
             else:
-                kept.append(node)
-        return kept
+                visible.append(node)
+        return visible
 
     def _chain(self, head: str) -> list[_Node] | None:
-        """The way to a head where each message has one parent; None if it is not so simple."""
-        chain = [self._find_known(head)]
+        """Return the path to a head if each message has one parent, else None.
+
+        Nearly every thread is such a chain, and this is several times as fast as `_ancestors`.
+        """
+        chain = [self._node(head)]
         while len(parents := chain[-1].parents) == 1:
             if len(chain) > len(self._nodes):
-                return None
-            chain.append(self._nodes.get(parents[0]) or self._find_known(parents[0]))
+                return None  # a cycle
+            chain.append(self._nodes.get(parents[0]) or self._node(parents[0]))
         chain.reverse()
         return None if parents else chain
 
     def _ancestors(self, head: str) -> Iterator[tuple[str, _Node]]:
-        """The way to a head: parents before children, in their order, each once."""
+        """Yield the path to a head: parents before children, in their order, each once."""
         done = set[str]()
         open_ = set[str]()
         stack = [head]
         while stack:
-            own = stack[-1]
-            if own in done:
+            message_id = stack[-1]
+            if message_id in done:
                 stack.pop()
                 continue
-            node = self._find_known(own)
+            node = self._node(message_id)
             waiting = [parent for parent in node.parents if parent not in done]
             if not waiting:
                 stack.pop()
-                open_.discard(own)
-                done.add(own)
-                yield own, node
+                open_.discard(message_id)
+                done.add(message_id)
+                yield message_id, node
                 continue
-            open_.add(own)
+            open_.add(message_id)
             if not open_.isdisjoint(waiting):
-                raise CycleError(own)
+                raise CycleError(message_id)
             stack.extend(reversed(waiting))
 
-    def _find_known(self, own: str) -> _Node:
-        node = self._find(own)
+    def _node(self, message_id: str) -> _Node:
+        node = self._find(message_id)
         if node is None:
-            raise UnknownHeadError(own)
+            raise UnknownHeadError(message_id)
         return node
 
-    def _find(self, own: str) -> _Node | None:
-        node = self._nodes.get(own)
+    def _find(self, message_id: str) -> _Node | None:
+        node = self._nodes.get(message_id)
         if node is None and self._lookup is not None:
-            found = self._lookup(own)
-            if found is not None:
-                node = self._nodes[own] = _Node(found[0], tuple(found[1]), 0)
+            foreign = self._lookup(message_id)
+            if foreign is not None:
+                node = self._nodes[message_id] = _Node(foreign[0], tuple(foreign[1]), 0)
         return node
 
-    def _summed_up(self, messages: list[Message]) -> list[Message]:
+    def _with_summary(self, messages: list[Message]) -> list[Message]:
         if not self._summaries or not messages:
             return messages
-        places = {message.id: place for place, message in enumerate(messages)}
+        positions = {message.id: index for index, message in enumerate(messages)}
         for head, entry in reversed(self._summaries):
-            if head is not None and head in places:
-                return _with_summary(messages, entry, places, places[head])
+            if head is not None and head in positions:
+                return _replace_by_summary(messages, entry, positions, positions[head])
         return messages
 
 
 def view(
     entries: Iterable[AnyEntry], head: str | None = None, *, lookup: Lookup | None = None
 ) -> View:
-    """What a model is shown at a head of a journal; at its tip if none is given."""
+    """Return what a model gets at a head of a journal; at its tip if none is given."""
     return Threads(entries, lookup=lookup).view(head)
 
 
 def resolve(
-    entries: Iterable[AnyEntry], headish: str, *, lookup: Lookup | None = None
+    entries: Iterable[AnyEntry], reference: str, *, lookup: Lookup | None = None
 ) -> str | None:
-    """The id of the message that an id or a bookmark names."""
-    return Threads(entries, lookup=lookup).resolve(headish)
+    """Return the message id of an id or a bookmark."""
+    return Threads(entries, lookup=lookup).resolve(reference)
 
 
 def check_bookmark(name: str) -> str:
-    """The name itself, if a bookmark may have it: printable, and not like an id."""
+    """Return a name if a bookmark may have it: printable, and not like an id."""
     if not name.strip() or not name.isprintable():
         raise BookmarkError(name, "a bookmark has a printable name")
     upper = name.upper()
@@ -309,7 +315,7 @@ def check_bookmark(name: str) -> str:
 
 
 def merged_options(messages: Iterable[Message]) -> dict[str, Any]:
-    """The options of messages, merged deeply in their order; the later one wins, lists whole."""
+    """Merge the options of messages in order; later values win, objects are merged, lists not."""
     merged: dict[str, Any] = {}
     for message in messages:
         if message.metadata.options:
@@ -318,27 +324,27 @@ def merged_options(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def merge_options(base: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those of a later turn: objects are merged, all else is replaced."""
+    """Merge the options of a later turn into options: objects are merged, all else replaced."""
     merged = dict(base)
     for key, value in delta.items():
-        below = merged.get(key)
-        if isinstance(value, dict) and isinstance(below, dict):
-            ours, theirs = cast("dict[str, Any]", below), cast("dict[str, Any]", value)
-            merged[key] = merge_options(ours, theirs)
+        earlier = merged.get(key)
+        if isinstance(value, dict) and isinstance(earlier, dict):
+            nested = cast("dict[str, Any]", earlier), cast("dict[str, Any]", value)
+            merged[key] = merge_options(*nested)
         else:
             merged[key] = value
     return merged
 
 
-def _with_summary(
-    messages: list[Message], entry: CompactionEntry, places: Mapping[str, int], head: int
+def _replace_by_summary(
+    messages: list[Message], entry: CompactionEntry, positions: Mapping[str, int], head: int
 ) -> list[Message]:
-    """Instructions at the start, the summary, and the part that is kept."""
+    """Return the system messages at the start, the summary, and the messages that stay."""
     start = head + 1
     if entry.first_kept_id is not None:
-        start = min(places.get(entry.first_kept_id, start), start)
+        start = min(positions.get(entry.first_kept_id, start), start)
     while 0 < start < len(messages) and messages[start].role == Role.TOOL:
-        start -= 1  # a result is never kept without its call
+        start -= 1  # a tool result never stays without its call
     lead = 0
     while lead < start and messages[lead].role == Role.SYSTEM:
         lead += 1

@@ -1,6 +1,4 @@
-"""Transfer: a session as JSON lines and back, under the same or new ids.
-
-And as the start of a fork.
+"""Transfer: a session as JSON lines and back, under the same or new ids, and as a fork.
 
 The first line is the session, each other line one entry, in order. Tool calls, id map, parents and
 bookmarks follow from the entries and are rebuilt when they are read.
@@ -42,102 +40,20 @@ from metis.store.tables import Tables
 from metis.store.writer import WriteJob
 from metis.wire.original_form import with_tool_ids
 
-_NAMING = ("message_id", "first_kept_id", "head_id", "to_id")
-
-
-class IdMapping(Struct, frozen=True):
-    """New ids for old ones."""
-
-    session_id: str
-    message_ids: Mapping[str, str]
-    tool_use_ids: Mapping[str, str]
-    entry_ids: Mapping[str, str]
-
-    def map_entry(self, entry: AnyEntry, seq: int) -> AnyEntry:
-        """The same entry under its new ids."""
-        if isinstance(entry, UnknownEntry):
-            return place_entry(entry, session_id=self.session_id, seq=seq)
-        fields: dict[str, Any] = {"id": self.entry_ids[entry.id], "session_id": self.session_id}
-        if isinstance(entry, MessageEntry):
-            return replace(entry, **fields, seq=seq, message=self.map_message(entry.message))
-        for name in _NAMING:
-            old = getattr(entry, name, None)
-            if old is not None:
-                fields[name] = self.message_ids.get(old, old)
-        return replace(entry, **fields, seq=seq)
-
-    def map_message(self, message: Message) -> Message:
-        """The same message under its new ids."""
-        metadata = message.metadata
-        parent, parents = metadata.parent_tool_use_id, metadata.parents
-        if parent is not None or parents:
-            metadata = replace(
-                metadata,
-                parent_tool_use_id=self.tool_use_ids.get(parent, parent) if parent else parent,
-                parents=tuple(self.message_ids.get(each, each) for each in parents),
-            )
-        renamed = replace(
-            message,
-            id=self.message_ids[message.id],
-            session_id=self.session_id,
-            content=tuple(self._block(block) for block in message.content),
-            metadata=metadata,
-        )
-        return with_tool_ids(renamed, self.tool_use_ids)
-
-    def _block(self, block: ContentBlock) -> ContentBlock:
-        if isinstance(block, ToolUseBlock):
-            return replace(block, id=self.tool_use_ids.get(block.id, block.id))
-        if isinstance(block, ToolResultBlock):
-            return replace(
-                block, tool_use_id=self.tool_use_ids.get(block.tool_use_id, block.tool_use_id)
-            )
-        return block
-
-
-def new_id_mapping(entries: Sequence[AnyEntry], session_id: str) -> IdMapping:
-    """Fresh ids for everything in a list of entries, in the same order."""
-    fresh = dict(zip((entry.id for entry in entries), new_ulids(len(entries)), strict=True))
-    messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
-    calls = list(dict.fromkeys(_calls(messages)))
-    return IdMapping(
-        session_id=session_id,
-        message_ids={message.id: fresh[message.id] for message in messages},
-        tool_use_ids={
-            old: f"tu_{new}" for old, new in zip(calls, new_ulids(len(calls)), strict=True)
-        },
-        entry_ids=fresh,
-    )
-
-
-def _calls(messages: Iterable[Message]) -> Iterable[str]:
-    for message in messages:
-        for block in message.content:
-            if isinstance(block, ToolUseBlock):
-                yield block.id
-            elif isinstance(block, ToolResultBlock):
-                yield block.tool_use_id
-
-
 FORMAT = 1
 INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - no input
+_MESSAGE_ID_FIELDS = ("message_id", "first_kept_id", "head_id", "to_id")
 
 
-class _Opening(Struct, kw_only=True, tag="session", tag_field="type", forbid_unknown_fields=True):
+class _FirstLine(Struct, kw_only=True, tag="session", tag_field="type", forbid_unknown_fields=True):
     """The first line of an export."""
 
     format: int = FORMAT
     session: SessionRecord
 
 
-_read_opening = msgspec.json.Decoder(_Opening).decode
+_read_first_line = msgspec.json.Decoder(_FirstLine).decode
 _write_json = msgspec.json.Encoder(order="sorted").encode
-
-
-def export_lines(transaction: Transaction, session_id: str) -> Iterator[bytes]:
-    """A session as lines of JSON, without their ends."""
-    yield _write_json(_Opening(session=read_session(transaction, session_id)))
-    yield from map(encode_entry, read_history(transaction, session_id))
 
 
 class Transcript(Struct, frozen=True):
@@ -147,8 +63,14 @@ class Transcript(Struct, frozen=True):
     entries: tuple[AnyEntry, ...]
 
 
+def export_lines(transaction: Transaction, session_id: str) -> Iterator[bytes]:
+    """Yield a session as lines of JSON, without line ends."""
+    yield _write_json(_FirstLine(session=read_session(transaction, session_id)))
+    yield from map(encode_entry, read_history(transaction, session_id))
+
+
 def read_transcript(lines: Iterable[bytes]) -> Transcript:
-    """What `export_lines` wrote; an error names the line."""
+    """Read what `export_lines` wrote; an error names the line."""
     session: SessionRecord | None = None
     entries: list[AnyEntry] = []
     for number, line in enumerate(lines, 1):
@@ -156,43 +78,35 @@ def read_transcript(lines: Iterable[bytes]) -> Transcript:
             continue
         try:
             if session is None:
-                session = _opening(line)
+                session = _decode_first_line(line)
             else:
                 entries.append(decode_entry(line.strip()))
         except DecodeError as error:
             path = f"line {number}: {error.path}"
             raise DecodeError(error.reason, path=path) from None
     if session is None:
-        raise DecodeError("there is no session in it", path="line 1: $")
+        raise DecodeError("the export holds no session", path="line 1: $")
     return Transcript(session, tuple(entries))
 
 
-def _opening(line: bytes) -> SessionRecord:
+def _decode_first_line(line: bytes) -> SessionRecord:
     try:
-        opening = _read_opening(line)
+        first = _read_first_line(line)
     except msgspec.DecodeError as error:
         raise DecodeError(f"not the first line of an export: {error}") from None
-    if opening.format > FORMAT:
-        raise DecodeError(f"format {opening.format} is newer than this metis", path="$.format")
-    return opening.session
-
-
-def with_new_ids(transcript: Transcript) -> Transcript:
-    """The same under new ids."""
-    session_id = new_session_id()
-    names = new_id_mapping(transcript.entries, session_id)
-    entries = [names.map_entry(entry, n) for n, entry in enumerate(transcript.entries, 1)]
-    return Transcript(replace(transcript.session, id=session_id), tuple(entries))
+    if first.format > FORMAT:
+        raise DecodeError(f"format {first.format} is newer than this metis", path="$.format")
+    return first.session
 
 
 class ImportJob(WriteJob):
-    """A whole session to be written in one transaction."""
+    """Write a session with all its entries in one transaction."""
 
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
-        self._works: list[AppendJob | RecordJob] = []
-        for place, entry in enumerate(transcript.entries):
-            self._works.append(_work(entry, place, transcript.session.id))
+        self._jobs: list[AppendJob | RecordJob] = []
+        for index, entry in enumerate(transcript.entries):
+            self._jobs.append(_entry_job(entry, index, transcript.session.id))
 
     def write(self, tables: Tables) -> SessionRecord:
         """Write the session, then its entries, each with what follows from it."""
@@ -200,10 +114,10 @@ class ImportJob(WriteJob):
         if tables.run("SELECT 1 FROM sessions WHERE id = ?", (session.id,)):
             raise DuplicateSessionError(session.id)
         tables.change(INSERT_SESSION, session_row(session))
-        for work in self._works:
-            work.write(tables)
+        for job in self._jobs:
+            job.write(tables)
         tables.flush()
-        # What the entries did to the session on their way is undone: the row is part of the export.
+        # The entries changed the session row on the way; the exported row is the one to keep.
         sql = "UPDATE sessions SET active_model = ?, updated_at = ? WHERE id = ?"
         row = session_row(session)
         tables.change(sql, (row[2], row[6], session.id))
@@ -211,61 +125,139 @@ class ImportJob(WriteJob):
         return session
 
     def explain(self, transaction: Transaction) -> MetisError | None:
-        """Which message did not fit to what is there, and how."""
-        works = (work.explain(transaction) for work in self._works if isinstance(work, AppendJob))
-        return next((found for found in works if found is not None), None)
+        """Return which message conflicts with stored rows, and how."""
+        jobs = (job for job in self._jobs if isinstance(job, AppendJob))
+        return next(filter(None, (job.explain(transaction) for job in jobs)), None)
 
 
-def _work(entry: AnyEntry, place: int, session_id: str) -> AppendJob | RecordJob:
+def _entry_job(entry: AnyEntry, index: int, session_id: str) -> AppendJob | RecordJob:
     if entry.session_id != session_id:
-        path = f"line {place + 2}: $.session_id"
-        raise DecodeError(f"it is of session {entry.session_id!r}, not {session_id!r}", path=path)
+        path = f"line {index + 2}: $.session_id"
+        text = f"the entry is of session {entry.session_id!r}, not {session_id!r}"
+        raise DecodeError(text, path=path)
     if isinstance(entry, MessageEntry):
         return AppendJob([prepare_message(entry.message)])
     return RecordJob(entry)
 
 
+class IdMapping(Struct, frozen=True):
+    """New ids by old ids, for a copy of a session."""
+
+    session_id: str
+    message_ids: Mapping[str, str]
+    tool_use_ids: Mapping[str, str]
+    entry_ids: Mapping[str, str]
+
+    def map_entry(self, entry: AnyEntry, seq: int) -> AnyEntry:
+        """Return an entry under its new ids."""
+        if isinstance(entry, UnknownEntry):
+            return place_entry(entry, session_id=self.session_id, seq=seq)
+        fields: dict[str, Any] = {"id": self.entry_ids[entry.id], "session_id": self.session_id}
+        if isinstance(entry, MessageEntry):
+            return replace(entry, **fields, seq=seq, message=self.map_message(entry.message))
+        for name in _MESSAGE_ID_FIELDS:
+            old_id = getattr(entry, name, None)
+            if old_id is not None:
+                fields[name] = self.message_ids.get(old_id, old_id)
+        return replace(entry, **fields, seq=seq)
+
+    def map_message(self, message: Message) -> Message:
+        """Return a message under its new ids, the provider's forms of its calls included."""
+        metadata = message.metadata
+        call_id, parents = metadata.parent_tool_use_id, metadata.parents
+        if call_id is not None or parents:
+            metadata = replace(
+                metadata,
+                parent_tool_use_id=self.tool_use_ids.get(call_id, call_id) if call_id else call_id,
+                parents=tuple(self.message_ids.get(parent, parent) for parent in parents),
+            )
+        mapped = replace(
+            message,
+            id=self.message_ids[message.id],
+            session_id=self.session_id,
+            content=tuple(self._map_block(block) for block in message.content),
+            metadata=metadata,
+        )
+        return with_tool_ids(mapped, self.tool_use_ids)
+
+    def _map_block(self, block: ContentBlock) -> ContentBlock:
+        if isinstance(block, ToolUseBlock):
+            return replace(block, id=self.tool_use_ids.get(block.id, block.id))
+        if isinstance(block, ToolResultBlock):
+            new_id = self.tool_use_ids.get(block.tool_use_id, block.tool_use_id)
+            return replace(block, tool_use_id=new_id)
+        return block
+
+
+def new_id_mapping(entries: Sequence[AnyEntry], session_id: str) -> IdMapping:
+    """Return new ids for everything in a list of entries, in the same order."""
+    new_ids = dict(zip((entry.id for entry in entries), new_ulids(len(entries)), strict=True))
+    messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
+    calls = list(dict.fromkeys(_tool_use_ids(messages)))
+    return IdMapping(
+        session_id=session_id,
+        message_ids={message.id: new_ids[message.id] for message in messages},
+        tool_use_ids={
+            old: f"tu_{new}" for old, new in zip(calls, new_ulids(len(calls)), strict=True)
+        },
+        entry_ids=new_ids,
+    )
+
+
+def _tool_use_ids(messages: Iterable[Message]) -> Iterable[str]:
+    for message in messages:
+        for block in message.content:
+            if isinstance(block, ToolUseBlock):
+                yield block.id
+            elif isinstance(block, ToolResultBlock):
+                yield block.tool_use_id
+
+
+def with_new_ids(transcript: Transcript) -> Transcript:
+    """Return a copy of a session under new ids, so that it can be stored beside the original."""
+    session_id = new_session_id()
+    ids = new_id_mapping(transcript.entries, session_id)
+    entries = [ids.map_entry(entry, seq) for seq, entry in enumerate(transcript.entries, 1)]
+    return Transcript(replace(transcript.session, id=session_id), tuple(entries))
+
+
 def fork_transcript(
     transaction: Transaction, session_id: str, message_id: str | None, now: datetime
 ) -> Transcript:
-    """A new session that starts as a copy of another, up to a message or to its end."""
+    """Return a new session that starts as a copy of another, up to a message or to its end."""
     source = read_session(transaction, session_id)
-    entries = _until(read_history(transaction, session_id), session_id, message_id)
+    entries = _up_to(read_history(transaction, session_id), session_id, message_id)
+    message_ids = [entry.id for entry in entries if isinstance(entry, MessageEntry)]
     new_id = new_session_id()
-    names = new_id_mapping(entries, new_id)
-    record = ForkEntry(
+    ids = new_id_mapping(entries, new_id)
+    fork_entry = ForkEntry(
         id=new_ulid(),
         session_id=new_id,
         created_at=now,
         seq=1,
         source_session_id=session_id,
-        source_message_id=_last_message(entries),
-        message_ids=dict(names.message_ids),
-        tool_use_ids=dict(names.tool_use_ids),
+        source_message_id=message_ids[-1] if message_ids else None,
+        message_ids=dict(ids.message_ids),
+        tool_use_ids=dict(ids.tool_use_ids),
     )
-    copies = [_ended(names.map_entry(entry, n)) for n, entry in enumerate(entries, 2)]
+    copies = [_without_partial(ids.map_entry(entry, seq)) for seq, entry in enumerate(entries, 2)]
     session = replace(source, id=new_id, created_at=now, updated_at=now)
-    return Transcript(session, (record, *copies))
+    return Transcript(session, (fork_entry, *copies))
 
 
-def _ended(entry: AnyEntry) -> AnyEntry:
-    """The same entry; nobody goes on writing the copy of a partial message."""
+def _without_partial(entry: AnyEntry) -> AnyEntry:
+    # Whoever writes a partial message finishes the original, never its copy.
     if isinstance(entry, MessageEntry) and entry.message.metadata.status == MessageStatus.PARTIAL:
         return replace(entry, message=as_failed(entry.message))
     return entry
 
 
-def _until(
+def _up_to(
     entries: Sequence[AnyEntry], session_id: str, message_id: str | None
 ) -> Sequence[AnyEntry]:
     if message_id is None:
         return entries
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if isinstance(entry, MessageEntry) and entry.id == message_id:
-            return entries[: place + 1]
+            return entries[: index + 1]
     raise UnknownMessageError(session_id, message_id)
-
-
-def _last_message(entries: Sequence[AnyEntry]) -> str | None:
-    found = [entry.id for entry in entries if isinstance(entry, MessageEntry)]
-    return found[-1] if found else None

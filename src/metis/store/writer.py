@@ -1,13 +1,11 @@
-"""Writer: group commit.
-
-Everything that is written goes through here; concurrent jobs share a commit.
+"""Writer: group commit. Every write goes through here; concurrent jobs share commits.
 
 A caller queues its job and yields once, so that all other ready tasks can queue theirs; the first
-to resume commits the batch. After a batch of one, a caller yields only now and then. A small
-commit that does not wait for the disk takes less time than waking another thread, so it runs in
-the caller's thread. One writer thread does everything else: large batches, commits that wait for
-the disk or for another process, and upkeep. No job overtakes those handed to the thread, and a
-caller gets its result only after the commit.
+to resume commits the batch. After a batch of one, callers yield only now and then. A small commit
+that does not wait for the disk takes less time than waking another thread, so it runs in the
+caller's thread. One writer thread does everything else: large batches, commits that wait for the
+disk or for another process, and upkeep. No job overtakes those handed to the thread, and a caller
+gets its result only after the commit.
 """
 
 import asyncio
@@ -22,54 +20,53 @@ from metis.canonical.errors import MetisError, StoreClosedError
 from metis.store.database import Database, Transaction
 from metis.store.tables import Tables, UnmatchedResultError
 
+_MAX_BATCH = 512
+_SMALL_JOBS = 64
+_SMALL_BYTES = 128 * 1024
+_UPKEEP_COMMITS = 128
+_MAX_SOLO_COMMITS = 32
+"""How many commits of single jobs may follow one another before a caller yields again."""
+
 
 class WriteJob:
-    """Something to write; it may be run again, in a transaction of its own, if others spoil it."""
+    """Something to write; it may run again, in a transaction of its own, if its batch fails."""
 
     session_ids: Sequence[str] = ()
     """The sessions that it is known to write to."""
     size: int = 0
     """About how many bytes it writes."""
     future: asyncio.Future[None] | None = None
-    """What its caller waits for, if another thread does it."""
+    """What its caller awaits, if the writer thread runs it."""
     result: Any = None
     error: Exception | None = None
     is_done: bool = False
 
     def write(self, tables: Tables, /) -> Any:
-        """Write it, and give what the caller waits for."""
+        """Write it and return the result for the caller."""
         raise NotImplementedError
 
-    def explain(self, transaction: Transaction, /) -> MetisError | None:  # noqa: ARG002 - nothing to say
-        """What is wrong with it, if it did not fit to what is there."""
+    def explain(self, transaction: Transaction, /) -> MetisError | None:  # noqa: ARG002 - the default
+        """Return an error that names what conflicts with stored rows, after the write failed."""
         return None
 
-    def finish(self, value: Any, error: Exception | None) -> None:
-        """Note what became of it."""
-        self.result, self.error, self.is_done = value, error, True
+    def finish(self, result: Any, error: Exception | None) -> None:
+        """Note the outcome."""
+        self.result, self.error, self.is_done = result, error, True
 
 
 class FunctionJob(WriteJob):
-    """Work that is one function."""
+    """A job that is one function."""
 
     def __init__(self, write: Callable[[Tables], Any]) -> None:
         self._write = write
 
     def write(self, tables: Tables, /) -> Any:
-        """Call it."""
+        """Call the function."""
         return self._write(tables)
 
 
-_MOST = 512
-_SMALL_JOBS = 64
-_SMALL_BYTES = 128 * 1024
-_UPKEEP_EVERY = 128
-_HURRY = 32
-
-
 @coroutine
-def _turn() -> Generator[None, None, None]:
-    """Let every task that is ready go first."""
+def _yield_to_ready_tasks() -> Generator[None, None, None]:
     yield
 
 
@@ -81,23 +78,22 @@ class Writer:
         self._is_cheap = database.is_cheap_to_commit
         self._tables = Tables(database)
         self._pending: list[WriteJob] = []
-        self._handed: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
+        self._batches: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._commits = 0
-        self._is_alone = False
-        self._hurried = 0
-        self._away = 0
-        """How many jobs the thread was given and has not answered."""
+        self._commits_since_upkeep = 0
+        self._was_solo = False
+        self._solo_commits = 0
+        self._jobs_in_thread = 0
 
     async def submit(self, job: WriteJob) -> Any:
-        """Have something written; the answer comes when it is durable."""
+        """Run a job and return its result once it is durable."""
         if self._is_closed:
             raise StoreClosedError("the store was closed")
-        if not (self._is_alone and self._is_done_at_once(job)):
+        if not (self._was_solo and self._commit_solo(job)):
             self._pending.append(job)
             try:
-                await _turn()
+                await _yield_to_ready_tasks()
             except asyncio.CancelledError:
                 if job in self._pending:
                     self._pending.remove(job)
@@ -110,62 +106,62 @@ class Writer:
             raise job.error
         return job.result
 
-    def _is_done_at_once(self, job: WriteJob) -> bool:
-        """Whether a job was committed without a turn for others, since nobody else has any."""
-        if self._hurried >= _HURRY or self._pending:
-            self._hurried = 0
+    def _commit_solo(self, job: WriteJob) -> bool:
+        """Commit one job without yielding; False if others wait or it is not small."""
+        if self._solo_commits >= _MAX_SOLO_COMMITS or self._pending:
+            self._solo_commits = 0
             return False
-        self._hurried += 1
-        is_small = self._is_cheap and job.size <= _SMALL_BYTES and not self._away
+        self._solo_commits += 1
+        is_small = self._is_cheap and job.size <= _SMALL_BYTES and not self._jobs_in_thread
         return is_small and self._commit_here((job,))
 
     def _is_small(self, batch: Sequence[WriteJob]) -> bool:
         return (
             self._is_cheap
-            and not self._away
+            and not self._jobs_in_thread
             and len(batch) <= _SMALL_JOBS
             and sum([job.size for job in batch]) <= _SMALL_BYTES
         )
 
     def run(self, job: WriteJob) -> Any:
-        """Have something written at once, by this thread."""
+        """Run a job now, in this thread and in a transaction of its own."""
         self._database.write(lambda transaction: self._apply(transaction, (job,)))
         return job.result
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write what is queued, then stop."""
         self._is_closed = True
         if self._thread is not None:
-            self._handed.put(None)
+            self._batches.put(None)
             self._thread.join()
         if self._pending:
             self._commit(self._pending)
             self._pending = []
 
     def _commit_pending(self) -> None:
-        """Commit what is there: here if that is quick, else in the thread."""
+        """Commit the queued jobs: here if that is fast, else in the thread."""
         batch, self._pending = self._pending, []
-        self._is_alone = len(batch) == 1
+        self._was_solo = len(batch) == 1
         if self._is_small(batch) and self._commit_here(batch):
             return
         loop = asyncio.get_running_loop()
         for job in batch:
             job.future = loop.create_future()
-        self._away += len(batch)
+        self._jobs_in_thread += len(batch)
         self._hand_over(batch)
 
     def _commit_here(self, batch: Sequence[WriteJob]) -> bool:
-        """Commit in the caller's thread; False if somebody else is writing."""
+        """Commit in the caller's thread; False if another process is writing."""
         try:
             done = self._database.try_write(self._apply, batch)
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            self._one_by_one(batch, error)
+            self._run_separately(batch, error)
         else:
             if done is None:
                 return False
-        self._commits += 1
-        if self._commits >= _UPKEEP_EVERY:
-            self._commits = 0
+        self._commits_since_upkeep += 1
+        if self._commits_since_upkeep >= _UPKEEP_COMMITS:
+            self._commits_since_upkeep = 0
             self._hand_over([])
         return True
 
@@ -173,36 +169,37 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="metis-store", daemon=True)
             self._thread.start()
-        self._handed.put(batch)
+        self._batches.put(batch)
 
     def _serve(self) -> None:
-        while (batch := self._handed.get()) is not None:
-            is_last = self._gather(batch)
+        """Commit batches until `close`; the body of the writer thread."""
+        while (batch := self._batches.get()) is not None:
+            is_last = self._collect(batch)
             if batch:
                 self._commit(batch)
-                self._answer(batch)
+                self._notify(batch)
             with contextlib.suppress(MetisError):  # what fails for good fails a commit, too
                 self._database.maintain()
             if is_last:
                 return
 
-    def _answer(self, batch: list[WriteJob]) -> None:
-        """Wake those who wait for jobs that the thread did, with one word to their loop."""
+    def _notify(self, batch: list[WriteJob]) -> None:
+        """Wake the callers of jobs that the thread ran, with one call to their loop."""
         loop = next((job.future.get_loop() for job in batch if job.future is not None), None)
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, batch)
 
     def _wake(self, batch: list[WriteJob]) -> None:
-        self._away -= len(batch)
+        self._jobs_in_thread -= len(batch)
         for job in batch:
             if job.future is not None and not job.future.done():
                 job.future.set_result(None)
 
-    def _gather(self, batch: list[WriteJob]) -> bool:
-        """Add what came in meanwhile; True if that was the last."""
+    def _collect(self, batch: list[WriteJob]) -> bool:
+        """Add the batches that came in meanwhile; True if the end is among them."""
         with contextlib.suppress(Empty):
-            while len(batch) < _MOST:
-                more = self._handed.get_nowait()
+            while len(batch) < _MAX_BATCH:
+                more = self._batches.get_nowait()
                 if more is None:
                     return True
                 batch += more
@@ -212,7 +209,7 @@ class Writer:
         try:
             self._database.write(lambda transaction: self._apply(transaction, batch))
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            self._one_by_one(batch, error)
+            self._run_separately(batch, error)
 
     def _apply(self, transaction: Transaction, batch: Sequence[WriteJob]) -> bool:
         """Run every job; one that fails before it wrote anything fails alone."""
@@ -235,19 +232,19 @@ class Writer:
             raise
         return True
 
-    def _one_by_one(self, batch: Sequence[WriteJob], error: Exception) -> None:
-        """One job spoiled the batch: give each a transaction of its own."""
+    def _run_separately(self, batch: Sequence[WriteJob], error: Exception) -> None:
+        """Give each job of a failed batch a transaction of its own."""
         if len(batch) == 1:
-            batch[0].finish(None, self._explained(batch[0], error))
+            batch[0].finish(None, self._explain(batch[0], error))
             return
         for job in batch:
             try:
                 job.finish(None, None)
                 self.run(job)
-            except Exception as own:  # noqa: BLE001 - its caller gets it
-                job.finish(None, self._explained(job, own))
+            except Exception as job_error:  # noqa: BLE001 - its caller gets it
+                job.finish(None, self._explain(job, job_error))
 
-    def _explained(self, job: WriteJob, error: Exception) -> Exception:
+    def _explain(self, job: WriteJob, error: Exception) -> Exception:
         if not (isinstance(error, UnmatchedResultError) or self._database.is_conflict(error)):
             return error
         try:
