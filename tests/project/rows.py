@@ -5,6 +5,7 @@ Run as a program it prints the list; `make rows` does that.
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import subprocess
@@ -14,19 +15,18 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-SHARED = TESTS.parent.parent / "shared"
-GROUPS = {"M": 310, "K": 137, "A": 50, "G": 52, "T": 212, "KX": 18, "AX": 7, "GX": 12}
-SHAPES = {"T": "T{:02}", "KX": "KX-{:02}", "AX": "AX-{:02}", "GX": "GX-{:02}"}
-ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|T\d{2,3}) \|(.*)$", re.MULTILINE)
+CASES = TESTS.parent / "docs" / "cases.md"
+ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|T\d{2,3}) \| (.*) \|$", re.MULTILINE)
 
 
-def known_rows() -> list[str]:
-    """Every id there is, in order."""
-    return [
-        SHAPES.get(group, group + "-{:03}").format(number)
-        for group, count in GROUPS.items()
-        for number in range(1, count + 1)
-    ]
+def meanings() -> dict[str, str]:
+    """Return every id with its meaning, in the order of `docs/cases.md`."""
+    return dict(ROW.findall(CASES.read_text(encoding="utf-8")))
+
+
+def group_of(row: str) -> str:
+    """Return the letters of an id: `M`, `KX`, `T`."""
+    return row.rstrip("0123456789-")
 
 
 class _Collector:
@@ -43,7 +43,7 @@ class _Collector:
 
 
 def collect() -> dict[str, list[str]]:
-    """The ids that tests claim, each with the tests that claim it; for a process of its own."""
+    """Return the ids that tests claim, each with its tests; needs a process of its own."""
     collector = _Collector()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(["--collect-only", "-qq", str(TESTS)], plugins=[collector])
@@ -51,33 +51,22 @@ def collect() -> dict[str, list[str]]:
 
 
 def claims() -> dict[str, list[str]]:
-    """The same, asked of another process, so that a running test may ask."""
+    """Return the claims as another process collects them, so that a running test may ask."""
     done = subprocess.run(  # noqa: S603 - our own interpreter, our own program
         [sys.executable, __file__, "--json"], check=True, capture_output=True, text=True
     )
     return json.loads(done.stdout)
 
 
-def titles() -> dict[str, str]:
-    """What each row is about, where the requirements are at hand."""
-    found: dict[str, str] = {}
-    for name, column in (("requirements.md", 1), ("interop-cases.md", 0)):
-        path = SHARED / name
-        if path.exists():
-            for row, rest in ROW.findall(path.read_text()):
-                found[row] = rest.split(" | ")[0 if "X" in row else column].strip()
-    return found
-
-
 def report() -> list[str]:
-    """The rows without a test, those with one, and a line a group."""
-    claimed, about = collect(), titles()
-    rows = known_rows()
-    lines = [f"{row}  no test   {about.get(row, '')[:100]}" for row in rows if row not in claimed]
+    """Return the rows without a test, those with one, and a line per group."""
+    claimed, rows = collect(), meanings()
+    lines = [f"{row}  no test   {rows[row][:100]}" for row in rows if row not in claimed]
     lines += [f"{row}  {len(claimed[row])} tests" for row in rows if row in claimed]
-    for group, count in GROUPS.items():
-        done = sum(1 for row in rows if row.rstrip("0123456789-") == group and row in claimed)
-        lines.append(f"{group}: {done} of {count} rows have a test")
+    for group, members in itertools.groupby(rows, group_of):
+        listed = list(members)
+        tested = sum(row in claimed for row in listed)
+        lines.append(f"{group}: {tested} of {len(listed)} rows have a test")
     return lines
 
 

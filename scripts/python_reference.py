@@ -1,0 +1,228 @@
+"""Build `docs/reference/python.md`: every public name with its signature, docstring and an example.
+
+A public name is one that a public package lists in `__all__`. Examples come from `examples/`, whose
+programs are run by the tests: the first statement that uses a name is shown with it.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from msgspec import NODEFAULT, UNSET, Struct
+from msgspec.structs import fields
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = (
+    "metis",
+    "metis.adapters",
+    "metis.canonical",
+    "metis.catalog",
+    "metis.events",
+    "metis.interchange",
+    "metis.projection",
+    "metis.routing",
+    "metis.session",
+    "metis.sim",
+    "metis.store",
+    "metis.streaming",
+    "metis.tools",
+    "metis.transport",
+    "metis.verify",
+)
+INTRO = (
+    "Every name that a public package exports. What is not listed here is private and may change "
+    "without notice."
+)
+_MAX_EXAMPLE_LINES = 14
+_WIDTH = 100
+_MAX_VALUE = 60
+_MODULES = "metis|collections|typing|datetime|decimal|msgspec|pathlib|asyncio"
+
+
+def python_page(header: str) -> str:
+    """Return the whole page."""
+    examples = _example_statements()
+    lines = [header, "", "# Python API", "", INTRO, ""]
+    documented: dict[int, str] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        lines += [f"## `{package}`", "", inspect.getdoc(module) or "", ""]
+        for name in sorted(public_names(module), key=str.lower):
+            value = getattr(module, name)
+            if isinstance(value, ModuleType):
+                continue
+            lines += _entry(package, name, value, documented, examples)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return what a package exports, without dunder names."""
+    return [name for name in getattr(module, "__all__", ()) if not name.startswith("__")]
+
+
+def _entry(
+    package: str, name: str, value: Any, documented: dict[int, str], examples: dict[str, str]
+) -> list[str]:
+    if id(value) in documented and (inspect.isclass(value) or inspect.isroutine(value)):
+        return [f"### `{package}.{name}`", "", f"Same as `{documented[id(value)]}`.", ""]
+    documented[id(value)] = f"{package}.{name}"
+    lines = [f"### `{package}.{name}`", ""]
+    if inspect.isclass(value):
+        lines += _class_lines(name, value)
+    elif callable(value):
+        lines += [*_code(_signature(name, value)), inspect.getdoc(value) or "", ""]
+    else:
+        lines += _code(f"{name} = {_short(repr(value))}")
+    example = examples.get(name)
+    if example:
+        lines += ["Example:", "", *_code(example)]
+    return lines
+
+
+def _class_lines(name: str, value: type[Any]) -> list[str]:
+    bases = [base.__name__ for base in value.__bases__ if base not in (object, Struct)]
+    heading = f"class {name}({', '.join(bases)})" if bases else f"class {name}"
+    members = [heading]
+    if issubclass(value, Struct):
+        members += [f"    {line}" for line in _field_lines(value)]
+    elif value.__init__ is not object.__init__ and not issubclass(value, BaseException):
+        heading_signature = _signature(name, value)
+        members = [heading_signature.replace(f"def {name}", f"class {name}", 1)]
+    lines = [*_code("\n".join(members)), inspect.getdoc(value) or "", ""]
+    for method, attribute in _methods(value):
+        if isinstance(attribute, property):
+            lines += [f"- **`{method}`** (property): {_first_sentence(attribute)}"]
+        else:
+            lines += [f"- **`{method}{_parameters(attribute)}`**: {_first_sentence(attribute)}"]
+    return [*lines, ""] if lines[-1] else lines
+
+
+def _field_lines(value: type[Struct]) -> Iterator[str]:
+    for field in fields(value):
+        default = ""
+        if field.default not in (NODEFAULT, UNSET):
+            default = f" = {_short(repr(field.default))}"
+        elif field.default_factory is not NODEFAULT:
+            default = f" = {getattr(field.default_factory, '__name__', '…')}()"
+        yield f"{field.name}: {_type_text(field.type)}{default}"
+
+
+def _methods(value: type[Any]) -> Iterator[tuple[str, Any]]:
+    for name, attribute in sorted(vars(value).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(attribute, property) or inspect.isfunction(attribute):
+            yield name, attribute
+        elif isinstance(attribute, classmethod | staticmethod):
+            yield name, getattr(value, name)
+
+
+def _signature(name: str, value: Any) -> str:
+    """Return the `def` line of a function, or of what a class is made with."""
+    text = f"def {name}{_parameters(value)}"
+    if inspect.iscoroutinefunction(value):
+        text = f"async {text}"
+    return text if len(text) <= _WIDTH else _wrapped(text)
+
+
+def _parameters(value: Any) -> str:
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return "(…)"
+    shown = [
+        parameter.replace(default=_ShownDefault(parameter.default))
+        if isinstance(parameter.default, Struct)
+        else parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
+    result = signature.return_annotation if not inspect.isclass(value) else inspect.Parameter.empty
+    text = str(signature.replace(parameters=shown, return_annotation=result))
+    return _plain_types(re.sub(r" at 0x[0-9a-f]+", "", text))
+
+
+class _ShownDefault:
+    """Stands for a default value whose whole representation would fill the page."""
+
+    def __init__(self, value: Struct) -> None:
+        self._name = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"{self._name}(…)"
+
+
+def _wrapped(text: str) -> str:
+    """Return a long signature with one parameter a line."""
+    opening, closing = text.index("("), text.rindex(")")
+    depth, part = 0, ""
+    parts: list[str] = []
+    for character in text[opening + 1 : closing]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += character
+    parts.append(part.strip())
+    inner = "".join(f"    {item},\n" for item in parts if item)
+    return f"{text[: opening + 1]}\n{inner}{text[closing:]}"
+
+
+def _type_text(value: Any) -> str:
+    return _plain_types(value.__name__ if inspect.isclass(value) else str(value))
+
+
+def _plain_types(text: str) -> str:
+    """Return a type without the modules of its parts, and the two long unions by their names."""
+    text = re.sub(rf"\b(?:{_MODULES})\.(?:\w+\.)*", "", text)
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>|<(\w+)\.(\w+): [^>]*>", _class_name, text)
+    text = re.sub(r"(?:\w+Block \| ){6,}\w+Block", "ContentBlock", text)
+    return re.sub(r"MessageStart \| (?:\w+ \| ){12,}\w+", "TurnEvent", text)
+
+
+def _class_name(match: re.Match[str]) -> str:
+    return match[1] or f"{match[2]}.{match[3]}"
+
+
+def _first_sentence(value: Any) -> str:
+    text = inspect.getdoc(value) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _short(text: str) -> str:
+    text = _plain_types(re.sub(r" at 0x[0-9a-f]+", "", text))
+    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
+
+
+def _code(text: str) -> list[str]:
+    return ["```python no-run", *text.splitlines(), "```", ""]
+
+
+def _example_statements() -> dict[str, str]:
+    """Return for each name the first short statement of an example program that uses it."""
+    statements: dict[str, str] = {}
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for statement in _statements(ast.parse(text)):
+            source = ast.get_source_segment(text, statement) or ""
+            if source.count("\n") >= _MAX_EXAMPLE_LINES:
+                continue
+            for node in ast.walk(statement):
+                name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
+                if name:
+                    statements.setdefault(name, inspect.cleandoc(source))
+    return statements
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a program that show a use, those inside of functions too."""
+    for node in ast.walk(tree):
+        for statement in [] if isinstance(node, ast.Lambda) else getattr(node, "body", []):
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.Import):
+                yield statement
