@@ -247,7 +247,7 @@ def test_what_the_user_asked_for_is_refused_and_not_replaced(field: str) -> None
     assert decision.chosen is decision.record is None
     assert decision.winner_index == -1
     assert decision.chain[-1].verdict is Verdict.REJECTED
-    with pytest.raises(RefusedChoiceError, match="does not read images") as caught:
+    with pytest.raises(RefusedChoiceError, match="does not support images") as caught:
         decision.require()
     assert (caught.value.model, caught.value.reason) == (IDS["one"], "no_vision_support")
 

@@ -76,7 +76,7 @@ async def run_with(
     session: Session, words: str, at: int, fault: Callable[[], BaseException]
 ) -> bool:
     """Send, with a fault at the n-th wait of the turn's own task; whether it came to that wait."""
-    turn = session._turn(words)  # pyright: ignore[reportPrivateUsage] - the task itself
+    turn = session._new_turn(words)  # pyright: ignore[reportPrivateUsage] - the task itself
     work = At(session._run(turn), at, fault)  # pyright: ignore[reportPrivateUsage] - the same
 
     async def run() -> None:

@@ -20,9 +20,8 @@ from metis.canonical.errors import BudgetExceededError, ContextOverflowError, Se
 from metis.events import Bus, Event
 from metis.events.analytics import cost_by
 from metis.events.turn_events import SessionCompacted
-from metis.session import Metis, Session, Warned
+from metis.session import Metis, Session, Warned, text_of
 from metis.session.context_window import PENDING_PROMPT_LEAD, PIECE_PROMPT, SUMMARY_LEAD
-from metis.session.state import text_of
 from metis.sim import Script, Simulator
 from metis.sim.model_output import ModelOutput
 from metis.sim.request import RequestTraits, Settings
@@ -238,7 +237,7 @@ async def test_a_question_that_is_too_long_by_itself_says_what_to_do(url: str) -
     ):
         session = await m.session(model=MODELS[0])
         await session.ask("say one")
-        with pytest.raises(ContextOverflowError, match="ask for less at once") as caught:
+        with pytest.raises(ContextOverflowError, match="send less at once") as caught:
             await session.ask(LONG * 30)
         assert caught.value.limit_tokens == SMALL
         assert (caught.value.input_tokens or 0) > SMALL

@@ -18,8 +18,7 @@ from metis.canonical import (
 from metis.canonical.errors import BudgetExceededError
 from metis.events import Bus, Event, cause_faults
 from metis.events.system_events import DelegateCompleted, DelegateFailed, DelegateStarted
-from metis.session import Budget, Metis, Session, ToolStarted
-from metis.session.state import text_of
+from metis.session import Budget, Metis, Session, ToolStarted, text_of
 from metis.store.entries import SidecarEntry
 from session.fake import Fake, Say, say, serving
 from session.kit import options

@@ -23,8 +23,7 @@ from metis.events import Bus, Event
 from metis.events.analytics import cost_by
 from metis.events.system_events import FeedbackExplicit
 from metis.events.turn_events import SessionCompacted, SessionRewound
-from metis.session import Budget, Metis, ModelUse, Session, TurnEnded
-from metis.session.state import text_of
+from metis.session import Budget, Metis, ModelUse, Session, TurnEnded, text_of
 from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
 from session.faults import MODELS, options_for

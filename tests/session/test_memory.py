@@ -9,9 +9,8 @@ from metis.canonical import SideEffects, ToolResultBlock, ToolUseBlock, new_tool
 from metis.events import Bus, Event
 from metis.events.event import encode_json
 from metis.events.system_events import MemoryEviction, MemoryUpdated, SkillLoaded
-from metis.session import Metis, Session
+from metis.session import Metis, Session, text_of
 from metis.session.prompt import MEMORY_FILES
-from metis.session.state import text_of
 from metis.tools import Confirmation, Registry, Rule
 from session.fake import Fake, Say, say, serving
 from session.kit import ReadFile, options
@@ -55,7 +54,7 @@ async def test_models_add_replace_and_consolidate_within_bounds(url: str, tmp_pa
         assert (home / "MEMORY.md").read_text() == "Likes coffee.\nUses tabs.\n"
         assert (home / "MEMORY.md").stat().st_mode & 0o777 == 0o600
         await session.ask("four")
-        assert last_result(session) == ("The text stands 0 times in MEMORY.md.", True)
+        assert last_result(session) == ("The text occurs 0 times in MEMORY.md.", True)
         await session.ask("five")
         assert "nearly full" in last_result(session)[0]
         before = (home / "MEMORY.md").read_bytes()

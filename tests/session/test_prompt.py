@@ -6,9 +6,8 @@ import pytest
 
 import metis.session.prompt
 from metis.canonical import Role
-from metis.session import Metis
+from metis.session import Metis, text_of
 from metis.session.prompt import MEMORY_BYTES, read_system_prompt
-from metis.session.state import text_of
 from session.fake import Fake, serving
 from session.kit import options
 

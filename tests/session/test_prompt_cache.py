@@ -13,6 +13,7 @@ from metis.adapters import adapter as room
 from metis.canonical import Message
 from metis.session import Metis
 from metis.session.model_call import with_cache_key
+from metis.session.models import ResolvedModel
 from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
 from session.kit import options
@@ -25,8 +26,13 @@ CLAUDE = AdapterOptions(model="claude-sonnet-4-6")
 
 
 def asked(name: str = "anthropic", wish: AdapterOptions = CLAUDE, **facts: Any) -> AdapterOptions:
-    adapter = adapters.get(name, **facts)
-    return with_cache_key(wish, adapter, "sess_1", expects_more=True)
+    return with_cache_key(wish, resolved(name, wish, **facts), "sess_1", expects_more=True)
+
+
+def resolved(name: str, wish: AdapterOptions, **facts: Any) -> ResolvedModel:
+    adapter, model = adapters.get(name, **facts), wish.model or ""
+    capabilities = adapter.capabilities(model)
+    return ResolvedModel(id=model, adapter=adapter, capabilities=capabilities, price_id="")
 
 
 @pytest.mark.row("T177")
@@ -35,8 +41,8 @@ def test_anthropic_is_asked_to_cache_what_goes_on() -> None:
     body = json.loads(adapters.get("anthropic").to_wire(TALK[:1], (), wish).body)
     assert complaints("anthropic", body) == []
     assert body["cache_control"] == {"type": "ephemeral"}
-    adapter = adapters.get("anthropic")
-    assert with_cache_key(CLAUDE, adapter, "sess_1", expects_more=False) is CLAUDE
+    model = resolved("anthropic", CLAUDE)
+    assert with_cache_key(CLAUDE, model, "sess_1", expects_more=False) is CLAUDE
 
 
 def test_whoever_says_how_to_cache_is_heard() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from metis.canonical.errors import NetworkError
-from metis.session import Metis, Options
-from metis.session.state import text_of
+from metis.session import Metis, Options, text_of
 from metis.transport import Retry
 from session.fake import Fake, say, serving
 from session.kit import SONNET

@@ -5,8 +5,7 @@ import pytest
 from build import text
 from metis.canonical import Role, validate_session
 from metis.canonical.errors import NoTurnError, ServerError
-from metis.session import Metis, TurnEnded
-from metis.session.state import text_of
+from metis.session import Metis, TurnEnded, text_of
 from session.fake import Fake, say, serving
 from session.kit import SONNET, options
 

@@ -11,8 +11,7 @@ from build import call, thinking
 from metis.canonical import Role, ToolResultBlock, new_tool_use_id, validate_session
 from metis.canonical.errors import ServerError
 from metis.canonical.metadata import OutcomeStatus
-from metis.session import CallFailed, Metis, Stored, TurnEnded
-from metis.session.state import text_of
+from metis.session import CallFailed, Metis, Stored, TurnEnded, text_of
 from metis.store.entries import MessageEntry
 from metis.streaming import TextDelta, ThinkingDelta, ToolUseStart
 from metis.tools import Answer, Confirmation, Question, Registry, ToolContext, ToolOutput, Verdict

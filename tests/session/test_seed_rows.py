@@ -17,8 +17,7 @@ from metis.canonical import (
     validate_session,
 )
 from metis.canonical.errors import SwapRefusedError
-from metis.session import Metis, Session
-from metis.session.state import text_of
+from metis.session import Metis, Session, text_of
 from metis.store.entries import MessageEntry
 from metis.streaming import (
     MessageComplete,

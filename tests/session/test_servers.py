@@ -27,8 +27,7 @@ from metis.canonical import (
     validate_session,
 )
 from metis.canonical.errors import RateLimitError, TurnLimitError
-from metis.session import Metis, Options, Session, Stored, TurnEnded
-from metis.session.state import text_of
+from metis.session import Metis, Options, Session, Stored, TurnEnded, text_of
 from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import text_output
 from metis.transport import Retry

@@ -36,8 +36,8 @@ from metis.session import (
     Stored,
     TurnEnded,
     Warned,
+    text_of,
 )
-from metis.session.state import text_of
 from metis.streaming import TextDelta
 from session.fake import Fake, Say, say, serving
 from session.kit import GPT, SONNET, ReadFile, events_of, options

@@ -62,7 +62,7 @@ async def test_a_value_is_what_the_answer_says(url: str) -> None:
     [
         ('{"city": "Bergen", "size": -1}', "$.size", "expected at least 0"),
         ('{"city": "Bergen"}', "$", 'missing required property "size"'),
-        ("Bergen", "$", "the answer is no JSON"),
+        ("Bergen", "$", "the response is not valid JSON"),
     ],
 )
 async def test_an_answer_of_another_form_is_an_error_that_names_the_place(

@@ -21,10 +21,10 @@ from metis.cli.startup import (
     tools_enabled,
 )
 from metis.projection.loss import Loss
+from metis.session import text_of
 from metis.session.events import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
 from metis.session.response import json_value_of
 from metis.session.session import Prompt
-from metis.session.state import text_of
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 

@@ -17,8 +17,7 @@ import click
 
 from metis.canonical.errors import NetworkError, StoreUnavailableError
 from metis.cli.text import fold, screen_width
-from metis.session import Metis, Options
-from metis.session.state import text_of
+from metis.session import Metis, Options, text_of
 from metis.settings import UserPaths
 
 MODEL_ID = "llamacpp:smollm2-135m"

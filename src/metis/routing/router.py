@@ -20,12 +20,7 @@ from metis.events.system_events import (
     RoutingProviderRecovered,
     RoutingProviderUnavailable,
 )
-from metis.events.turn_events import (
-    RouteAlternative,
-    RouteConstraintFailed,
-    RouteDecided,
-    RouteStep,
-)
+from metis.events.turn_events import RouteAlternative, RouteDecided, RouteStep
 from metis.routing.availability import Outage
 from metis.routing.facts import Tier, TurnFacts
 from metis.routing.pattern import Score, match_pattern
@@ -47,56 +42,59 @@ class Reason(StrEnum):
 
 
 class Failure(Struct, frozen=True):
-    """One reason against a model, for programs and for people."""
+    """A reason against a model, for programs and for people."""
 
     reason: Reason
     text: str
 
 
 class Validator(Struct, frozen=True, kw_only=True):
-    """What candidates are judged by."""
+    """Checks whether a model can take a turn; a capability counts only if the turn needs it."""
 
     catalog: Catalog
     policy: Policy
     configured: AbstractSet[str]
-    """The providers that can be called: there is a key, or none is needed."""
+    """The providers that can be called: they have a key, or need none."""
     outage: Callable[[str], Outage | None]
+    missing_key: Callable[[str], str]
 
     def check(self, model: str, turn: TurnFacts) -> Failure | None:
-        """The first reason against a model, or None if it can take the turn."""
+        """Return the first reason against a model, or None if it can take the turn."""
         return next(self._failures(model, turn), None)
 
     def _failures(self, model: str, turn: TurnFacts) -> Iterator[Failure]:
         provider = model.partition(":")[0]
         if model not in self.catalog.entries or provider not in self.configured:
-            yield Failure(Reason.NOT_CONFIGURED, f"{provider} is not configured")
+            yield Failure(Reason.NOT_CONFIGURED, self.missing_key(provider))
             return
         outage = self.outage(model)
         if outage is not None:
             yield Failure(Reason.PROVIDER_UNAVAILABLE, str(outage))
-        can = self.catalog.entries[model].capabilities
-        if turn.has_images and not can.supports_images:
-            yield Failure(Reason.NO_VISION_SUPPORT, "it does not read images")
-        least = turn.estimated_input_tokens if turn.minimum_tokens is None else turn.minimum_tokens
-        needed = least + turn.reserved_output_tokens
-        if needed > can.max_context_tokens:
-            text = f"about {needed} tokens do not fit into {can.max_context_tokens}"
+        capabilities = self.catalog.entries[model].capabilities
+        if turn.has_images and not capabilities.supports_images:
+            yield Failure(Reason.NO_VISION_SUPPORT, "it does not support images")
+        minimum = turn.minimum_tokens
+        tokens = turn.estimated_input_tokens if minimum is None else minimum
+        needed = tokens + turn.reserved_output_tokens
+        if needed > capabilities.max_context_tokens:
+            window = capabilities.max_context_tokens
+            text = f"about {needed} tokens do not fit into its context window of {window}"
             yield Failure(Reason.EXCEEDS_CONTEXT_WINDOW, text)
-        if turn.needs_tools and not can.supports_tools:
-            yield Failure(Reason.NO_TOOL_SUPPORT, "it does not call tools")
-        if turn.needs_system_prompt and not can.supports_system_prompt:
-            yield Failure(Reason.NO_SYSTEM_PROMPT_SUPPORT, "it takes no system prompt")
-        if turn.needs_structured_output and not can.supports_structured_output:
-            text = "it does not answer by a schema"
+        if turn.needs_tools and not capabilities.supports_tools:
+            yield Failure(Reason.NO_TOOL_SUPPORT, "it does not support tools")
+        if turn.needs_system_prompt and not capabilities.supports_system_prompt:
+            yield Failure(Reason.NO_SYSTEM_PROMPT_SUPPORT, "it does not support a system prompt")
+        if turn.needs_structured_output and not capabilities.supports_structured_output:
+            text = "it does not support structured output"
             yield Failure(Reason.NO_STRUCTURED_OUTPUT_SUPPORT, text)
         for effect in sorted(turn.side_effects):
             if model in self.policy.exclude.get(effect, ()):
-                text = f"the rules keep it from tools of class {effect}"
+                text = f"the rules exclude it from turns with {effect} tools"
                 yield Failure(Reason.SIDE_EFFECTS_EXCLUDED, text)
 
 
 class Verdict(StrEnum):
-    """What became of a slot."""
+    """The result of a slot."""
 
     NOT_APPLICABLE = "not_applicable"
     DEFERRED = "deferred"
@@ -106,7 +104,7 @@ class Verdict(StrEnum):
 
 
 class ChainEntry(Struct, frozen=True, kw_only=True):
-    """One candidate of a slot, or the word that it has none."""
+    """One candidate of a slot, or the reason why it has none."""
 
     policy: ChainPolicy
     verdict: Verdict
@@ -119,7 +117,7 @@ class ChainEntry(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Which model takes a turn, and every step on the way there.
+    """Which model takes a turn, and every slot that was tried.
 
     `chain` ends with the winner; without one, `chosen` and `record` are None and `require` raises.
     """
@@ -129,16 +127,16 @@ class Decision(Struct, frozen=True, kw_only=True):
     record: RoutingDecisionRecord | None
     policy_version: str
     policy_problem: RoutingPolicyError | None = None
-    """What is wrong with the rules file, if older rules had to be used."""
+    """The error of the rules file, if its last valid version is used."""
     configured: tuple[str, ...] = ()
 
     @property
     def winner_index(self) -> int:
-        """Where in the chain the winner stands; -1 without one."""
+        """The index of the winner in the chain; -1 without one."""
         return len(self.chain) - 1 if self.chosen is not None else -1
 
     def require(self) -> str:
-        """The chosen model, or the error that says why there is none."""
+        """Return the chosen model, or raise the error that says why there is none."""
         if self.chosen is not None:
             return self.chosen
         last = self.chain[-1]
@@ -154,7 +152,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """What a slot puts forward."""
+    """A model that a slot proposes."""
 
     model: str
     reason: str
@@ -164,14 +162,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 Slot = Callable[[TurnFacts, Policy], Iterator[Candidate | str]]
-"""The candidates of a slot; or a text instead, which says why there is none."""
+"""Yields the candidates of a slot, or one text that says why it has none."""
 
 EXPLICIT = frozenset((ChainPolicy.PER_MESSAGE_OVERRIDE, ChainPolicy.MANUAL_STICKY))
-"""The slots with which a user names a model."""
+"""The slots in which a user names a model."""
 
 
 def decide(turn: TurnFacts, validator: Validator) -> Decision:
-    """Ask the slots in order until a candidate can take the turn."""
+    """Try the slots in order until a candidate can take the turn."""
     chain: list[ChainEntry] = []
     for policy, slot in SLOTS.items():
         for candidate in slot(turn, validator.policy):
@@ -288,9 +286,12 @@ def _global_default(_: TurnFacts, policy: Policy) -> Iterator[Candidate | str]:
     yield from _default(policy.common.default, "the configuration")
 
 
-def _default(model: str | None, who: str) -> Iterator[Candidate | str]:
-    """Both defaults give the same record; which of the two it was stands in the chain (M-098)."""
-    yield f"{who} sets none" if model is None else Candidate(model=model, reason="default model")
+def _default(model: str | None, source: str) -> Iterator[Candidate | str]:
+    """Yield a default model; both kinds give equal records, and differ in the chain (M-098)."""
+    if model is None:
+        yield f"{source} sets none"
+    else:
+        yield Candidate(model=model, reason="the default model")
 
 
 SLOTS: Mapping[ChainPolicy, Slot] = {
@@ -302,19 +303,23 @@ SLOTS: Mapping[ChainPolicy, Slot] = {
     ChainPolicy.WORKSPACE_DEFAULT: _workspace_default,
     ChainPolicy.GLOBAL_DEFAULT: _global_default,
 }
-"""The seven slots in the order in which they are asked."""
+"""The seven slots in the order in which they are tried."""
 
 
 def _no_outage(_: str) -> Outage | None:
     return None
 
 
+def _not_configured(provider: str) -> str:
+    return f"no API key for {provider}"
+
+
 class Router:
     """Chooses the model of a turn; the same facts, rules and outages give the same decision.
 
-    `rules` is a policy, or a file that is looked at when a turn starts; `configured` names the
+    `rules` is a policy, or a file that is read again when it changes; `configured` contains the
     providers that can be called, and may grow; `outage` is `Availability.outage`, if failures are
-    counted.
+    counted; `missing_key` says how to make a provider available.
     """
 
     def __init__(
@@ -324,14 +329,23 @@ class Router:
         configured: AbstractSet[str],
         rules: RulesFile | Policy,
         outage: Callable[[str], Outage | None] = _no_outage,
+        missing_key: Callable[[str], str] = _not_configured,
     ) -> None:
         self._catalog = catalog
         self._configured = configured
         self._rules = rules
         self._outage = outage
+        self._missing_key = missing_key
+        windows = (entry.capabilities.max_context_tokens for entry in catalog.entries.values())
+        self.smallest_window = min(windows, default=0)
+        """The smallest context window of all models, in tokens."""
 
     def decide(self, turn: TurnFacts) -> Decision:
-        """Which model takes a turn; a name that the catalogue does not know raises its error."""
+        """Choose the model of a turn.
+
+        Raises:
+            CatalogError: the user named a model that the catalogue does not list.
+        """
         rules = self._read_rules()
         decision = decide(self._with_ids(turn), self._validator(rules.policy))
         if rules.problem is None:
@@ -339,13 +353,19 @@ class Router:
         return replace(decision, policy_problem=rules.problem)
 
     def check(self, model: str, turn: TurnFacts) -> Failure | None:
-        """Why a model could not take a turn like this one; for a swap, before it is made."""
+        """Return why a model cannot take a turn, or None if it can."""
         validator = self._validator(self._read_rules().policy)
         return validator.check(self._catalog.resolve(model), turn)
 
     def tiers(self, workspace_path: str) -> Mapping[Tier, str]:
-        """The models for delegated tasks; empty if none are set."""
+        """Return the models for delegated tasks; empty if none are set."""
         return self._read_rules().policy.tiers(workspace_path)
+
+    def default_model(self, turn: TurnFacts) -> str | None:
+        """Return the model of the turn's tier or the default model, unchecked."""
+        policy, path = self._read_rules().policy, turn.workspace_path
+        of_tier = None if turn.tier is None else policy.tiers(path).get(turn.tier)
+        return of_tier or policy.workspace_default(path) or policy.common.default
 
     def _validator(self, policy: Policy) -> Validator:
         return Validator(
@@ -353,13 +373,14 @@ class Router:
             policy=policy,
             configured=self._configured,
             outage=self._outage,
+            missing_key=self._missing_key,
         )
 
     def _read_rules(self) -> Rules:
         return self._rules.read() if isinstance(self._rules, RulesFile) else Rules(self._rules)
 
     def _with_ids(self, turn: TurnFacts) -> TurnFacts:
-        """The same with canonical ids for the models that the user named."""
+        """Return the facts with ids instead of names for the models that the user named."""
         if turn.override is None and turn.sticky is None:
             return turn
         resolve = self._catalog.resolve
@@ -370,8 +391,11 @@ class Router:
         )
 
 
+# Payloads of the bus events
+
+
 def route_decided(decision: Decision, *, elapsed_ms: float) -> RouteDecided:
-    """A decision with its whole chain; to be told once a turn, also when nobody won."""
+    """Return the payload for a decision; emitted once a turn, also if no model was chosen."""
     return RouteDecided(
         chosen_model=decision.chosen,
         winner_index=decision.winner_index,
@@ -398,27 +422,15 @@ def _step(entry: ChainEntry) -> RouteStep:
     )
 
 
-def constraint_failed(
-    model: str, failure: Failure, *, active_model: str | None
-) -> RouteConstraintFailed:
-    """A swap to a model that the history does not fit."""
-    return RouteConstraintFailed(
-        model=model,
-        active_model=active_model,
-        capability=failure.reason.value,
-        reason=failure.text,
-    )
-
-
 def policy_invalid(error: RoutingPolicyError) -> RoutingPolicyInvalid:
-    """A rules file with mistakes, each with its place."""
+    """Return the payload for an invalid rules file, with the path of every problem."""
     return RoutingPolicyInvalid(
         policy_path=error.subject, errors=tuple(str(problem) for problem in error.problems)
     )
 
 
 def provider_unavailable(outage: Outage) -> RoutingProviderUnavailable:
-    """An outage that began."""
+    """Return the payload for an outage that began."""
     return RoutingProviderUnavailable(
         provider=outage.provider,
         scope=outage.scope,
@@ -428,7 +440,7 @@ def provider_unavailable(outage: Outage) -> RoutingProviderUnavailable:
 
 
 def provider_recovered(outage: Outage, at: datetime) -> RoutingProviderRecovered:
-    """An outage that ended."""
+    """Return the payload for an outage that ended."""
     return RoutingProviderRecovered(
         provider=outage.provider,
         scope=outage.scope,

@@ -1,4 +1,9 @@
-"""Sessions: the loop that routes, asks, streams, stores, runs tools and prices."""
+"""Sessions: conversations that route, call models, stream, run tools, store and count costs.
+
+`Session.send` yields turn events (`TurnStarted`, `Routed`, …, `TurnEnded`) and the stream events of
+each response (`TextDelta`, `ToolUseStart`, …). What this package exports is public; its modules
+are private.
+"""
 
 from metis.events import Budget
 from metis.session.conversation import ModelUse, SessionCost
@@ -16,37 +21,65 @@ from metis.session.events import (
 from metis.session.history import PastTurn, Position
 from metis.session.library import Metis, open_metis
 from metis.session.options import Options, Toolbox, TurnRef
+from metis.session.response import OutputSchema, text_of
 from metis.session.route import Preview, Why, WindowUse
-from metis.session.session import Session
+from metis.session.session import Prompt, Session
 from metis.session.sync import Reply, SyncMetis, SyncSession, ask, open_sync
+from metis.streaming import (
+    BlockAdded,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
 
 __all__ = [
+    "BlockAdded",
     "Budget",
     "CallFailed",
     "Lost",
+    "MessageComplete",
+    "MessageStart",
     "Metis",
     "ModelUse",
     "Options",
+    "OutputSchema",
     "PastTurn",
     "Position",
     "Preview",
+    "Prompt",
     "Reply",
     "Routed",
     "Session",
     "SessionCost",
     "Stored",
+    "StreamError",
+    "StreamEvent",
     "SyncMetis",
     "SyncSession",
+    "TextDelta",
+    "ThinkingDelta",
     "ToolStarted",
+    "ToolUseEnd",
+    "ToolUseInputDelta",
+    "ToolUseStart",
     "Toolbox",
     "TurnEnded",
     "TurnEvent",
     "TurnRef",
     "TurnStarted",
+    "UsageUpdate",
     "Warned",
     "Why",
     "WindowUse",
     "ask",
     "open_metis",
     "open_sync",
+    "text_of",
 ]

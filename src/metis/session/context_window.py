@@ -1,7 +1,7 @@
 """Fitting a history into a context window: when to compact it, and how a summary is written."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Literal
 
@@ -17,81 +17,226 @@ from metis.canonical.metadata import Usage
 from metis.canonical.tools import ToolDefinition
 from metis.events.turn_events import SessionCompacted
 from metis.projection.tool_calls import call_as_text
-from metis.session.conversation import Conversation
-from metis.session.events import Trace, TurnReporter
-from metis.session.model_call import ModelCaller
 from metis.session.models import ResolvedModel
-from metis.session.options import Setup
-from metis.session.state import SUMMARY_ORIGIN, SessionState, estimate_text_tokens, text_of
+from metis.session.response import estimated_usage, text_of
+from metis.session.state import SUMMARY_ORIGIN, TurnContext, estimate_text_tokens
 from metis.store.entries import CompactionEntry
-from metis.wire.call import UNPRICED, RequestContext, ToolChoice
+from metis.wire.call import RequestContext, ToolChoice
 
-Count = Callable[[str], int]
-"""How many tokens a text takes."""
+log = logging.getLogger("metis.session")
 
-_LEAST_CHARS = 200
-"""No piece is cut shorter: a window that does not take this takes nothing."""
+RECENT_SHARE = 0.3
+"""The share of the window that the newest messages may keep when a history is compacted."""
 
+CompactionTrigger = Literal["limit", "user", "overflow"]
+"""Why a history is compacted: it is near the limit, the user asked, or the model refused it."""
 
-def transcript(messages: Sequence[Message]) -> Iterator[str]:
-    """What was said, a text for each exchange: the results of calls stand with the calls."""
-    told: list[str] = []
-    for message in messages:
-        if message.role is Role.SYSTEM:
-            continue
-        if told and message.role is not Role.TOOL:
-            yield "\n".join(told)
-            told = []
-        told.append(f"{message.role.value}: {_words(message.content)}")
-    if told:
-        yield "\n".join(told)
+SUMMARY_LEAD = "What was said before, summed up:\n\n"
+PENDING_PROMPT_LEAD = "\n\nThe last question, which is still to be answered:\n\n"
+
+_OVERFLOW_ATTEMPTS = 2
+"""A refused history is compacted with its newest part kept, and then without."""
 
 
-def split_to_fit(texts: Iterable[str], most: int, count: Count) -> Iterator[str]:
-    """The texts in as few pieces as fit; a text is cut only if it alone is too long."""
-    held: list[str] = []
-    size = 0
-    for text in texts:
-        for part in _parts(text, most, count):
-            own = count(part)
-            if held and size + own > most:
-                yield "\n\n".join(held)
-                held, size = [], 0
-            held.append(part)
-            size += own
-    if held:
-        yield "\n\n".join(held)
+class _Occasion(Struct, frozen=True):
+    """Why a history is compacted, for which model, and how long it was."""
+
+    trigger: CompactionTrigger
+    model: ResolvedModel
+    tokens_before: int
 
 
-def _parts(text: str, most: int, count: Count) -> Iterator[str]:
-    while (tokens := count(text)) > most and len(text) > _LEAST_CHARS:
-        end = max(_LEAST_CHARS, len(text) * most // (tokens + 1))
-        # Rather between two lines or words, if there are any near.
-        near = max(text.rfind("\n", end // 2, end), text.rfind(" ", end // 2, end))
-        end = near if near > 0 else end
-        yield text[:end]
-        text = text[end:]
-    yield text
+class ContextFitter:
+    """Makes the history of a session fit into the context window of a model.
+
+    Compaction shows a summary in place of old messages; nothing is removed from the store.
+    """
+
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._setup = context.setup
+        self._conversation = context.conversation
+        self._state = context.state
+
+    async def fit(self, model: ResolvedModel) -> None:
+        """Compact the history if the next request comes too close to the limit of the model.
+
+        If no summary can be written, the request is sent anyway: it may fit, or another model may
+        have to take over.
+        """
+        if not self._is_due(model):
+            return
+        try:
+            await self._compact_and_warn(model, "limit")
+            if not self._fits(model):
+                await self._compact_and_warn(model, "limit", tightly=True)
+        except ProviderError as error:
+            log.warning("the history was not compacted: %s", type(error).__name__)
+
+    async def fit_after_overflow(
+        self, error: ContextOverflowError, model: ResolvedModel, overflows: int
+    ) -> None:
+        """Compact the history because the model refused it as too long.
+
+        Raises:
+            ContextOverflowError: the current turn is too long by itself.
+        """
+        self._state.learn_window(model, error, self._context.estimate_tokens(model))
+        if self._setup.compact_at is None:
+            raise error
+        for attempt in range(overflows, _OVERFLOW_ATTEMPTS + 1):
+            if await self._compact_and_warn(model, "overflow", tightly=attempt > 1):
+                return
+        raise _too_long(error, model, self._state.context_window(model)) from error
+
+    async def compact(
+        self, model: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
+    ) -> int:
+        """Replace old messages by a summary; return how many messages it stands for.
+
+        A tight compaction keeps only what has to be answered now.
+        """
+        messages = self._conversation.messages
+        occasion = _Occasion(trigger, model, self._context.estimate_tokens(model))
+        start = self._first_recent(messages, model, tightly=tightly)
+        old = [message for message in messages[:start] if message.role is not Role.SYSTEM]
+        if not old:
+            return 0
+        summariser = Summariser(self._context)
+        try:
+            summary = await summariser.summarise(messages[:start], model)
+        except Exception:
+            self._emit(occasion, 0, model, summariser.piece_usages)
+            raise
+        count = len(old) if summary.text else 0
+        if count:
+            await self._record(summary, messages, start, occasion)
+        else:
+            await self._conversation.record_usage(summary.writer.id, summary.usage)
+        self._emit(occasion, count, summary.writer, [*summariser.piece_usages, summary.usage])
+        return count
+
+    def _is_due(self, model: ResolvedModel) -> bool:
+        share = self._setup.compact_at
+        if share is None:
+            return False
+        limit = share * self._state.context_window(model)
+        return self._context.estimate_tokens(model) > limit or not self._fits(model)
+
+    def _fits(self, model: ResolvedModel) -> bool:
+        """Return whether the next request and its response fit into the window."""
+        window = self._state.context_window(model)
+        reserved = min(self._setup.options.max_output_tokens or 0, window // 2)
+        return self._context.estimate_tokens(model) + reserved <= window
+
+    async def _compact_and_warn(
+        self, model: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
+    ) -> int:
+        count = await self.compact(model, trigger, tightly=tightly)
+        if count:
+            full = "full" if trigger == "overflow" else "nearly full"
+            text = f"the context window is {full}: {count} messages were summarised"
+            self._context.reporter.warn("compacted", text)
+        return count
+
+    def _first_recent(self, messages: list[Message], model: ResolvedModel, *, tightly: bool) -> int:
+        """Return the index of the first message to keep: never between a call and its results.
+
+        The prompt that is being answered is kept, too, unless the work on it fills the window.
+        """
+        prompts = (n for n, message in enumerate(messages) if message.role is Role.USER)
+        last_prompt = max(prompts, default=0)
+        window = self._state.context_window(model)
+        remaining = 0.0 if tightly else RECENT_SHARE * window
+        start = len(messages)
+        while start > 0:
+            remaining -= model.estimate_tokens([messages[start - 1]])
+            if remaining < 0:
+                break
+            start -= 1
+        fills_window = last_prompt < len(messages) - 1 and (
+            tightly or model.estimate_tokens(messages[last_prompt:]) > (1 - RECENT_SHARE) * window
+        )
+        if not fills_window:
+            # If everything seems to fit, the provider counts differently: keep the last turn only.
+            start = min(start, last_prompt) or last_prompt
+        while 0 < start < len(messages) and messages[start].role is Role.TOOL:
+            start -= 1
+        return start
+
+    async def _record(
+        self, summary: "Summary", messages: list[Message], start: int, occasion: _Occasion
+    ) -> None:
+        text = SUMMARY_LEAD + summary.text
+        if not any(message.role is Role.USER for message in messages[start:]):
+            text += self._pending_prompt(messages, occasion.model)
+        await self._conversation.record(
+            CompactionEntry,
+            summary=text,
+            first_kept_id=messages[start].id if start < len(messages) else None,
+            tokens_before=occasion.tokens_before,
+            details={"model": summary.writer.id, "usage": msgspec.to_builtins(summary.usage)},
+        )
+
+    def _pending_prompt(self, messages: Sequence[Message], model: ResolvedModel) -> str:
+        """Return the prompt of the running turn, which the summary replaces, as far as it fits."""
+        prompts = (message for message in reversed(messages) if message.role is Role.USER)
+        prompt = next(prompts, None)
+        text = "" if prompt is None else text_of(prompt.content)
+        if prompt is not None and prompt.metadata.origin == SUMMARY_ORIGIN:
+            # An earlier summary: only the prompt that it carries is still to be answered.
+            text = text.rpartition(PENDING_PROMPT_LEAD)[2] if PENDING_PROMPT_LEAD in text else ""
+        limit = round(SPARE_SHARE * self._state.context_window(model))
+        first = next(split_to_fit([text], limit, _counter(model)), "")
+        return f"{PENDING_PROMPT_LEAD}{first}" if first.strip() else ""
+
+    def _emit(
+        self, occasion: _Occasion, count: int, writer: ResolvedModel, usages: Sequence[Usage]
+    ) -> None:
+        """Trace a compaction; calls that wrote no usable summary have cost something, too."""
+        if not usages:
+            return
+        self._context.reporter.trace.emit(
+            SessionCompacted(
+                trigger=occasion.trigger,
+                model=writer.id,
+                message_count=count,
+                tokens_before=occasion.tokens_before,
+                tokens_after=self._context.estimate_tokens(occasion.model),
+                provider=writer.provider,
+                input_tokens=sum(usage.input_tokens for usage in usages),
+                output_tokens=sum(usage.output_tokens for usage in usages),
+                cached_input_tokens=sum(usage.cached_input_tokens for usage in usages),
+                cache_creation_input_tokens=sum(
+                    usage.cache_creation_input_tokens for usage in usages
+                ),
+                cache_creation_1h_input_tokens=sum(
+                    usage.cache_creation_1h_input_tokens for usage in usages
+                ),
+                cost_usd=sum((usage.cost_usd for usage in usages), Decimal(0)),
+                pricing_version=usages[-1].pricing_version,
+                latency_ms=sum(usage.latency_ms for usage in usages),
+            )
+        )
 
 
-def _words(content: Sequence[ContentBlock]) -> str:
-    return "\n".join(filter(None, map(_told, content)))
+def _too_long(
+    error: ContextOverflowError, model: ResolvedModel, window_tokens: int
+) -> ContextOverflowError:
+    text = (
+        f"{error.text} (the current turn does not fit into the {window_tokens} tokens of "
+        f"{model.id}, even with everything older summarised: send less at once, or use a model "
+        "with a larger context window)"
+    )
+    return ContextOverflowError(
+        text, provider=error.provider, status=error.status, code=error.code, kind=error.kind
+    )
 
 
-def _told(block: ContentBlock) -> str:
-    match block:
-        case TextBlock():
-            return block.text
-        case ToolUseBlock():
-            return call_as_text(block).text
-        case ToolResultBlock():
-            return f"[{'failed' if block.is_error else 'gave'}: {_words(block.content)}]"
-        case _:
-            return f"[{block.type}]"
-
+# Writing a summary
 
 SPARE_SHARE = 0.1
-"""The part of a window that a summary may take, and the error of an estimate."""
+"""The share of a window that a summary may take, and that is left for errors of the estimate."""
 
 _KEEP = (
     "Keep: what is wanted, what was decided and why, names, paths, numbers and exact words that "
@@ -107,405 +252,206 @@ PIECE_PROMPT = (
     "too long to be shown at once: you get a piece of it, behind the summary of what came before. "
     f"Write one summary of both. {_KEEP}"
 )
-_HALVINGS = 4
-"""How often a piece is made smaller for a model that takes less than it should."""
-_LEAST_ROOM = 100
-"""Tokens; a window that has no more room than this for a piece is too small."""
+_MAX_HALVINGS = 4
+"""How often a piece is halved for a model that accepts less than its window."""
+_MIN_PIECE_TOKENS = 100
+"""A window with less space than this for a piece is too small."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A summary, and who wrote it."""
+    """A summary, and the model that wrote it."""
 
     text: str
     writer: ResolvedModel
     usage: Usage
-    """What the last call took; those before it are noted."""
+    """The usage of the last call; that of the calls before it is recorded already."""
 
 
 class Summariser:
-    """Writes one summary of one history."""
+    """Lets a model write the summary of a history, at once or piece by piece."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        conversation: Conversation,
-        told: SessionState,
-        check: Callable[[], Awaitable[object]],
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._told = told
-        self._check = check
-        self.recorded_usages: list[Usage] = []
-        """What calls have taken that wrote the summary of a piece and no more."""
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._setup = context.setup
+        self.piece_usages: list[Usage] = []
+        """The usage of the calls that wrote the summary of a piece."""
 
-    async def write(self, messages: Sequence[Message], served: ResolvedModel) -> Summary:
-        """Sum up with the model that is set for it, or the one of the turn.
+    async def summarise(self, messages: Sequence[Message], model: ResolvedModel) -> Summary:
+        """Summarise with the model that is set for it, or with that of the turn.
 
-        Whoever has room for all of it comes first. A model that is down does not end the turn.
+        A model whose window takes the whole history comes first; one that is down is skipped.
 
         Raises:
-            ProviderError: nobody wrote a summary.
+            ProviderError: no model wrote a summary.
         """
-        named = self._setup.compact_with
-        models = self._setup.models
-        chosen = served if named is None else models.get(models.resolve(named))
-        writers = [chosen] if chosen.id == served.id else [chosen, served]
-        writers.sort(key=lambda writer: not self._has_room(messages, writer))
+        name, models = self._setup.compact_with, self._setup.models
+        preferred = model if name is None else models.get(models.resolve(name))
+        writers = [preferred] if preferred.id == model.id else [preferred, model]
+        writers.sort(key=lambda writer: not self._fits(messages, writer))
         for writer in writers[:-1]:
             try:
-                return await self._by(writer, messages)
+                return await self._summarise_with(writer, messages)
             except ProviderError as error:
                 log.warning("%s wrote no summary: %s", writer.id, type(error).__name__)
-        return await self._by(writers[-1], messages)
+        return await self._summarise_with(writers[-1], messages)
 
-    async def _by(self, writer: ResolvedModel, messages: Sequence[Message]) -> Summary:
-        if self._has_room(messages, writer):
-            shown = self._told.repairs.apply(list(messages), writer)
+    async def _summarise_with(self, writer: ResolvedModel, messages: Sequence[Message]) -> Summary:
+        if self._fits(messages, writer):
+            history = self._context.state.repairs.apply(list(messages), writer)
+            request = [*history, self._prompt(SUMMARY_PROMPT)]
             try:
-                return await self._ask(
-                    writer, [*shown, self._question(SUMMARY_PROMPT)], self._setup.tools
-                )
+                return await self._call(writer, request, self._setup.tools)
             except ContextOverflowError as error:
-                tokens = writer.adapter.estimate_input_tokens(messages, model=writer.id)
-                self._told.learn_window(writer, error, tokens)
-        return await self._piecewise(writer, messages)
+                tokens = writer.estimate_tokens(messages)
+                self._context.state.learn_window(writer, error, tokens)
+        return await self._summarise_pieces(writer, messages)
 
-    def _has_room(self, messages: Sequence[Message], writer: ResolvedModel) -> bool:
-        tokens = writer.adapter.estimate_input_tokens(messages, self._setup.tools, model=writer.id)
-        return tokens <= self._room(writer)
+    def _fits(self, messages: Sequence[Message], writer: ResolvedModel) -> bool:
+        return writer.estimate_tokens(messages, self._setup.tools) <= self._max_input(writer)
 
-    def _room(self, writer: ResolvedModel) -> int:
-        """The tokens that a question may have, with some left for the answer."""
-        window = self._told.context_window(writer)
-        answer = min(self._setup.options.max_output_tokens or 0, window // 2)
-        return round(window * (1 - SPARE_SHARE)) - max(answer, round(window * SPARE_SHARE))
+    def _max_input(self, writer: ResolvedModel) -> int:
+        """Return the tokens that a request may have, so that space is left for the summary."""
+        window = self._context.state.context_window(writer)
+        output = min(self._setup.options.max_output_tokens or 0, window // 2)
+        return round(window * (1 - SPARE_SHARE)) - max(output, round(window * SPARE_SHARE))
 
-    async def _piecewise(self, writer: ResolvedModel, messages: Sequence[Message]) -> Summary:
-        """Sum up a piece after the other, each together with the summary of those before."""
-        left, summary, halvings = list(transcript(messages)), "", 0
+    async def _summarise_pieces(
+        self, writer: ResolvedModel, messages: Sequence[Message]
+    ) -> Summary:
+        """Summarise piece after piece, each together with the summary of those before."""
+        remaining, summary, halvings = list(transcript(messages)), "", 0
         while True:
-            room = self._room_for_piece(writer, summary, halvings)
-            piece, *more = split_to_fit(left, room, lambda text: estimate_text_tokens(text, writer))
+            limit = self._max_piece(writer, summary, halvings)
+            piece, *more = split_to_fit(remaining, limit, _counter(writer))
             try:
-                written = await self._ask(writer, [self._question(_asked(summary, piece))], ())
+                written = await self._call(writer, [self._prompt(_piece_prompt(summary, piece))])
             except ContextOverflowError:
-                if halvings == _HALVINGS:
+                if halvings == _MAX_HALVINGS:
                     raise
                 halvings += 1
                 continue
             if not more or not written.text:
                 return written
-            await self._note(written)
-            left, summary = more, written.text
+            self.piece_usages.append(written.usage)
+            await self._context.conversation.record_usage(writer.id, written.usage)
+            remaining, summary = more, written.text
 
-    def _room_for_piece(self, writer: ResolvedModel, summary: str, halvings: int) -> int:
-        taken = estimate_text_tokens(_asked(summary, ""), writer)
-        room = (self._room(writer) - taken) >> halvings
-        if room < _LEAST_ROOM:
-            window = self._told.context_window(writer)
-            text = f"the {window} tokens of {writer.id} do not suffice to sum up what was said"
-            raise ContextOverflowError(text, provider=writer.adapter.name)
-        return room
+    def _max_piece(self, writer: ResolvedModel, summary: str, halvings: int) -> int:
+        prompt_tokens = estimate_text_tokens(_piece_prompt(summary, ""), writer)
+        limit = (self._max_input(writer) - prompt_tokens) >> halvings
+        if limit < _MIN_PIECE_TOKENS:
+            window = self._context.state.context_window(writer)
+            text = f"the {window} tokens of {writer.id} are too few to summarise the history"
+            raise ContextOverflowError(text, provider=writer.provider)
+        return limit
 
-    async def _note(self, written: Summary) -> None:
-        """Keep what a piece has cost, and see whether there is money for the next."""
-        self.recorded_usages.append(written.usage)
-        await self._conversation.record_usage(written.writer.id, written.usage)
-        await self._check()
-
-    async def _ask(
-        self, writer: ResolvedModel, messages: Sequence[Message], tools: Sequence[ToolDefinition]
+    async def _call(
+        self,
+        writer: ResolvedModel,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
     ) -> Summary:
+        await self._context.check_budget()
         setup = self._setup
         now = setup.now()
-        options = replace(setup.options, model=writer.id, stream=None, output=None)
-        options = replace(options, tool_choice=ToolChoice("none") if tools else None)
+        # The tools stay in the request so that a cached prefix is still used; none may be called.
+        tool_choice = ToolChoice("none") if tools else None
+        options = replace(
+            setup.options, model=writer.id, stream=None, output=None, tool_choice=tool_choice
+        )
         request = writer.adapter.to_wire(messages, tools, options)
         context = RequestContext(
-            session_id=self._conversation.id,
+            session_id=self._context.conversation.id,
             model=writer.id,
-            provider=writer.adapter.name,
+            provider=writer.provider,
             created_at=now,
         )
-        answer = await setup.transport.complete(writer.adapter, request, context)
-        usage = answer.metadata.usage or _unknown(messages, answer, writer)
+        response = await setup.transport.complete(writer.adapter, request, context)
+        usage = response.metadata.usage
+        if usage is None:
+            usage = estimated_usage(response, writer, writer.estimate_tokens(messages))
         priced = setup.models.price(usage, writer, now)
-        return Summary(text=text_of(answer.content).strip(), writer=writer, usage=priced)
+        return Summary(text=text_of(response.content).strip(), writer=writer, usage=priced)
 
-    def _question(self, text: str) -> Message:
+    def _prompt(self, text: str) -> Message:
         return Message(
             id=new_ulid(),
-            session_id=self._conversation.id,
+            session_id=self._context.conversation.id,
             role=Role.USER,
             content=(TextBlock(text),),
             created_at=self._setup.now(),
         )
 
 
-def _asked(summary: str, piece: str) -> str:
+def _piece_prompt(summary: str, piece: str) -> str:
     before = f"\n\n<summary>\n{summary}\n</summary>" if summary else ""
     return f"{PIECE_PROMPT}{before}\n\n<conversation>\n{piece}\n</conversation>"
 
 
-def _unknown(messages: Sequence[Message], answer: Message, writer: ResolvedModel) -> Usage:
-    adapter = writer.adapter
-    return Usage(
-        input_tokens=adapter.estimate_input_tokens(messages, model=writer.id),
-        output_tokens=adapter.estimate_input_tokens([answer], model=writer.id),
-        cost_usd=Decimal(0),
-        pricing_version=UNPRICED,
-        latency_ms=0,
-        estimated=True,
-    )
+# Transcripts
+
+TokenCounter = Callable[[str], int]
+
+_MIN_CUT_LENGTH = 200
+"""No text is cut shorter, in characters: a window that does not take this takes nothing."""
 
 
-RECENT_SHARE = 0.3
-"""The part of the window that the newest messages may keep."""
-
-CompactionTrigger = Literal["limit", "user", "overflow"]
-"""Why a history is summed up."""
-
-SUMMARY_LEAD = "What was said before, summed up:\n\n"
-PENDING_PROMPT_LEAD = "\n\nThe last question, which is still to be answered:\n\n"
+def _counter(model: ResolvedModel) -> TokenCounter:
+    return lambda text: estimate_text_tokens(text, model)
 
 
-class _Occasion(Struct, frozen=True):
-    """Why a history is summed up, for whom, and how long it was."""
-
-    trigger: CompactionTrigger
-    served: ResolvedModel
-    tokens_before: int
-
-
-class Compaction:
-    """Sums up the history of one session."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        conversation: Conversation,
-        told: SessionState,
-        trace: Trace,
-        check: Callable[[], Awaitable[object]],
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._told = told
-        self._trace = trace
-        self._check = check
-        """Asks whether there is money for another call."""
-
-    def is_due(self, served: ResolvedModel) -> bool:
-        """Whether the next question would come too near to the limit of the model."""
-        at = self._setup.compact_at
-        if at is None:
-            return False
-        return self._tokens(served) > at * self._told.context_window(served) or not self.fits(
-            served
-        )
-
-    def fits(self, served: ResolvedModel) -> bool:
-        """Whether the next question and its answer have room in the window of the model."""
-        window = self._told.context_window(served)
-        answer = min(self._setup.options.max_output_tokens or 0, window // 2)
-        return self._tokens(served) + answer <= window
-
-    async def run(
-        self, served: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
-    ) -> int:
-        """Sum up what is old; gives the number of messages that are in the summary now.
-
-        Done tightly, only what has to be answered now stays as it is.
-        """
-        messages = self._conversation.messages
-        occasion = _Occasion(trigger, served, self._tokens(served))
-        start = self._first_kept(messages, served, tightly=tightly)
-        old = [each for each in messages[:start] if each.role is not Role.SYSTEM]
-        if not old:
-            return 0
-        summing = Summariser(self._setup, self._conversation, self._told, self._check)
-        try:
-            written = await summing.write(messages[:start], served)
-        except Exception:
-            self._tell(occasion, 0, served, summing.recorded_usages)
-            raise
-        count = len(old) if written.text else 0
-        if count:
-            await self._keep(written, messages, start, occasion)
-        else:
-            await self._conversation.record_usage(written.writer.id, written.usage)
-        self._tell(occasion, count, written.writer, [*summing.recorded_usages, written.usage])
-        return count
-
-    def _tokens(self, served: ResolvedModel) -> int:
-        return self._told.estimate_tokens(self._conversation.messages, self._setup.tools, served)
-
-    def _first_kept(self, messages: list[Message], served: ResolvedModel, *, tightly: bool) -> int:
-        """Where the part begins that stays: never between a call and its results.
-
-        The words of the user that are to be answered now stay, too, as long as what was done
-        about them leaves room for it.
-        """
-        last = max((n for n, each in enumerate(messages) if each.role is Role.USER), default=0)
-        window = self._told.context_window(served)
-        left = 0.0 if tightly else RECENT_SHARE * window
-        start = len(messages)
-        while start > 0:
-            left -= self._size([messages[start - 1]], served)
-            if left < 0:
-                break
-            start -= 1
-        is_long = last < len(messages) - 1 and (
-            tightly or self._size(messages[last:], served) > (1 - RECENT_SHARE) * window
-        )
-        if not is_long:
-            # If all of it seems to fit, the provider counts otherwise: then the last turn stays.
-            start = min(start, last) or last
-        while 0 < start < len(messages) and messages[start].role is Role.TOOL:
-            start -= 1
-        return start
-
-    def _size(self, messages: Sequence[Message], served: ResolvedModel) -> int:
-        return served.adapter.estimate_input_tokens(messages, model=served.id)
-
-    async def _keep(
-        self, written: Summary, messages: list[Message], start: int, occasion: _Occasion
-    ) -> None:
-        summary = SUMMARY_LEAD + written.text
-        if not any(each.role is Role.USER for each in messages[start:]):
-            summary += self._asked(messages, occasion.served)
-        details = {"model": written.writer.id, "usage": msgspec.to_builtins(written.usage)}
-        await self._conversation.record(
-            CompactionEntry(
-                id=new_ulid(),
-                session_id=self._conversation.id,
-                created_at=self._setup.now(),
-                summary=summary,
-                first_kept_id=messages[start].id if start < len(messages) else None,
-                tokens_before=occasion.tokens_before,
-                details=details,
-            )
-        )
-
-    def _asked(self, messages: Sequence[Message], served: ResolvedModel) -> str:
-        """The question of a turn that goes on behind the summary, or as much as has room."""
-        questions = (each for each in reversed(messages) if each.role is Role.USER)
-        question = next(questions, None)
-        words = "" if question is None else text_of(question.content)
-        if question is not None and question.metadata.origin == SUMMARY_ORIGIN:
-            words = words.rpartition(PENDING_PROMPT_LEAD)[2] if PENDING_PROMPT_LEAD in words else ""
-        most = round(SPARE_SHARE * self._told.context_window(served))
-        first = next(
-            split_to_fit([words], most, lambda text: estimate_text_tokens(text, served)), ""
-        )
-        return f"{PENDING_PROMPT_LEAD}{first}" if first.strip() else ""
-
-    def _tell(
-        self, occasion: _Occasion, count: int, writer: ResolvedModel, usages: Sequence[Usage]
-    ) -> None:
-        """Tell what was summed up and what it took; it may have cost something and not worked."""
-        if not usages:
-            return
-        self._trace.emit(
-            SessionCompacted(
-                trigger=occasion.trigger,
-                model=writer.id,
-                message_count=count,
-                tokens_before=occasion.tokens_before,
-                tokens_after=self._tokens(occasion.served),
-                provider=writer.adapter.name,
-                input_tokens=sum(each.input_tokens for each in usages),
-                output_tokens=sum(each.output_tokens for each in usages),
-                cached_input_tokens=sum(each.cached_input_tokens for each in usages),
-                cache_creation_input_tokens=sum(
-                    each.cache_creation_input_tokens for each in usages
-                ),
-                cache_creation_1h_input_tokens=sum(
-                    each.cache_creation_1h_input_tokens for each in usages
-                ),
-                cost_usd=sum((each.cost_usd for each in usages), Decimal(0)),
-                pricing_version=usages[-1].pricing_version,
-                latency_ms=sum(each.latency_ms for each in usages),
-            )
-        )
+def transcript(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the history as text, a text for each message together with its tool results."""
+    lines: list[str] = []
+    for message in messages:
+        if message.role is Role.SYSTEM:
+            continue
+        if lines and message.role is not Role.TOOL:
+            yield "\n".join(lines)
+            lines = []
+        lines.append(f"{message.role.value}: {_content_text(message.content)}")
+    if lines:
+        yield "\n".join(lines)
 
 
-log = logging.getLogger("metis.session")
-
-_ATTEMPTS = 2
-"""A refused history is summed up with its newest part left, and then without."""
-
-
-class ContextFitter:
-    """Makes room for the questions of one turn."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        conversation: Conversation,
-        told: SessionState,
-        telling: TurnReporter,
-        calling: ModelCaller,
-    ) -> None:
-        self._setup = setup
-        self._told = told
-        self._telling = telling
-        self._calling = calling
-        self._compaction = Compaction(
-            setup, conversation, told, telling.trace, calling.check_budget
-        )
-
-    async def fit(self, served: ResolvedModel) -> None:
-        """Sum up what is old if the next question comes too near to the limit of the model.
-
-        If that fails, the question is asked all the same: there may be room enough, or another
-        model may have to step in.
-        """
-        if not self._compaction.is_due(served):
-            return
-        try:
-            await self._compact(served, "limit")
-            if not self._compaction.fits(served):
-                await self._compact(served, "limit", tightly=True)
-        except ProviderError as error:
-            log.warning("the history was not summed up: %s", type(error).__name__)
-
-    async def fit_after_overflow(
-        self, error: ContextOverflowError, served: ResolvedModel, overflows: int
-    ) -> None:
-        """Sum up what is old because the model did not take it all.
-
-        Raises:
-            ContextOverflowError: what is to be answered now is too long by itself.
-        """
-        self._told.learn_window(served, error, self._calling.estimate_tokens(served))
-        if self._setup.compact_at is None:
-            raise error
-        for attempt in range(overflows, _ATTEMPTS + 1):
-            if await self._compact(served, "overflow", tightly=attempt > 1):
-                return
-        raise _too_long(error, served, self._told.context_window(served)) from error
-
-    async def _compact(
-        self, served: ResolvedModel, trigger: CompactionTrigger, *, tightly: bool = False
-    ) -> int:
-        count = await self._compaction.run(served, trigger, tightly=tightly)
-        if count:
-            full = "full" if trigger == "overflow" else "nearly full"
-            text = f"the window is {full}: {count} messages were summed up"
-            self._telling.warn("compacted", text)
-        return count
+def split_to_fit(texts: Iterable[str], limit: int, count: TokenCounter) -> Iterator[str]:
+    """Join texts into as few pieces as fit the limit; cut a text only if it alone is too long."""
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        for part in _cut(text, limit, count):
+            part_size = count(part)
+            if piece and size + part_size > limit:
+                yield "\n\n".join(piece)
+                piece, size = [], 0
+            piece.append(part)
+            size += part_size
+    if piece:
+        yield "\n\n".join(piece)
 
 
-def _too_long(
-    error: ContextOverflowError, served: ResolvedModel, window_tokens: int
-) -> ContextOverflowError:
-    text = (
-        f"{error.text} (what is to be answered now does not fit into the {window_tokens} tokens of "
-        f"{served.id}, even if all that is older is summed up: ask for less at once, or take a "
-        "model with a larger window)"
-    )
-    return ContextOverflowError(
-        text, provider=error.provider, status=error.status, code=error.code, kind=error.kind
-    )
+def _cut(text: str, limit: int, count: TokenCounter) -> Iterator[str]:
+    while (tokens := count(text)) > limit and len(text) > _MIN_CUT_LENGTH:
+        end = max(_MIN_CUT_LENGTH, len(text) * limit // (tokens + 1))
+        # Prefer a line end or a space in the second half.
+        near = max(text.rfind("\n", end // 2, end), text.rfind(" ", end // 2, end))
+        end = near if near > 0 else end
+        yield text[:end]
+        text = text[end:]
+    yield text
+
+
+def _content_text(content: Sequence[ContentBlock]) -> str:
+    return "\n".join(filter(None, map(_block_text, content)))
+
+
+def _block_text(block: ContentBlock) -> str:
+    match block:
+        case TextBlock():
+            return block.text
+        case ToolUseBlock():
+            return call_as_text(block).text
+        case ToolResultBlock():
+            return f"[{'failed' if block.is_error else 'gave'}: {_content_text(block.content)}]"
+        case _:
+            return f"[{block.type}]"

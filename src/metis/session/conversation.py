@@ -1,7 +1,7 @@
 """The journal of one session in memory, with its view, its options and its costs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -32,23 +32,60 @@ from metis.wire.call import UNPRICED
 from metis.wire.original_form import with_tool_ids
 from metis.wire.reasoning import Reasoning
 
+POINTER_OPTION = "provider_ptr"
+"""The thread option that points to a model."""
+
+# Kinds of the sidecar entries that a session writes into its journal.
+UNPIN_KIND = "session.model"
+"""The session has no pinned model any more."""
+BUDGET_KIND = "session.budget"
+"""The spending limit of the session."""
+REASONING_KIND = "session.reasoning"
+"""The reasoning option of the session."""
+USAGE_KIND = "session.usage"
+"""The usage of a model call that left no message."""
+WORKER_KIND = "session.worker"
+"""A finished worker session and its cost."""
+
+T = TypeVar("T")
+
+
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine to its end, even if the caller is cancelled meanwhile.
+
+    The cancellation is raised afterwards. So a write that a cancelled turn had begun is either in
+    the store or was never started.
+    """
+    task = asyncio.ensure_future(work)
+    interrupted: BaseException | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except BaseException as error:  # noqa: BLE001 - raised below, when the task is done
+            interrupted = error
+    if interrupted is not None:
+        # Retrieve the task's own error: asyncio would log it as never retrieved.
+        task.exception()
+        raise interrupted
+    return task.result()
+
 
 class HistoryFacts:
-    """What of a conversation matters for who can answer it."""
+    """What a history contains, as far as it decides which models can take it."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.has_images = False
         self.has_tool_calls = False
         self.has_files = False
-        """Whether something is to be shown that lies in the workspace."""
+        """Whether a block refers to a file of the workspace."""
         self.has_system_prompt = False
         self.file_extensions: set[str] = set()
-        """The kinds of the files that calls have named, such as `.py`."""
+        """The extensions of the files that tool calls have named, such as `.py`."""
         for message in messages:
             self.add(message)
 
     def add(self, message: Message) -> None:
-        """Look at one more message."""
+        """Account for one more message."""
         if message.role is Role.SYSTEM:
             self.has_system_prompt = True
         for block in message.content:
@@ -66,62 +103,21 @@ class HistoryFacts:
 
 
 def contains_file(block: ContentBlock) -> bool:
-    """Whether a block is a file of the workspace, or a result that holds one."""
+    """Return whether a block is a file of the workspace, or a tool result with one."""
     if isinstance(block, ToolResultBlock):
         return any(map(contains_file, block.content))
     return isinstance(block, Media) and block.source.kind == "file_ref"
 
 
 def contains_image(block: ContentBlock) -> bool:
-    """Whether a block is an image, or a result that holds one."""
+    """Return whether a block is an image, or a tool result with one."""
     if isinstance(block, ToolResultBlock):
         return any(isinstance(part, ImageBlock) for part in block.content)
     return isinstance(block, ImageBlock)
 
 
-T = TypeVar("T")
-
-
-async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end; a cancellation that comes meanwhile goes on afterwards.
-
-    What is half written when a turn is cancelled is then either there or was never begun.
-    """
-    task = asyncio.ensure_future(work)
-    interrupted: BaseException | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except BaseException as error:  # noqa: BLE001 - it goes on below
-            interrupted = error
-    if interrupted is not None:
-        task.exception()  # it was looked at; the interruption is what the caller hears of
-        raise interrupted
-    return task.result()
-
-
-POINTER_OPTION = "provider_ptr"
-"""The option of a turn that points to a model."""
-
-UNPIN_KIND = "session.model"
-"""The kind of the entry that says that no model is set for the session any more."""
-
-BUDGET_KIND = "session.budget"
-"""The kind of the entry that sets the limits of the session."""
-
-REASONING_KIND = "session.reasoning"
-"""The kind of the entry that sets how much models think in the session."""
-
-USAGE_KIND = "session.usage"
-"""The kind of the entry for a call that cost something and left no message."""
-
-
-WORKER_KIND = "session.worker"
-"""The kind of the entry for a worker that is done, and what it has cost."""
-
-
 class ModelUse(Struct, frozen=True):
-    """How often a model was asked in a session, and with how many tokens."""
+    """How many calls and tokens a session used of one model."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -129,7 +125,7 @@ class ModelUse(Struct, frozen=True):
     output_tokens: int = 0
 
     def with_call(self, usage: Usage) -> "ModelUse":
-        """The same with one more call."""
+        """Return the sums with one more call."""
         return ModelUse(
             self.calls + 1,
             self.prompt_tokens + usage.prompt_tokens,
@@ -144,13 +140,13 @@ class SessionCost(Struct, frozen=True):
     total_usd: Decimal
     by_model: dict[str, Decimal]
     unpriced_models: tuple[str, ...] = ()
-    """Models without a known price: their calls are not in the total."""
+    """Models without a price: their calls are not in the total."""
     used: dict[str, ModelUse] = {}
-    """What was asked of each model, whether or not it is still shown."""
+    """What was used of each model, by turns that were taken back, too."""
 
 
 class Conversation:
-    """What was said in a session, and what a model is shown of it."""
+    """The journal of a session, as far as the store has it, and the history that models get."""
 
     def __init__(
         self,
@@ -164,48 +160,52 @@ class Conversation:
         self.store = store
         self.pinned_model = pinned_model
         """The model that the user set for the session."""
-        self._limit_usd: Decimal | UnsetType | None = UNSET
         self.reasoning: Reasoning | None = None
-        """How much models think in the session; None leaves it to the house."""
+        """The reasoning option of the session; None leaves it to the library's options."""
         self.checkpoints: dict[int, str | None] = {}
-        """The message at each numbered place; None is before the first."""
+        """The message at each checkpoint; None is before the first message."""
+        self.workers_usd = Decimal(0)
+        """What workers have cost; they are sessions of their own."""
+        self._limit_usd: Decimal | UnsetType | None = UNSET
         self._threads = Threads()
+        # Both are None when an entry has made them stale.
         self._view: list[Message] | None = []
-        self._inherited: dict[str, Any] | None = {}
-        self._taken = 0
-        self._set_at = 0
-        """After how many entries a model was set by hand."""
-        self._pointed_at: dict[str, int] = {}
-        """The same for each message that points to a model."""
-        self._seen = HistoryFacts()
-        self._calls: set[str] = set()
+        self._thread_options: dict[str, Any] | None = {}
+        self._facts = HistoryFacts()
+        self._call_ids: set[str] = set()
         self._costs: dict[str, Decimal] = {}
         self._used: dict[str, ModelUse] = {}
-        self.workers_usd = Decimal(0)
-        """What workers have cost, which are sessions of their own."""
         self._unpriced: set[str] = set()
+        # Numbers of entries, to tell whether a pin or a pointer came later.
+        self._entry_count = 0
+        self._pinned_at = 0
+        self._pointed_at: dict[str, int] = {}
         for entry in entries:
-            self._take(entry)
+            self._add(entry)
 
     @property
     def messages(self) -> list[Message]:
-        """What a model is shown now."""
+        """The history that models get now."""
         if self._view is None:
             self._view = self._threads.view().messages
-            self._seen = HistoryFacts(self._view)
+            self._facts = HistoryFacts(self._view)
         return self._view
 
     @property
     def facts(self) -> HistoryFacts:
-        """What kinds of things are in what a model is shown."""
+        """What the history contains."""
         if self._view is None:
             self._view = self.messages
-        return self._seen
+        return self._facts
 
     @property
     def path(self) -> list[Message]:
-        """Every message that leads to the newest, summed up or not."""
+        """Every message up to the newest, also those that a summary replaces in the history."""
         return self._threads.path()
+
+    def path_to(self, message_id: str) -> list[Message]:
+        """Return every message up to the given one."""
+        return self._threads.path(message_id)
 
     @property
     def tip(self) -> str | None:
@@ -214,105 +214,101 @@ class Conversation:
 
     @property
     def bookmarks(self) -> dict[str, str]:
-        """Every name and the message where it is now."""
+        """The message id of each bookmark."""
         return dict(self._threads.bookmarks)
 
-    def resolve(self, headish: str) -> str | None:
-        """The id of the message that an id or a bookmark names."""
-        return self._threads.resolve(headish)
+    def resolve(self, name: str) -> str | None:
+        """Return the id of the message that an id or a bookmark names."""
+        return self._threads.resolve(name)
 
-    def path_to(self, message_id: str) -> list[Message]:
-        """Every message that leads to one of them."""
-        return self._threads.path(message_id)
+    @property
+    def thread_options(self) -> dict[str, Any]:
+        """The options of the thread, merged along the path to the newest message."""
+        if self._thread_options is None:
+            self._thread_options = self._threads.options()
+        return self._thread_options
 
-    async def append(self, *messages: Message) -> list[Message]:
-        """Store messages, all or none; they are durable when this returns, or raises a cancel."""
-        return await run_to_completion(self._keep(messages))
+    @property
+    def pointer(self) -> str | None:
+        """The model that the thread points to, unless a model was pinned later."""
+        name = self.thread_options.get(POINTER_OPTION)
+        if not name:
+            return None
+        pointed_at = max((self._pointed_at.get(message.id, 0) for message in self.path), default=0)
+        return str(name) if pointed_at > self._pinned_at else None
 
-    async def record(self, entry: AnyEntry) -> AnyEntry:
-        """Store an entry that is no message."""
-        return await run_to_completion(self._note(entry))
-
-    async def record_usage(self, model: str, usage: Usage) -> None:
-        """Store what a call cost that left no message."""
-        data = {"model": model, "usage": msgspec.to_builtins(usage)}
-        await self.record(
-            SidecarEntry(
-                id=new_ulid(),
-                session_id=self.id,
-                created_at=datetime.now(UTC),
-                kind=USAGE_KIND,
-                data=data,
-            )
-        )
-
-    def with_unique_call_ids(self, message: Message) -> Message:
-        """The same message; a call whose id an earlier one has gets another.
-
-        Hosts that repeat themselves give the same ids when a turn is taken back and asked again.
-        """
-        calls = (block.id for block in message.content if isinstance(block, ToolUseBlock))
-        fresh = {own: new_tool_use_id() for own in calls if own in self._calls}
-        if not fresh:
-            return message
-        content = tuple(
-            replace(block, id=fresh.get(block.id, block.id))
-            if isinstance(block, ToolUseBlock)
-            else block
-            for block in message.content
-        )
-        return with_tool_ids(replace(message, content=content), fresh)
+    def budget(self, default: Budget) -> Budget:
+        """Return the default limits with the session's own limit, if it has one."""
+        limit = self._limit_usd
+        return default if limit is UNSET else replace(default, session_usd=limit)
 
     def cost(self) -> SessionCost:
-        """What all calls of the session have cost."""
+        """Return what all calls of the session have cost."""
         total = sum(self._costs.values(), Decimal(0))
         unpriced = tuple(sorted(self._unpriced))
         return SessionCost(total, dict(self._costs), unpriced, dict(self._used))
 
-    @property
-    def thread_options(self) -> dict[str, Any]:
-        """What the thread says of its turns, merged along the way to the newest message."""
-        if self._inherited is None:
-            self._inherited = self._threads.options()
-        return self._inherited
+    def with_unique_call_ids(self, message: Message) -> Message:
+        """Return the message with new ids for the tool calls whose ids are in use already.
 
-    @property
-    def pointer(self) -> str | None:
-        """The model that the thread points to, unless another was set since it did."""
-        name = self.thread_options.get(POINTER_OPTION)
-        if not name or max(map(self._number_of, self.path), default=0) <= self._set_at:
-            return None
-        return str(name)
+        Deterministic hosts return the same ids when a turn is taken back and sent again.
+        """
+        calls = (block.id for block in message.content if isinstance(block, ToolUseBlock))
+        new_ids = {call_id: new_tool_use_id() for call_id in calls if call_id in self._call_ids}
+        if not new_ids:
+            return message
+        content = tuple(
+            replace(block, id=new_ids.get(block.id, block.id))
+            if isinstance(block, ToolUseBlock)
+            else block
+            for block in message.content
+        )
+        return with_tool_ids(replace(message, content=content), new_ids)
 
-    def _number_of(self, message: Message) -> int:
-        return self._pointed_at.get(message.id, 0)
+    # Writing
 
-    def budget(self, default: Budget) -> Budget:
-        """The limits of the house, with the session's own if it has one."""
-        own = self._limit_usd
-        return default if own is UNSET else replace(default, session_usd=own)
+    async def append(self, *messages: Message) -> list[Message]:
+        """Store messages, all or none; they are durable when this returns or is cancelled."""
+        return await run_to_completion(self._append(messages))
 
-    async def _keep(self, messages: tuple[Message, ...]) -> list[Message]:
+    async def record(self, entry_type: Callable[..., AnyEntry], **fields: Any) -> AnyEntry:
+        """Store a journal entry that is not a message."""
+        entry = entry_type(
+            id=new_ulid(), session_id=self.id, created_at=datetime.now(UTC), **fields
+        )
+        return await run_to_completion(self._record(entry))
+
+    async def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Store a sidecar entry of a session kind."""
+        await self.record(SidecarEntry, kind=kind, data=data)
+
+    async def record_usage(self, model: str, usage: Usage) -> None:
+        """Store the usage of a model call that left no message."""
+        await self.note(USAGE_KIND, {"model": model, "usage": msgspec.to_builtins(usage)})
+
+    async def _append(self, messages: tuple[Message, ...]) -> list[Message]:
         entries = await self.store.append_all(messages, renew_ids=True)
         for entry in entries:
-            self._take(entry)
+            self._add(entry)
         return [entry.message for entry in entries]
 
-    async def _note(self, entry: AnyEntry) -> AnyEntry:
-        noted = await self.store.record(entry)
-        self._take(noted)
-        return noted
+    async def _record(self, entry: AnyEntry) -> AnyEntry:
+        stored = await self.store.record(entry)
+        self._add(stored)
+        return stored
 
-    def _take(self, entry: AnyEntry) -> None:
+    # Following the journal
+
+    def _add(self, entry: AnyEntry) -> None:
         self._threads.add(entry)
-        self._taken += 1
+        self._entry_count += 1
         match entry:
             case MessageEntry():
-                self._take_message(entry.message)
+                self._add_message(entry.message)
             case SwapEntry():
-                self.pinned_model, self._set_at = entry.to_model, self._taken
+                self.pinned_model, self._pinned_at = entry.to_model, self._entry_count
             case SidecarEntry():
-                self._take_note(entry)
+                self._add_note(entry)
             case CheckpointEntry():
                 self.checkpoints[entry.number] = entry.message_id
             case BookmarkEntry():
@@ -320,16 +316,16 @@ class Conversation:
             case CompactionEntry():
                 self._view = None
                 if entry.details and "usage" in entry.details:
-                    self._spend(*recorded_usage(entry.details))
+                    self._add_usage(*recorded_usage(entry.details))
             case _:
-                self._view = self._inherited = None
+                self._view = self._thread_options = None
 
-    def _take_note(self, entry: SidecarEntry) -> None:
+    def _add_note(self, entry: SidecarEntry) -> None:
         kind, data = entry.kind, entry.data
         if kind == UNPIN_KIND:
-            self.pinned_model, self._set_at = None, self._taken
+            self.pinned_model, self._pinned_at = None, self._entry_count
         elif kind == USAGE_KIND:
-            self._spend(*recorded_usage(data))
+            self._add_usage(*recorded_usage(data))
         elif kind == WORKER_KIND:
             self.workers_usd += Decimal(data["cost_usd"])
         elif kind == BUDGET_KIND:
@@ -338,22 +334,22 @@ class Conversation:
         elif kind == REASONING_KIND:
             self.reasoning = msgspec.convert(data["reasoning"], Reasoning | None)
 
-    def _take_message(self, message: Message) -> None:
+    def _add_message(self, message: Message) -> None:
         metadata = message.metadata
-        self._calls.update(b.id for b in message.content if isinstance(b, ToolUseBlock))
+        self._call_ids.update(b.id for b in message.content if isinstance(b, ToolUseBlock))
         if metadata.options:
-            self._inherited = None
+            self._thread_options = None
             if POINTER_OPTION in metadata.options:
-                self._pointed_at[message.id] = self._taken
+                self._pointed_at[message.id] = self._entry_count
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
-            self._view = self._inherited = None
+            self._view = self._thread_options = None
         elif self._view is not None:
             self._view.append(message)
-            self._seen.add(message)
+            self._facts.add(message)
         if metadata.usage is not None:
-            self._spend(metadata.model or "", metadata.usage)
+            self._add_usage(metadata.model or "", metadata.usage)
 
-    def _spend(self, model: str, usage: Usage) -> None:
+    def _add_usage(self, model: str, usage: Usage) -> None:
         if usage.pricing_version == UNPRICED:
             self._unpriced.add(model)
         self._costs[model] = self._costs.get(model, Decimal(0)) + usage.cost_usd
@@ -361,12 +357,12 @@ class Conversation:
 
 
 def recorded_usage(data: Any) -> tuple[str, Usage]:
-    """The model and the usage that an entry tells of."""
+    """Return the model and the usage that a sidecar or compaction entry records."""
     return data["model"], msgspec.convert(data["usage"], Usage)
 
 
 def entry_cost(entry: AnyEntry) -> Decimal:
-    """What an entry has cost."""
+    """Return what the model call behind an entry has cost."""
     match entry:
         case MessageEntry() if entry.message.metadata.usage is not None:
             return entry.message.metadata.usage.cost_usd
@@ -378,26 +374,26 @@ def entry_cost(entry: AnyEntry) -> Decimal:
             return Decimal(0)
 
 
-_FEW_SESSIONS = 16
-_LATE = timedelta(seconds=5)
-"""Another writer's clock may be behind by that much."""
+_FIRST_PAGE = 16
+_CLOCK_SKEW = timedelta(seconds=5)
+"""By how much the clock of another writing process may be behind."""
 
 
 class SpendTracker:
-    """Adds up what the sessions of a store have cost; only what is new is read."""
+    """Sums what all sessions of a store have cost; reads only entries that are new."""
 
     def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
         self._by_day: dict[date, Decimal] = {}
         self._read_until: dict[str, int] = {}
-        self._looked_at: datetime | None = None
+        self._checked_at: datetime | None = None
         self._lock = asyncio.Lock()
 
     async def totals(self, session_usd: Decimal = Decimal(0)) -> Spending:
-        """What was spent up to now, by days of UTC; the session knows its own."""
+        """Return what was spent in this UTC day and month, beside the given session's own sum."""
         now = self._now().astimezone(UTC)
-        async with self._lock:  # two at once would count the same twice
+        async with self._lock:  # two readers at once would count an entry twice
             await self._catch_up(now)
         month = [
             amount
@@ -411,15 +407,15 @@ class SpendTracker:
         )
 
     async def _catch_up(self, now: datetime) -> None:
-        first = datetime(now.year, now.month, 1, tzinfo=UTC)
-        since = first if self._looked_at is None else self._looked_at - _LATE
-        for session_id in await self._changed(since):
+        month_start = datetime(now.year, now.month, 1, tzinfo=UTC)
+        since = month_start if self._checked_at is None else self._checked_at - _CLOCK_SKEW
+        for session_id in await self._changed_sessions(since):
             await self._read(session_id)
-        self._looked_at = now
+        self._checked_at = now
 
-    async def _changed(self, since: datetime) -> list[str]:
-        """The sessions that changed since a time: mostly few of many, so few are asked for."""
-        limit = _FEW_SESSIONS
+    async def _changed_sessions(self, since: datetime) -> list[str]:
+        """Return the sessions that changed; usually few of many, so a short page comes first."""
+        limit = _FIRST_PAGE
         while True:
             records = await self._store.sessions(limit)
             changed = [record.id for record in records if record.updated_at >= since]

@@ -1,7 +1,7 @@
 """The delegate tool: a task runs in a worker session with the model of a tier."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from metis.canonical.errors import (
     RoutingError,
     ToolDefinitionError,
 )
-from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import StopReason
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
@@ -28,11 +27,9 @@ from metis.session.conversation import WORKER_KIND, Conversation
 from metis.session.events import Trace
 from metis.session.options import Setup
 from metis.session.prompt import SystemPrompt, system_messages
-from metis.session.response import tool_calls_of
+from metis.session.response import text_of, tool_calls_of
 from metis.session.session import Session
-from metis.session.state import text_of
 from metis.session.tools import make_session_tools
-from metis.store.entries import SidecarEntry
 from metis.tools import (
     Confirmation,
     ErrorClass,
@@ -66,7 +63,7 @@ _FENCE = "```"
 
 
 class Task(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker is given."""
+    """The arguments of the tool: a task for a worker."""
 
     tier: Tier
     task: str
@@ -77,31 +74,32 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def prompt(self) -> str:
-        """The task as the worker is told it."""
+        """The prompt of the worker."""
         parts = [self.task]
         if self.context:
             parts.append(f"# What you should know\n\n{self.context}")
         if self.output_schema is not None:
-            wanted = msgspec.json.encode(self.output_schema).decode()
-            parts.append(f"Answer with one JSON object that matches this schema:\n{wanted}")
+            schema = msgspec.json.encode(self.output_schema).decode()
+            parts.append(f"Answer with one JSON object that matches this schema:\n{schema}")
         return "\n\n".join(parts)
 
 
 class Worker(Struct, frozen=True):
-    """A session that was opened for a task, and the tools that it was to have and has not."""
+    """A session that was created for a task."""
 
     session: Session
     record_cost: Callable[[], Awaitable[None]]
-    """Keeps what the worker has cost, when it is done or was stopped."""
+    """Records the cost of the worker when it has ended."""
     missing_tools: tuple[str, ...] = ()
+    """Tools that the task names and that do not exist."""
 
 
 CreateWorker = Callable[[Task, ToolContext], Awaitable[Worker]]
-"""Opens a worker for a task."""
+"""Creates a worker for a task."""
 
 
 class WorkerFailedError(ToolFailedError):
-    """A worker that gave no result."""
+    """A worker returned no usable result."""
 
     def __init__(self, text: str, mode: FailureMode) -> None:
         self.mode: FailureMode = mode
@@ -109,7 +107,7 @@ class WorkerFailedError(ToolFailedError):
 
 
 class Delegate:
-    """Gives a task to a worker and brings back its answer."""
+    """The tool that runs a task in a worker and returns its result."""
 
     definition = ToolDefinition(
         name=TOOL_NAME,
@@ -142,21 +140,21 @@ class Delegate:
     )
 
     def __init__(
-        self, hire: CreateWorker, bus: Bus | None = None, limit_s: float = TIMEOUT_S
+        self, create_worker: CreateWorker, bus: Bus | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
-        self._hire = hire
+        self._create_worker = create_worker
         self._bus = bus
-        self._limit_s = limit_s
+        self._timeout_s = timeout_s
 
     def cancel(self) -> bool:
-        """The worker is ended with the task that waits for it."""
+        """Return False: the worker ends with the asyncio task that waits for it."""
         return False
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Let a worker do the task."""
+        """Run the task in a worker session and return its response."""
         task = read_arguments(Task, arguments)
-        check = _check(task)
-        worker = await self._hire(task, context)
+        checker = _output_checker(task)
+        worker = await self._create_worker(task, context)
         trace = Trace(self._bus, context.session_id, context.turn_id)
         started = trace.emit(
             DelegateStarted(
@@ -169,26 +167,26 @@ class Delegate:
             )
         )
         try:
-            answer = await self._answer(task, worker, check)
+            result = await self._run(task, worker, checker)
         except BaseException as error:
-            _tell_failure(trace, started, worker.session, context, error)
+            _trace_failure(trace, started, worker.session, context, error)
             raise
-        _tell_success(trace, started, worker.session, context, answer)
+        _trace_success(trace, started, worker.session, context, result)
         value = {"session_id": worker.session.id, "cost_usd": str(_cost(worker.session))}
-        return text_output(answer, value=value)
+        return text_output(result, value=value)
 
-    async def _answer(self, task: Task, worker: Worker, check: ToolSet | None) -> str:
+    async def _run(self, task: Task, worker: Worker, checker: ToolSet | None) -> str:
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self._timeout_s):
                 message = await worker.session.ask(task.prompt)
         except TimeoutError:
-            text = f"The worker was stopped after {self._limit_s:g} s."
+            text = f"The worker was stopped after {self._timeout_s:g} s."
             raise WorkerFailedError(text, "timeout") from None
         except RoutingError as error:
             text = f"No model can take a task of tier {task.tier}: {error}"
             raise WorkerFailedError(text, "no_model_available_for_tier") from None
         except ContextOverflowError:
-            text = "The task is larger than the window of the worker."
+            text = "The task does not fit into the context window of the worker."
             raise WorkerFailedError(text, "insufficient_context") from None
         except MetisError as error:
             text = f"The worker failed: {type(error).__name__}."
@@ -196,44 +194,42 @@ class Delegate:
         finally:
             await worker.session.end()
             await worker.record_cost()
-        return _checked(message, check)
+        return _checked_text(message, checker)
 
 
-def _check(task: Task) -> ToolSet | None:
-    """What the answer is held against, if it must match a schema."""
+def _output_checker(task: Task) -> ToolSet | None:
+    """Return a validator for the result: a tool set whose only input is the output schema."""
     if task.output_schema is None:
         return None
     try:
         return ToolSet([ToolDefinition(TOOL_NAME, "", task.output_schema, SideEffects.NONE)])
     except ToolDefinitionError as error:
-        text = f"The schema of the answer cannot be used: {error}"
+        text = f"output_schema cannot be used: {error}"
         raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR) from None
 
 
-def _checked(message: Message | None, check: ToolSet | None) -> str:
+def _checked_text(message: Message | None, checker: ToolSet | None) -> str:
     if message is None:
-        raise WorkerFailedError("The worker said nothing.", "worker_error")
+        raise WorkerFailedError("The worker returned an empty response.", "worker_error")
     if message.metadata.stop_reason is StopReason.MAX_TOKENS:
-        text = "The answer of the worker was cut at its longest."
+        text = "The response of the worker was cut off at its token limit."
         raise WorkerFailedError(text, "max_tokens_exceeded")
     text = text_of(message.content)
-    if check is None:
+    if checker is None:
         return text
     try:
-        problems = [
-            str(each) for each in check.check_input(TOOL_NAME, msgspec.json.decode(_bare(text)))
-        ]
+        value = msgspec.json.decode(_without_fence(text))
+        problems = [str(problem) for problem in checker.check_input(TOOL_NAME, value)]
     except msgspec.DecodeError as error:
         problems = [str(error)]
     if problems:
-        told = "; ".join(problems)
-        text = f"The answer of the worker does not match the schema: {told}"
+        text = f"The result of the worker does not match the schema: {'; '.join(problems)}"
         raise WorkerFailedError(text, "output_schema_validation_failed")
     return text
 
 
-def _bare(text: str) -> str:
-    """The JSON in an answer: models like to put a fence around it."""
+def _without_fence(text: str) -> str:
+    """Return the JSON in a response: models tend to put it into a fenced code block."""
     inner = text.strip()
     if inner.startswith(_FENCE) and inner.endswith(_FENCE):
         inner = inner.removesuffix(_FENCE).partition("\n")[2]
@@ -244,38 +240,34 @@ def _cost(session: Session) -> Decimal:
     return session.cost().total_usd
 
 
-def _models(messages: Sequence[Message]) -> list[str]:
-    return [each.metadata.model for each in messages if each.metadata.model]
-
-
-def _tell_success(
-    trace: Trace, started: Event | None, session: Session, context: ToolContext, answer: str
+def _trace_success(
+    trace: Trace, started: Event | None, session: Session, context: ToolContext, result: str
 ) -> None:
     messages = session.messages
+    models = [message.metadata.model for message in messages if message.metadata.model]
     trace.emit(
         DelegateCompleted(
             tool_use_id=context.tool_use_id,
             worker_session_id=session.id,
             success=True,
-            model=_models(messages)[-1],
-            result_size_bytes=len(answer.encode()),
+            model=models[-1],
+            result_size_bytes=len(result.encode()),
             worker_total_cost_usd=_cost(session),
-            llm_call_count=sum(each.role is Role.ASSISTANT for each in messages),
-            tool_call_count=sum(len(tool_calls_of(each)) for each in messages),
+            llm_call_count=sum(message.role is Role.ASSISTANT for message in messages),
+            tool_call_count=sum(len(tool_calls_of(message)) for message in messages),
         ),
         parent=started,
     )
 
 
-def _tell_failure(
+def _trace_failure(
     trace: Trace,
     started: Event | None,
     session: Session,
     context: ToolContext,
     error: BaseException,
 ) -> None:
-    is_ours = isinstance(error, WorkerFailedError)
-    mode = error.mode if is_ours else "cancelled_by_user"
+    mode = error.mode if isinstance(error, WorkerFailedError) else "cancelled_by_user"
     trace.emit(
         DelegateFailed(
             tool_use_id=context.tool_use_id,
@@ -289,7 +281,7 @@ def _tell_failure(
 
 
 PARENT_KIND = "session.parent"
-"""The kind of the entry that says for whom a worker works."""
+"""The kind of the sidecar entry that names the parent session of a worker."""
 
 WORKER_INSTRUCTIONS = (
     "You do one task for somebody who cannot be asked back. Do it as far as it can be done, and "
@@ -298,13 +290,13 @@ WORKER_INSTRUCTIONS = (
 
 
 class WorkerFactory:
-    """Opens the workers of one session."""
+    """Creates the worker sessions of one session."""
 
     def __init__(  # noqa: PLR0913 - what a worker has, all by name
         self,
         setup: Setup,
         conversation: Conversation,
-        context: SystemPrompt,
+        prompt: SystemPrompt,
         *,
         tools: Registry,
         confirmation: Confirmation | None,
@@ -313,9 +305,8 @@ class WorkerFactory:
     ) -> None:
         self._setup = setup
         self._conversation = conversation
-        self._texts = replace(
-            context, base=WORKER_INSTRUCTIONS, skills=(), user="", memory=""
-        ).texts()
+        prompt = replace(prompt, base=WORKER_INSTRUCTIONS, skills=(), user="", memory="")
+        self._system_texts = prompt.texts()
         self._tools = tools
         self._confirmation = confirmation
         self._workspace = workspace
@@ -323,29 +314,21 @@ class WorkerFactory:
         self._workers: list[Session] = []
 
     async def create(self, task: Task, context: ToolContext) -> Worker:
-        """A worker for a task; it knows nothing of the session that it works for."""
-        setup, own = self._setup, self._conversation.id
+        """Create a worker for a task; it gets nothing of its parent's history."""
+        setup, parent_id = self._setup, self._conversation.id
         record = await setup.store.create_session(workspace_path=setup.workspace_path)
         created = SessionCreated(
-            workspace_path=setup.workspace_path, parent_session_id=own, is_worker=True
+            workspace_path=setup.workspace_path, parent_session_id=parent_id, is_worker=True
         )
         Trace(setup.bus, record.id).emit(created)
         conversation = Conversation(setup.store, record.id)
-        data = {"session_id": own, "tool_use_id": context.tool_use_id, "tier": task.tier.value}
-        await conversation.record(
-            SidecarEntry(
-                id=new_ulid(),
-                session_id=record.id,
-                created_at=setup.now(),
-                kind=PARENT_KIND,
-                data=data,
-            )
-        )
-        await conversation.append(*system_messages(record.id, self._texts, setup.now()))
-        wanted = task.allowed_tools
-        names = [name for name in self._tools if wanted is None or name in wanted]
-        entries = [entry for name in names if (entry := self._tools.get(name))]
-        registry = Registry(*(entry.factory for entry in entries))
+        call = {"tool_use_id": context.tool_use_id, "tier": task.tier.value}
+        await conversation.note(PARENT_KIND, {"session_id": parent_id, **call})
+        await conversation.append(*system_messages(record.id, self._system_texts, setup.now()))
+        allowed = task.allowed_tools
+        names = [name for name in self._tools if allowed is None or name in allowed]
+        tools = [tool for name in names if (tool := self._tools.get(name))]
+        registry = Registry(*(tool.factory for tool in tools))
         session = Session(
             replace(
                 setup,
@@ -354,39 +337,33 @@ class WorkerFactory:
                 budget=self._budget(),
                 options=replace(
                     setup.options,
-                    output=None,  # what the planner has to give is not what a worker has to
+                    output=None,  # the output format of the parent does not concern the worker
                     max_output_tokens=task.max_tokens or setup.options.max_output_tokens,
                 ),
                 skills=(),
-                parent=own,
+                parent=parent_id,
                 tier=task.tier,
             ),
             conversation,
             reopen=self._reopen,
         )
         self._workers.append(session)
-        missing = tuple(sorted(set(wanted or ()) - set(names)))
-        return Worker(session, partial(self._settle, session), missing)
+        missing = tuple(sorted(set(allowed or ()) - set(names)))
+        return Worker(session, partial(self._record_cost, session), missing)
 
-    async def _settle(self, worker: Session) -> None:
-        """Count what a worker has cost against the limits of the session that hired it."""
+    async def _record_cost(self, worker: Session) -> None:
+        """Count what a worker has cost against the limits of its parent session."""
         self._workers.remove(worker)
-        await self._conversation.record(
-            SidecarEntry(
-                id=new_ulid(),
-                session_id=self._conversation.id,
-                created_at=self._setup.now(),
-                kind=WORKER_KIND,
-                data={"session_id": worker.id, "cost_usd": str(worker.cost().total_usd)},
-            )
-        )
+        cost_usd = str(worker.cost().total_usd)
+        data = {"session_id": worker.id, "cost_usd": cost_usd}
+        await self._conversation.note(WORKER_KIND, data)
 
     def _budget(self) -> Budget:
-        """What the session, its former workers and those at work have left over."""
+        """Return what the session and its workers, finished or running, have not spent yet."""
         budget = self._conversation.budget(self._setup.budget)
         if budget.session_usd is None:
             return budget
         spent = [each.cost().total_usd for each in (self._conversation, *self._workers)]
         spent.append(self._conversation.workers_usd)
-        left = max(Decimal(0), budget.session_usd - sum(spent, Decimal(0)))
-        return replace(budget, session_usd=left)
+        remaining = max(Decimal(0), budget.session_usd - sum(spent, Decimal(0)))
+        return replace(budget, session_usd=remaining)

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -46,29 +45,34 @@ from metis.session.response import PendingCall
 from metis.streaming import StreamEvent
 from metis.tools import Question, error_class
 
+log = logging.getLogger("metis.session")
+
+
+# Turn events: what `Session.send` yields beside the stream events of the responses.
+
 
 class TurnNotice(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What all notices share: the turn that they belong to."""
+    """The base of all turn events."""
 
     turn_id: str
 
 
 class TurnStarted(TurnNotice, frozen=True, kw_only=True, tag="turn_started"):
-    """The words of the user are stored."""
+    """The prompt is stored."""
 
     type: ClassVar[Literal["turn_started"]] = "turn_started"
     message: Message
 
 
 class Routed(TurnNotice, frozen=True, kw_only=True, tag="routed"):
-    """A model was chosen: once at the start of a turn, and again if another has to step in."""
+    """A model was chosen: once at the start of a turn, and again for each fallback."""
 
     type: ClassVar[Literal["routed"]] = "routed"
     record: RoutingDecisionRecord
 
 
 class Lost(TurnNotice, frozen=True, kw_only=True, tag="lost"):
-    """Parts of the history do not reach the model as they are; each is told once."""
+    """Parts of the history that the model does not get as they are; each is reported once."""
 
     type: ClassVar[Literal["lost"]] = "lost"
     model: str
@@ -76,21 +80,21 @@ class Lost(TurnNotice, frozen=True, kw_only=True, tag="lost"):
 
 
 class Stored(TurnNotice, frozen=True, kw_only=True, tag="stored"):
-    """A message of the turn is in the store: an answer with its cost, or the result of a call."""
+    """A message of the turn is stored: a response with its cost, or a tool result."""
 
     type: ClassVar[Literal["stored"]] = "stored"
     message: Message
 
 
 class ToolStarted(TurnNotice, frozen=True, kw_only=True, tag="tool_started"):
-    """A call is being run."""
+    """A tool call starts to run."""
 
     type: ClassVar[Literal["tool_started"]] = "tool_started"
     call: ToolUseBlock
 
 
 class CallFailed(TurnNotice, frozen=True, kw_only=True, tag="call_failed"):
-    """An attempt to reach a model failed; `next_in_s` is the wait before the next, if any."""
+    """An attempt to call a model failed; `next_in_s` is the wait before the next, if any."""
 
     type: ClassVar[Literal["call_failed"]] = "call_failed"
     model: str
@@ -106,7 +110,7 @@ WarningCode = Literal[
 
 
 class Warned(TurnNotice, frozen=True, kw_only=True, tag="warned"):
-    """Something that a person should know, and that stops nothing."""
+    """A warning for people; the turn goes on."""
 
     type: ClassVar[Literal["warned"]] = "warned"
     code: WarningCode
@@ -114,13 +118,13 @@ class Warned(TurnNotice, frozen=True, kw_only=True, tag="warned"):
 
 
 class TurnEnded(TurnNotice, frozen=True, kw_only=True, tag="turn_ended"):
-    """The turn is over; what it cost, over all its calls."""
+    """The turn is over; `cost_usd` is the sum over all its model calls."""
 
     type: ClassVar[Literal["turn_ended"]] = "turn_ended"
     stop_reason: StopReason
     cost_usd: Decimal
     message: Message | None = None
-    """The last answer, if there was one."""
+    """The last response, if there was one."""
 
 
 TurnEvent = (
@@ -134,26 +138,14 @@ TurnEvent = (
     | Warned
     | TurnEnded
 )
-"""Everything that comes while a turn runs."""
+"""Every event of a turn."""
 
 
-log = logging.getLogger("metis.session")
-
-_VALUE = re.compile(r"[,;] got .*", re.DOTALL)
-"""The end of a problem: what stood in the place, which an event does not tell."""
-
-_CLASSES: tuple[tuple[type[ProviderError], LlmErrorClass], ...] = (
-    (RateLimitError, "rate_limit"),
-    (AuthenticationError, "auth"),
-    (ServerError, "server_error"),
-    (NetworkError, "network"),
-    (ContextOverflowError, "context_overflow"),
-    (InvalidRequestError, "invalid_request"),
-)
+# Bus events: hashes, sizes and counts for the trace, never the text of a conversation.
 
 
 class Trace:
-    """Tells a bus what happens in a session; without a bus it tells nobody."""
+    """Emits the bus events of one session or turn; without a bus it emits nothing."""
 
     def __init__(self, bus: Bus | None, session_id: str, turn_id: str | None = None) -> None:
         self._bus = bus
@@ -163,7 +155,7 @@ class Trace:
     def emit(
         self, payload: Payload, *, parent: Event | None = None, actor: Actor = Actor.SYSTEM
     ) -> Event | None:
-        """Tell something; a bus that is full or closed stops no turn."""
+        """Emit an event; a bus that is full or closed is logged and stops no turn."""
         if self._bus is None:
             return None
         try:
@@ -175,18 +167,88 @@ class Trace:
                 actor=actor,
             )
         except EventError as error:
-            log.warning("an event of %s was not told: %s", self._session_id, type(error).__name__)
+            log.warning(
+                "an event of %s was not emitted: %s", self._session_id, type(error).__name__
+            )
             return None
 
 
+def _discard(_: TurnEvent) -> None:
+    """Ignore a turn event that has no listener."""
+
+
+class TurnReporter(Struct, frozen=True, kw_only=True):
+    """Reports what happens in a turn: turn events to the listener, bus events to the trace."""
+
+    trace: Trace
+    turn_id: str = ""
+    send: Callable[[TurnEvent], None] = _discard
+
+    def warn(self, code: WarningCode, text: str) -> None:
+        """Send a warning to the listener."""
+        self.send(Warned(turn_id=self.turn_id, code=code, text=text))
+
+
+class OutageTracker:
+    """Counts failed and good calls for all sessions, and traces outages that begin or end."""
+
+    def __init__(self, availability: Availability, now: Callable[[], datetime]) -> None:
+        self._availability = availability
+        self._now = now
+        self._last_problem: RoutingPolicyError | None = None
+
+    def record_failure(self, model: str, error: ProviderError, trace: Trace) -> tuple[Outage, ...]:
+        """Count a call that failed for good; return the outages that begin with it."""
+        began = self._availability.record_failure(model, error)
+        for outage in began:
+            trace.emit(provider_unavailable(outage))
+        return began
+
+    def record_success(self, model: str, trace: Trace) -> None:
+        """Count a good call, which ends the outages of its model and provider."""
+        self._emit_recovered(self._availability.record_success(model), trace)
+
+    def clear_expired(self, trace: Trace) -> None:
+        """End the outages whose cooldown is over."""
+        self._emit_recovered(self._availability.clear_expired(), trace)
+
+    def retry_now(self, model: str, trace: Trace) -> bool:
+        """End an outage that may have been fixed on this side; return whether there was one."""
+        ended = self._availability.clear_local_fault(model)
+        self._emit_recovered(ended, trace)
+        return bool(ended)
+
+    def is_new_problem(self, problem: RoutingPolicyError | None, trace: Trace) -> bool:
+        """Trace a problem of the rules file; return whether it was not reported before."""
+        is_new = problem is not None and problem is not self._last_problem
+        self._last_problem = problem
+        if is_new and problem is not None:
+            trace.emit(policy_invalid(problem))
+        return is_new
+
+    def _emit_recovered(self, outages: Iterable[Outage], trace: Trace) -> None:
+        for outage in outages:
+            trace.emit(provider_recovered(outage, self._now()))
+
+
+_ERROR_CLASSES: tuple[tuple[type[ProviderError], LlmErrorClass], ...] = (
+    (RateLimitError, "rate_limit"),
+    (AuthenticationError, "auth"),
+    (ServerError, "server_error"),
+    (NetworkError, "network"),
+    (ContextOverflowError, "context_overflow"),
+    (InvalidRequestError, "invalid_request"),
+)
+
+
 def llm_call_completed(
-    answer: Message, *, first_ms: int | None = None, parent: str | None = None
+    response: Message, *, first_chunk_ms: int | None = None, parent_session_id: str | None = None
 ) -> LlmCallCompleted:
-    """What is told of an answer."""
-    metadata = answer.metadata
+    """Return the payload for a response."""
+    metadata = response.metadata
     usage = metadata.usage
     if usage is None:
-        raise AssertionError("an answer without usage")
+        raise AssertionError("a response without usage")
     return LlmCallCompleted(
         model=metadata.model or "",
         provider=metadata.provider or "",
@@ -200,36 +262,39 @@ def llm_call_completed(
         cost_usd=usage.cost_usd,
         pricing_version=usage.pricing_version,
         latency_ms=usage.latency_ms,
-        time_to_first_chunk_ms=first_ms,
+        time_to_first_chunk_ms=first_chunk_ms,
         stop_reason=metadata.stop_reason or StopReason.UNKNOWN,
         response_id=metadata.response_id,
-        parent_session_id=parent,
-        produced_tool_calls=_count(answer, ToolUseBlock),
-        produced_thinking_blocks=_count(answer, ThinkingBlock),
+        parent_session_id=parent_session_id,
+        produced_tool_calls=_count_blocks(response, ToolUseBlock),
+        produced_thinking_blocks=_count_blocks(response, ThinkingBlock),
     )
 
 
 def llm_call_failed(
-    asked: PendingCall, error: BaseException, *, retries: int, partial: Message | None
+    call: PendingCall, error: BaseException, *, partial: Message | None
 ) -> LlmCallFailed:
-    """What is told of a call without an answer; the provider's words may hold ours."""
-    found: LlmErrorClass = "other" if isinstance(error, Exception) else "cancelled"
-    for kind, name in _CLASSES:
-        if isinstance(error, kind):
-            found = name
-    usage = None if partial is None else partial.metadata.usage
-    told = LlmCallFailed(
-        model=asked.model.id,
-        provider=asked.model.adapter.name,
-        error_class=found,
+    """Return the payload for a call without a response.
+
+    Only the class of the error is recorded: a provider's error text may quote the conversation.
+    """
+    error_class: LlmErrorClass = "other" if isinstance(error, Exception) else "cancelled"
+    for error_type, name in _ERROR_CLASSES:
+        if isinstance(error, error_type):
+            error_class = name
+    payload = LlmCallFailed(
+        model=call.model.id,
+        provider=call.model.provider,
+        error_class=error_class,
         error_message=type(error).__name__,
-        latency_ms=round((time.monotonic() - asked.started_s) * 1000),
-        retry_count=retries,
+        latency_ms=call.elapsed_ms(),
+        retry_count=call.retry_count,
     )
+    usage = None if partial is None else partial.metadata.usage
     if usage is None:
-        return told
+        return payload
     return replace(
-        told,
+        payload,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_input_tokens=usage.cached_input_tokens,
@@ -240,14 +305,18 @@ def llm_call_failed(
     )
 
 
+# A validation problem ends with the refused value ("…, got 'secret'"), which no event may contain.
+_REFUSED_VALUE = re.compile(r"[,;] got .*", re.DOTALL)
+
+
 def tool_input_invalid(call: ToolUseBlock, problems: Sequence[str]) -> ToolInputInvalid:
-    """What is told of arguments that are refused: places and kinds, and not what stood there."""
-    told = tuple(_VALUE.sub("", problem) for problem in problems)
-    return ToolInputInvalid(tool_use_id=call.id, tool_name=call.name, validation_errors=told)
+    """Return the payload for refused arguments: paths and kinds, without the values."""
+    errors = tuple(_REFUSED_VALUE.sub("", problem) for problem in problems)
+    return ToolInputInvalid(tool_use_id=call.id, tool_name=call.name, validation_errors=errors)
 
 
 def confirmation_requested(question: Question, request_id: str) -> ToolConfirmationRequested:
-    """What is told when somebody is asked: the names of the arguments and their size."""
+    """Return the payload for a confirmation: the names of the arguments and their size."""
     names = ", ".join(sorted(question.call.input))
     size = len(msgspec.json.encode(dict(question.call.input)))
     return ToolConfirmationRequested(
@@ -260,7 +329,7 @@ def confirmation_requested(question: Question, request_id: str) -> ToolConfirmat
 
 
 def tool_called(call: ToolUseBlock, side_effects: SideEffects) -> ToolCalled:
-    """What is told of a call that is run."""
+    """Return the payload for a call that starts to run."""
     data = msgspec.json.encode(dict(call.input), order="sorted")
     return ToolCalled(
         tool_use_id=call.id,
@@ -272,87 +341,33 @@ def tool_called(call: ToolUseBlock, side_effects: SideEffects) -> ToolCalled:
 
 
 def tool_ended(result: Message, latency_ms: int) -> ToolCompleted | ToolFailed:
-    """What is told of the result of a call."""
+    """Return the payload for the result of a call."""
     outcome = result.metadata.outcome
-    own = result.metadata.parent_tool_use_id or ""
+    tool_use_id = result.metadata.parent_tool_use_id or ""
     failure = error_class(result)
-    if failure is None:
-        effects: list[dict[str, str]] = [] if outcome is None else list(outcome.side_effects)
-        ran = next((each["command"] for each in effects if each["kind"] == "execute"), None)
-        return ToolCompleted(
-            tool_use_id=own,
-            success=True,
-            output_size_bytes=len(msgspec.json.encode(result.content)),
+    if failure is not None:
+        return ToolFailed(
+            tool_use_id=tool_use_id,
+            error_class=failure.value,
+            error_message=failure.value,
             latency_ms=latency_ms,
-            files_modified=tuple(each["path"] for each in effects if each["kind"] == "write"),
-            command_executed=None if ran is None else short_hash(ran.encode()),
         )
-    return ToolFailed(
-        tool_use_id=own,
-        error_class=failure.value,
-        error_message=failure.value,
+    effects: list[dict[str, str]] = [] if outcome is None else list(outcome.side_effects)
+    command = next((effect["command"] for effect in effects if effect["kind"] == "execute"), None)
+    return ToolCompleted(
+        tool_use_id=tool_use_id,
+        success=True,
+        output_size_bytes=len(msgspec.json.encode(result.content)),
         latency_ms=latency_ms,
+        files_modified=tuple(effect["path"] for effect in effects if effect["kind"] == "write"),
+        command_executed=None if command is None else short_hash(command.encode()),
     )
 
 
 def short_hash(data: bytes) -> str:
-    """A short name for bytes that must not be told."""
+    """Return a short digest that stands for data which must not be in a trace."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _count(message: Message, kind: type) -> int:
-    return sum(isinstance(block, kind) for block in message.content)
-
-
-class TurnReporter(Struct, frozen=True, kw_only=True):
-    """One turn, who listens to it, and its trace."""
-
-    turn_id: str
-    send: Callable[[TurnEvent], None]
-    trace: Trace
-
-    def warn(self, code: WarningCode, text: str) -> None:
-        """Tell something that a person should know, and that stops nothing."""
-        self.send(Warned(turn_id=self.turn_id, code=code, text=text))
-
-
-class OutageTracker:
-    """Counts failed and good calls, and tells the bus when somebody goes down or comes back."""
-
-    def __init__(self, availability: Availability, now: Callable[[], datetime]) -> None:
-        self._availability = availability
-        self._now = now
-        self._problem: RoutingPolicyError | None = None
-
-    def record_failure(self, model: str, error: ProviderError, trace: Trace) -> tuple[Outage, ...]:
-        """A call failed for good; gives the outages that begin with it."""
-        began = self._availability.record_failure(model, error)
-        for outage in began:
-            trace.emit(provider_unavailable(outage))
-        return began
-
-    def record_success(self, model: str, trace: Trace) -> None:
-        """A call was answered."""
-        self._recovered(self._availability.record_success(model), trace)
-
-    def clear_expired(self, trace: Trace) -> None:
-        """End what has rested long enough."""
-        self._recovered(self._availability.clear_expired(), trace)
-
-    def retry_now(self, model: str, trace: Trace) -> bool:
-        """Ask a model again that was down by a fault of our own; whether it was."""
-        ended = self._availability.clear_local_fault(model)
-        self._recovered(ended, trace)
-        return bool(ended)
-
-    def is_new_problem(self, problem: RoutingPolicyError | None, trace: Trace) -> bool:
-        """Whether a rules file is broken in a way that nobody was told of yet; then it is told."""
-        is_new = problem is not None and problem is not self._problem
-        self._problem = problem
-        if is_new and problem is not None:
-            trace.emit(policy_invalid(problem))
-        return is_new
-
-    def _recovered(self, outages: Iterable[Outage], trace: Trace) -> None:
-        for outage in outages:
-            trace.emit(provider_recovered(outage, self._now()))
+def _count_blocks(message: Message, block_type: type) -> int:
+    return sum(isinstance(block, block_type) for block in message.content)

@@ -5,7 +5,6 @@ import importlib
 import logging
 import socket
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +21,8 @@ from metis.routing import RULES_PATH, Availability, Policy, Router, RulesFile, S
 from metis.session.conversation import Conversation, SpendTracker, run_to_completion
 from metis.session.delegate import Delegate, WorkerFactory
 from metis.session.events import OutageTracker, Trace
-from metis.session.models import AvailableProviders, Models
-from metis.session.options import Options, Setup
+from metis.session.models import AvailableProviders, Models, missing_key
+from metis.session.options import Options, Setup, utc_now
 from metis.session.prompt import (
     Memory,
     SystemPrompt,
@@ -48,23 +47,23 @@ _HOST = "127.0.0.1"
 
 
 class LazySimulator:
-    """A port that listens at once; whoever calls before the simulator is loaded waits a moment.
+    """A simulator behind a port that listens at once and loads on the first connection.
 
-    It takes as long to load as all the rest of a first prompt, and nobody calls before that.
+    Loading takes as long as everything else before a first prompt, and a client that connects
+    earlier just waits.
     """
 
     def __init__(self) -> None:
         self._socket = socket.create_server((_HOST, 0))
-        self._socket.setblocking(False)  # noqa: FBT003 - the name of the method says it
+        self._socket.setblocking(False)  # noqa: FBT003 - positional-only
         self._loading: asyncio.Task[None] | None = None
         self._simulator: Simulator | None = None
         self.base_url = f"http://{_HOST}:{self._socket.getsockname()[1]}"
-        """Where it listens."""
-        asyncio.get_running_loop().add_reader(self._socket, self._begin)
+        asyncio.get_running_loop().add_reader(self._socket, self._start_loading)
 
     async def prepare(self) -> None:
-        """Load it now, in a thread, so that the first call does not wait."""
-        await asyncio.shield(self._begin())
+        """Load the simulator now, in a thread, so that the first call does not wait."""
+        await asyncio.shield(self._start_loading())
 
     async def stop(self) -> None:
         """Close every connection and the port."""
@@ -75,7 +74,7 @@ class LazySimulator:
             await self._simulator.stop()
         self._socket.close()
 
-    def _begin(self) -> asyncio.Task[None]:
+    def _start_loading(self) -> asyncio.Task[None]:
         if self._loading is None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._loading = asyncio.create_task(self._load())
@@ -88,17 +87,13 @@ class LazySimulator:
             await simulator.start()
         except Exception:
             log.exception("the simulator cannot be started")
-            self._socket.close()  # who calls is told at once that nobody is there
+            self._socket.close()  # a client gets an error at once instead of waiting
         else:
             self._simulator = simulator
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Metis:
-    """Sessions in one store; made by `metis.open`, and used as a context manager."""
+    """The sessions of one store; created by `metis.open`, and used as a context manager."""
 
     def __init__(self, url: str | None = None, options: Options = Options()) -> None:  # noqa: B008 - an immutable value
         self.options = options
@@ -107,7 +102,7 @@ class Metis:
         self._transport: Transport | None = None
         self._setup: Setup | None = None
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._stand_in: LazySimulator | None = None
+        self._simulator: LazySimulator | None = None
         self._workspace: Workspace | None = None
         self._memory: Memory | None = None
         self._servers = McpServers(options.servers)
@@ -116,7 +111,7 @@ class Metis:
         options = self.options
         keys = Keys(options.keys, file=options.key_file)
         models = Models(
-            base_urls={**self._simulated(), **options.base_urls},
+            base_urls={**self._simulator_urls(), **options.base_urls},
             accounts=options.accounts,
             keys=keys,
             free=options.free,
@@ -126,7 +121,7 @@ class Metis:
             self._workspace = Workspace(options.workspace)
         if options.home is not None:
             self._memory = Memory(options.home, options.bus)
-        availability = Availability(clock=_now)
+        availability = Availability(clock=utc_now)
         self._store = store = open_store(self._url)
         self._transport = Transport(keys=keys, limits=options.limits, retry=options.retry)
         self._setup = Setup(
@@ -138,12 +133,13 @@ class Metis:
                 configured=AvailableProviders(models),
                 rules=self._rules(models),
                 outage=availability.outage,
+                missing_key=missing_key,
             ),
-            outages=OutageTracker(availability, _now),
-            spending=SpendTracker(store, now=_now),
+            outages=OutageTracker(availability, utc_now),
+            spending=SpendTracker(store, now=utc_now),
             budget=options.budget,
             bus=options.bus,
-            options=_with_budget(options),
+            options=_request_defaults(options),
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
                 for name, others in options.fallbacks.items()
@@ -168,7 +164,7 @@ class Metis:
         await run_to_completion(self.close())
 
     async def close(self) -> None:
-        """Cancel what runs, and close the connections and the store."""
+        """Cancel running turns, and close the connections and the store."""
         for session in tuple(self._sessions.values()):
             await session.cancel()
         self._sessions.clear()
@@ -176,21 +172,21 @@ class Metis:
             await self._transport.close()
         if self._store is not None:
             await self._store.close()
-        if self._stand_in is not None:
-            await self._stand_in.stop()
+        if self._simulator is not None:
+            await self._simulator.stop()
         if self._workspace is not None:
             self._workspace.close()
         await self._servers.close()
-        self._transport = self._store = self._setup = self._stand_in = self._workspace = None
+        self._transport = self._store = self._setup = self._simulator = self._workspace = None
 
     async def prepare(self) -> None:
-        """Do ahead what the first turn would wait for, while somebody writes a question."""
+        """Load what the first turn needs, for instance while a user types a prompt."""
         setup = self._opened()
         await asyncio.to_thread(preload_tables)
         await setup.transport.prepare()
         await setup.spending.totals()
-        if self._stand_in is not None:
-            await self._stand_in.prepare()
+        if self._simulator is not None:
+            await self._simulator.prepare()
 
     @property
     def store(self) -> Store:
@@ -199,11 +195,11 @@ class Metis:
 
     @property
     def models(self) -> Models:
-        """The models that can be asked, and who serves them."""
+        """The models that can be called."""
         return self._opened().models
 
     async def session(self, *, model: str | None = None, system: str | None = None) -> Session:
-        """A new session; `model` by id or alias is who answers, `system` what it is told first."""
+        """Create a session, with a model by id or alias and a system prompt."""
         setup = self._opened()
         active = None if model is None else setup.models.resolve(model)
         record = await setup.store.create_session(
@@ -213,14 +209,14 @@ class Metis:
         Trace(setup.bus, record.id).emit(
             SessionCreated(workspace_path=setup.workspace_path, initial_active_model=active)
         )
-        context = self._context(system or "")
-        texts = context.texts()
+        prompt = self._system_prompt(system or "")
+        texts = prompt.texts()
         if texts:
-            await conversation.append(*system_messages(record.id, texts, _now()))
-        return self._hold(conversation, context)
+            await conversation.append(*system_messages(record.id, texts, utc_now()))
+        return self._open_session(conversation, prompt)
 
     async def resume(self, session_id: str) -> Session:
-        """A session of the store, as it was left; the same object while it is open."""
+        """Return a stored session; while it is open, it is the same object."""
         if session_id in self._sessions:
             return self._sessions[session_id]
         setup = self._opened()
@@ -228,39 +224,40 @@ class Metis:
         entries = await setup.store.history(session_id)
         Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
         if record.active_model is not None:
-            with suppress(UnknownModelError):  # another can go on with it, and who asks is told
+            with suppress(UnknownModelError):  # the next turn reports it, unless it names another
                 setup.models.resolve(record.active_model)
         conversation = Conversation(
             setup.store, record.id, entries, pinned_model=record.active_model
         )
-        return self._hold(conversation, self._context(""))
+        return self._open_session(conversation, self._system_prompt(""))
 
     async def sessions(self, limit: int = 100) -> list[SessionRecord]:
-        """The sessions that changed last, newest first."""
+        """Return the sessions that changed last, newest first."""
         return await self._opened().store.sessions(limit)
 
-    def _hold(self, conversation: Conversation, context: SystemPrompt) -> Session:
+    def _open_session(self, conversation: Conversation, prompt: SystemPrompt) -> Session:
         setup = self._opened()
-        # Adapters remember what they sent; a session has its own, so that none forgets another.
-        own = replace(setup, models=setup.models.with_separate_adapters(), skills=context.skills)
-        own = replace(own, toolbox=self._toolkit(own, conversation, context))
-        session = Session(own, conversation, reopen=self.resume)
+        # Adapters cache encoded histories; each session has its own, so that none evicts another.
+        models = setup.models.with_separate_adapters()
+        setup = replace(setup, models=models, skills=prompt.skills)
+        setup = replace(setup, toolbox=self._session_tools(setup, conversation, prompt))
+        session = Session(setup, conversation, reopen=self.resume)
         self._sessions[session.id] = session
         return session
 
-    def _context(self, base: str) -> SystemPrompt:
-        """What a model is told first; without tools no skill could be loaded."""
+    def _system_prompt(self, base: str) -> SystemPrompt:
+        """Return the system prompt; without tools it lists no skills, for none could be loaded."""
         options = self.options
         workspace = None if options.workspace is None else Path(options.workspace)
-        context = read_system_prompt(
-            base, workspace=workspace, home=options.home, today=_now().date()
+        prompt = read_system_prompt(
+            base, workspace=workspace, home=options.home, today=utc_now().date()
         )
-        return context if options.tools is not None else replace(context, skills=())
+        return prompt if options.tools is not None else replace(prompt, skills=())
 
-    def _toolkit(
-        self, setup: Setup, conversation: Conversation, context: SystemPrompt
+    def _session_tools(
+        self, setup: Setup, conversation: Conversation, prompt: SystemPrompt
     ) -> SessionTools | None:
-        options, house = self.options, list[Factory]()
+        options, builtin = self.options, list[Factory]()
         if options.tools is None and not self._servers:
             return None
         if options.tools is None:
@@ -268,29 +265,29 @@ class Metis:
                 Registry(), (), options.confirmation, self._workspace, self._servers
             )
         if self._memory is not None:
-            house += memory_tools(self._memory)
-        if context.skills:
-            house.append(partial(LoadSkill, context.skills, setup.bus))
+            builtin += memory_tools(self._memory)
+        if prompt.skills:
+            builtin.append(partial(LoadSkill, prompt.skills, setup.bus))
         if setup.router.tiers(setup.workspace_path):
-            hiring = WorkerFactory(
+            workers = WorkerFactory(
                 setup,
                 conversation,
-                context,
+                prompt,
                 tools=options.tools,
                 confirmation=options.confirmation,
                 workspace=self._workspace,
                 reopen=self.resume,
             )
-            house.append(partial(Delegate, hiring.create, setup.bus))
+            builtin.append(partial(Delegate, workers.create, setup.bus))
         return make_session_tools(
-            options.tools, house, options.confirmation, self._workspace, self._servers
+            options.tools, builtin, options.confirmation, self._workspace, self._servers
         )
 
-    def _simulated(self) -> dict[str, str]:
+    def _simulator_urls(self) -> dict[str, str]:
         if not self.options.simulate:
             return {}
-        self._stand_in = LazySimulator()
-        return dict.fromkeys(adapters.names(), self._stand_in.base_url)
+        self._simulator = LazySimulator()
+        return dict.fromkeys(adapters.names(), self._simulator.base_url)
 
     def _opened(self) -> Setup:
         if self._setup is None:
@@ -306,23 +303,23 @@ class Metis:
         fallback = Policy(common=common)
         if self.options.workspace is None:
             return fallback
-        place = Path(self.options.workspace) / RULES_PATH
-        return RulesFile(place, models.catalog, fallback=fallback)
+        path = Path(self.options.workspace) / RULES_PATH
+        return RulesFile(path, models.catalog, fallback=fallback)
 
 
-def _with_budget(options: Options) -> AdapterOptions:
-    """How models are asked, with the room for pictures unless that is said there already."""
-    said = options.options
-    return (
-        said if said.image_budget is not None else replace(said, image_budget=options.image_budget)
-    )
+def _request_defaults(options: Options) -> AdapterOptions:
+    """Return the options of every request, with the image budget unless they set one."""
+    defaults = options.options
+    if defaults.image_budget is not None:
+        return defaults
+    return replace(defaults, image_budget=options.image_budget)
 
 
 def open_metis(url: str | None = None, options: Options = Options()) -> Metis:  # noqa: B008 - an immutable value
-    """Sessions in a store: `async with metis.open() as m: s = await m.session(model="sonnet")`.
+    """Open a store: `async with metis.open() as m: s = await m.session(model="sonnet")`.
 
     Args:
-        url: `sqlite:///path` or `postgresql://…`; `metis.db` under `$METIS_HOME` if none is given.
-        options: addresses, keys, tools, budgets and the rest.
+        url: `sqlite:///path` or `postgresql://…`; by default `metis.db` under `$METIS_HOME`.
+        options: addresses, keys, tools, budgets and more.
     """
     return Metis(url, options)

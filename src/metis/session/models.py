@@ -1,7 +1,7 @@
-"""Models by name: the adapter, capabilities and prices of each, and the providers with a key."""
+"""Models by name: the adapter, capabilities and price of each, and the available providers."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from decimal import Decimal
@@ -14,9 +14,11 @@ from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.adapters.profile import Profile
 from metis.canonical.errors import CatalogError, InvalidValueError, UnknownModelError
+from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
+from metis.canonical.tools import ToolDefinition
 from metis.catalog.cost import price
-from metis.catalog.models import Catalog, ModelId, ModelInfo, is_model_id
+from metis.catalog.models import AdapterCapabilities, Catalog, ModelId, ModelInfo, is_model_id
 from metis.catalog.tables import catalog as shipped_catalog
 from metis.transport import Keys
 from metis.wire.call import UNPRICED
@@ -24,24 +26,35 @@ from metis.wire.call import UNPRICED
 log = logging.getLogger("metis.session")
 
 LOCAL_PRICING = "local"
-"""The pricing version of a model that runs on one's own machine and costs nothing."""
+"""The pricing version of calls that cost nothing: the model runs on this machine."""
 
 
-class ResolvedModel(Struct, frozen=True):
-    """A model and the adapter through which it is asked."""
+class ResolvedModel(Struct, frozen=True, kw_only=True):
+    """A model with all that a turn needs to know about it, looked up once."""
 
     id: str
     adapter: Adapter
+    capabilities: AdapterCapabilities
+    price_id: str
+    """The id under which price tables list the model; a host may resell another provider's."""
 
     @property
-    def price_id(self) -> str:
-        """The id under which price tables know the model."""
-        profile = self.adapter.profile
-        return f"{profile.catalog_provider or profile.name}:{ModelId.parse(self.id).name}"
+    def provider(self) -> str:
+        """The name of the adapter, which is also the provider's name in stored metadata."""
+        return self.adapter.name
+
+    def estimate_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()
+    ) -> int:
+        """Estimate the tokens of messages and tool definitions as this model counts them."""
+        return self.adapter.estimate_input_tokens(messages, tools, model=self.id)
 
 
 class Models:
-    """All models that can be asked; those that no table lists are taken as their host assumes."""
+    """The models that can be called, by the names that people use for them.
+
+    A model that no table lists gets the capabilities that its host's profile assumes.
+    """
 
     def __init__(  # noqa: PLR0913 - settings, all by name
         self,
@@ -53,34 +66,40 @@ class Models:
         free: bool = False,
         redact_ids: bool = False,
     ) -> None:
-        known = catalog or shipped_catalog()
-        self._urls = dict(base_urls or {})
+        shipped = catalog or shipped_catalog()
+        self._base_urls = dict(base_urls or {})
         self._accounts = dict(accounts or {})
         self._keys = keys or Keys()
-        self._is_free = free
-        self._hides_ids = redact_ids
+        self._free = free
+        self._redact_ids = redact_ids
         self._adapters: dict[str, Adapter] = {}
-        self._told: set[str] = set()
-        self._entries = dict(known.entries)
-        self.catalog = Catalog(entries=self._entries, aliases=known.aliases)
-        """The models of the tables, and those that were asked for beside them."""
-        for name in self._urls:
-            adapters.profile_of(name)  # or the error that there is no such provider
+        self._resolved: dict[str, ResolvedModel] = {}
+        self._logged_unpriced: set[str] = set()
+        self._entries = dict(shipped.entries)
+        self.catalog = Catalog(entries=self._entries, aliases=shipped.aliases)
+        """The catalogued models, and those that `resolve` added."""
+        for provider in self._base_urls:
+            adapters.profile_of(provider)  # raises for an unknown provider
 
     def with_separate_adapters(self) -> "Models":
-        """The same models behind adapters of their own, which remember one conversation."""
+        """Return the same models behind new adapters, which cache one conversation only."""
         other = Models(
-            base_urls=self._urls,
+            base_urls=self._base_urls,
             accounts=self._accounts,
             keys=self._keys,
-            free=self._is_free,
-            redact_ids=self._hides_ids,
+            free=self._free,
+            redact_ids=self._redact_ids,
         )
-        other.catalog, other._entries, other._told = self.catalog, self._entries, self._told
+        other.catalog, other._entries = self.catalog, self._entries
+        other._logged_unpriced = self._logged_unpriced
         return other
 
     def resolve(self, name: str) -> str:
-        """The id of a model by id, alias or suffix; a host's own model may be in no table."""
+        """Return the id of a model that is named by id, alias or suffix.
+
+        `provider:name` of a known provider is accepted without a catalogue entry: hosts and local
+        servers have models that no table lists.
+        """
         try:
             return self.catalog.resolve(name)
         except UnknownModelError:
@@ -92,66 +111,90 @@ class Models:
         )
         return name
 
-    def get(self, model: str) -> ResolvedModel:
-        """A model with the adapter that speaks to it."""
-        return ResolvedModel(model, self._adapter(ModelId.parse(model).provider))
+    def get(self, model_id: str) -> ResolvedModel:
+        """Return a model by its id, with its adapter and capabilities."""
+        resolved = self._resolved.get(model_id)
+        if resolved is None:
+            parsed = ModelId.parse(model_id)
+            adapter = self._adapter(parsed.provider)
+            profile = adapter.profile
+            resolved = self._resolved[model_id] = ResolvedModel(
+                id=model_id,
+                adapter=adapter,
+                capabilities=adapter.capabilities(model_id),
+                price_id=f"{profile.catalog_provider or profile.name}:{parsed.name}",
+            )
+        return resolved
 
     def available_providers(self) -> frozenset[str]:
-        """The providers that can be called: there is a key, or none is needed."""
+        """Return the providers that can be called now."""
         return frozenset(filter(self.is_available, adapters.names()))
 
     def is_available(self, provider: str) -> bool:
-        """Whether one of them can be called now."""
+        """Return whether a provider can be called: it has a key, or needs none."""
         profile = adapters.profile_of(provider)
-        is_open = provider in self._urls or profile.auth.variable is None
-        return is_open or bool(self._keys.lookup(profile)[0])
+        needs_no_key = provider in self._base_urls or profile.auth.variable is None
+        return needs_no_key or bool(self._keys.lookup(profile)[0])
 
-    def price(self, usage: Usage, served: ResolvedModel, at: datetime) -> Usage:
-        """The usage with its cost; without a price it says so, and the log does once."""
-        if self._is_free:
+    def price(self, usage: Usage, model: ResolvedModel, at: datetime) -> Usage:
+        """Return the usage with its cost; a model without a price is logged once."""
+        if self._free:
             return replace(usage, cost_usd=Decimal(0), pricing_version=LOCAL_PRICING)
         try:
-            return price(usage, served.price_id, at)
+            return price(usage, model.price_id, at)
         except (CatalogError, InvalidValueError):
-            if _is_local(served.adapter.profile):
+            if _is_local(model.adapter.profile):
                 return replace(usage, cost_usd=Decimal(0), pricing_version=LOCAL_PRICING)
-        if served.id not in self._told:
-            self._told.add(served.id)
-            log.warning("no price is known for %s: its calls count as unpriced", served.id)
+        if model.id not in self._logged_unpriced:
+            self._logged_unpriced.add(model.id)
+            log.warning("no price for %s: its calls count as unpriced", model.id)
         return replace(usage, cost_usd=Decimal(0), pricing_version=UNPRICED)
 
     def _adapter(self, provider: str) -> Adapter:
-        found = self._adapters.get(provider)
-        if found is None:
-            profile = adapters.profile_of(provider)
-            moved = profile.with_address(self._urls.get(provider), self._accounts.get(provider))
-            found = self._adapters[provider] = Adapter(replace(moved, redact_ids=self._hides_ids))
-        return found
+        adapter = self._adapters.get(provider)
+        if adapter is None:
+            profile = adapters.profile_of(provider).with_address(
+                self._base_urls.get(provider), self._accounts.get(provider)
+            )
+            adapter = Adapter(replace(profile, redact_ids=self._redact_ids))
+            self._adapters[provider] = adapter
+        return adapter
 
 
 def _is_local(profile: Profile) -> bool:
-    """Whether a host needs no key and stands on this machine."""
+    """Return whether a host runs on this machine and needs no key, so that its calls are free."""
     host = urlsplit(profile.base_url).hostname
     return profile.auth.variable is None and host in ("localhost", "127.0.0.1", "::1")
 
 
 class AvailableProviders(AbstractSet[str]):
-    """A set of providers; one that is missed is looked for again, for keys are put into files."""
+    """The set of providers that can be called now.
+
+    A provider that was missing is checked again each time: a key may be added while we run.
+    """
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._known = set(models.available_providers())
+        self._available = set(models.available_providers())
 
     def __contains__(self, provider: object) -> bool:
-        if provider in self._known:
+        if provider in self._available:
             return True
         if provider in adapters.names() and self._models.is_available(str(provider)):
-            self._known.add(str(provider))
+            self._available.add(str(provider))
             return True
         return False
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._available)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._available)
+
+
+def missing_key(provider: str) -> str:
+    """Say how to make a provider available that has no key."""
+    variable = adapters.profile_of(provider).auth.variable if provider in adapters.names() else None
+    if variable is None:
+        return f"unknown provider {provider!r}"
+    return f"no API key for {provider}: set {variable} or pass Options(keys={{{provider!r}: …}})"

@@ -1,7 +1,4 @@
-"""How sessions run: Options for callers, Setup for turns.
-
-And the options that a thread inherits.
-"""
+"""How sessions run: Options for callers, Setup for turns, and the options of a thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,21 +12,19 @@ from msgspec.structs import replace
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import (
     AmbiguousModelError,
-    BudgetExceededError,
     CatalogError,
     InvalidValueError,
     UnknownModelError,
 )
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.tables import model_pointers
-from metis.events import Budget, Bus, Spending, check_budget
+from metis.events import Budget, Bus
 from metis.projection.images import IMAGE_BUDGET
 from metis.routing import Router, Tier
 from metis.session.conversation import Conversation, SpendTracker
-from metis.session.events import OutageTracker, Trace
+from metis.session.events import OutageTracker
 from metis.session.models import Models, ResolvedModel
 from metis.session.prompt import Skill
-from metis.session.state import SessionState
 from metis.store import Store
 from metis.tools import Confirmation, Registry, Watcher, Workspace
 from metis.tools.mcp import McpServer
@@ -38,46 +33,105 @@ from metis.wire.call import AdapterOptions
 from metis.wire.reasoning import Reasoning
 
 MAX_CALLS = 100
-"""How many times a model is asked in one turn at most."""
+"""The most model calls of one turn."""
 
 COMPACT_AT = 0.85
-"""The part of a window that may be full before the history is summed up."""
+"""The share of a context window that may be full before the history is compacted."""
+
+PartialResponse = Literal["all", "text"]
+"""What is stored of a response that was cancelled or broke off: all blocks, or the text."""
 
 
-Partial = Literal["all", "text"]
-"""What is kept of an answer that was cancelled or broke off: all that has come, or its text."""
+class Options(Struct, frozen=True, kw_only=True):
+    """How sessions run; every field has a default that works."""
+
+    base_urls: Mapping[str, str] = {}
+    """Other addresses of providers, by provider."""
+    accounts: Mapping[str, str] = {}
+    """A name for the account behind a key, by provider: sealed parts of one go to no other."""
+    keys: Mapping[str, str | Sequence[str]] = {}
+    """API keys by provider; else they come from the environment."""
+    key_file: Path | None = None
+    """A TOML file with a table `[keys]`, which only its owner may read."""
+    default_model: str | None = None
+    """The model if neither the user nor a rule names one."""
+    tiers: Mapping[str, str] = {}
+    """The models of workers by tier (`fast`, `balanced`, `deep`); a rules file overrides them."""
+    fallbacks: Mapping[str, Sequence[str]] = {}
+    """The models to fall back to, by the model that is down; `*` stands for any."""
+    budget: Budget = Budget()
+    bus: Bus | None = None
+    """Gets the bus events of all sessions, which contain no text of a conversation."""
+    options: AdapterOptions = AdapterOptions()
+    workspace: str | Path | None = None
+    """The directory of the tools, of the rules file and of `AGENTS.md`."""
+    home: Path | None = None
+    """The directory with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
+    tools: Registry | None = None
+    """The tools that models may call; None for none at all."""
+    servers: Sequence[McpServer] = ()
+    """MCP servers that threads may name; each is started when one does, and ended at the close."""
+    pointers: Mapping[str, str] = {}
+    """The models that thread pointers such as `nano` and `kilo` stand for, before the built-in."""
+    confirmation: Confirmation | None = None
+    """Confirms calls that change something; without one, such calls are refused."""
+    redact_ids: bool = False
+    """Whether models get hashes instead of our tool call ids."""
+    simulate: bool = False
+    """Whether a simulator on this machine answers for every provider."""
+    free: bool = False
+    """Whether calls cost nothing, whatever the price of the model."""
+    compact_at: float | None = COMPACT_AT
+    compact_with: str | None = None
+    max_calls: int = MAX_CALLS
+    partial: PartialResponse = "all"
+    image_budget: int | None = IMAGE_BUDGET
+    """How many characters of images a request may contain; older ones become notes. None: all."""
+    limits: Limits = Limits()
+    retry: Retry = Retry()
+
+    def __post_init__(self) -> None:
+        """Refuse a list of tools: the error would else come late, and name an attribute."""
+        if not _is_registry(self.tools):
+            fault = "Options.tools takes a Registry; use Registry(MyTool)"
+            raise InvalidValueError(fault, path="$.tools")
 
 
-class Toolbox(Protocol):
-    """The tools of a session, and whoever runs them."""
-
-    @property
-    def tools(self) -> Sequence[ToolDefinition]:
-        """What models are told of."""
-        ...
-
-    async def offer(self, servers: Sequence[str]) -> None:
-        """Offer the tools of these servers beside the others, and of no more servers."""
-        ...
-
-    async def run(self, calls: Sequence[ToolUseBlock], turn: "TurnRef", watcher: Watcher) -> None:
-        """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
-        ...
+def _is_registry(tools: object) -> bool:
+    return tools is None or isinstance(tools, Registry)
 
 
 class TurnRef(Struct, frozen=True, kw_only=True):
-    """Where a call belongs."""
+    """The turn that a tool call belongs to."""
 
     session_id: str
     turn_id: str
 
 
-def _now() -> datetime:
+class Toolbox(Protocol):
+    """The tools of a session."""
+
+    @property
+    def tools(self) -> Sequence[ToolDefinition]:
+        """The definitions that models get."""
+        ...
+
+    async def offer(self, servers: Sequence[str]) -> None:
+        """Offer the tools of these MCP servers, and of no others, beside the session's own."""
+        ...
+
+    async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
+        """Run calls; each gets one TOOL message, also when this is cancelled."""
+        ...
+
+
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """Everything that a turn works with."""
+    """The services and options that the turns of a session work with."""
 
     store: Store
     transport: Transport
@@ -87,140 +141,93 @@ class Setup(Struct, frozen=True, kw_only=True):
     spending: SpendTracker
     budget: Budget = Budget()
     bus: Bus | None = None
-    """Who is told what happens."""
     toolbox: Toolbox | None = None
     options: AdapterOptions = AdapterOptions()
     fallbacks: Mapping[str, Sequence[str]] = {}
-    """Which models step in, by the id of the one that is down; `*` stands for any."""
+    """The ids of the models to fall back to, by the id of the model that is down, or `*`."""
     skills: tuple[Skill, ...] = ()
     parent: str | None = None
-    """The session that gave this one its task, if it is a worker."""
+    """The session that this one works for, if it is a worker."""
     tier: Tier | None = None
-    """How much thought a worker is to give to it."""
+    """The tier of a worker."""
     pointers: Mapping[str, str] = {}
-    """Models by the pointers that threads name them with, before those of the house."""
     workspace_path: str = ""
     has_rules: bool = False
-    """Whether there may be rules that ask what was spent."""
+    """Whether there may be rules that depend on what was spent."""
     compact_at: float | None = COMPACT_AT
-    """None never sums up by itself."""
+    """None never compacts a history unasked."""
     compact_with: str | None = None
-    """The model that writes summaries; None is the one of the turn."""
+    """The model that writes summaries; None is the model of the turn."""
     max_calls: int = MAX_CALLS
-    partial: Partial = "all"
+    partial: PartialResponse = "all"
     workspace: Workspace | None = None
-    """The folder that files of messages are read from."""
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = utc_now
 
     @property
     def tools(self) -> Sequence[ToolDefinition]:
-        """The tools that models are told of."""
+        """The tool definitions that models get."""
         return () if self.toolbox is None else self.toolbox.tools
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """How sessions are run; every field has a default that works."""
-
-    base_urls: Mapping[str, str] = {}
-    """Other addresses of providers, by the name of the adapter."""
-    accounts: Mapping[str, str] = {}
-    """A word for whose keys are used, by the name of the adapter: seals of one go to no other."""
-    keys: Mapping[str, str | Sequence[str]] = {}
-    """Keys by the name of the adapter; else they come from the environment."""
-    key_file: Path | None = None
-    """A TOML file with a table `[keys]`, which only its owner may read."""
-    default_model: str | None = None
-    """Who answers if neither the user nor a rule says."""
-    tiers: Mapping[str, str] = {}
-    """The models of workers by tier: `fast`, `balanced`, `deep`; a rules file may say otherwise."""
-    fallbacks: Mapping[str, Sequence[str]] = {}
-    """Which models step in, by the one that is down; `*` stands for any."""
-    budget: Budget = Budget()
-    bus: Bus | None = None
-    """Who is told what happens: typed events without a word of what was said."""
-    options: AdapterOptions = AdapterOptions()
-    workspace: str | Path | None = None
-    """The folder in which tools work, and whose rules file and instructions hold."""
-    home: Path | None = None
-    """The folder with `USER.md`, `MEMORY.md` and `skills/`; None for none."""
-    tools: Registry | None = None
-    """What models may call; None is no tool at all."""
-    servers: Sequence[McpServer] = ()
-    """MCP servers that threads may name; each is started when one does, and ended at the close."""
-    pointers: Mapping[str, str] = {}
-    """Who answers threads that point to `nano`, `kilo` or the like; those of the house else."""
-    confirmation: Confirmation | None = None
-    """Who is asked before a call that changes something; nobody lets none of them run."""
-    redact_ids: bool = False
-    """Whether models see hashes in the place of our ids of calls."""
-    simulate: bool = False
-    """Whether a simulator on this machine answers in the place of every provider."""
-    free: bool = False
-    """Whether no call costs anything, whatever its model costs elsewhere."""
-    compact_at: float | None = COMPACT_AT
-    compact_with: str | None = None
-    max_calls: int = MAX_CALLS
-    partial: Partial = "all"
-    """What is kept of an answer that was cancelled or broke off: all that has come, or its text."""
-    image_budget: int | None = IMAGE_BUDGET
-    """How many characters of pictures a request may hold; older ones are told of. None for all."""
-    limits: Limits = Limits()
-    retry: Retry = Retry()
+# Thread options: they travel with the messages of a thread and hold for its later turns.
 
 
-class BudgetGuard:
-    """Holds what was spent against the limits of a session, a day and a month."""
+class ThreadOptions(Struct, frozen=True, kw_only=True):
+    """The options of a thread that hold for its next turn; None is unset."""
 
-    def __init__(
-        self, setup: Setup, conversation: Conversation, told: SessionState, trace: Trace
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._told = told
-        self._trace = trace
+    provider_ptr: str | None = None
+    """The model: `kilo`, `kilo.r` for one that thinks, or any name of a model."""
+    servers: tuple[str, ...] | None = None
+    """The MCP servers whose tools are offered."""
+    search: bool | None = None
+    """Whether the provider's own web search is on."""
+    tool_mode: str | None = None
+    """How tools are chosen, in the provider's own term."""
 
-    async def check(self) -> list[str]:
-        """The warnings of limits that are nearly reached, each once.
 
-        Raises:
-            BudgetExceededError: a limit is reached.
-        """
-        budget = self._conversation.budget(self._setup.budget)
-        own = self._conversation
-        spent = Spending(session_usd=own.cost().total_usd + own.workers_usd)
-        if budget.day_usd is not None or budget.month_usd is not None:
-            spent = await self._setup.spending.totals(spent.session_usd)
-        verdict = check_budget(budget, spent, warned=self._told.budget_warnings)
-        for each in verdict.exceeded:
-            self._trace.emit(each)
-            raise BudgetExceededError(
-                each.scope, limit_usd=each.limit_usd, spent_usd=each.spent_usd
-            )
-        for each in verdict.warnings:
-            self._told.budget_warnings[each.scope] = each.level
-            self._trace.emit(each)
-        return [
-            f"{each.spent_usd} of the {each.limit_usd} USD of this {each.scope} are spent"
-            for each in verdict.warnings
-        ]
+def read_thread_options(options: Mapping[str, Any]) -> ThreadOptions:
+    """Decode the options that are known here; others belong to other programs and are ignored.
+
+    Raises:
+        InvalidValueError: a known option has a value of the wrong type.
+    """
+    try:
+        return msgspec.convert(options, ThreadOptions)
+    except msgspec.ValidationError as error:
+        fault, _, path = str(error).partition(" - at `$")
+        raise InvalidValueError(fault, path=f"$.options{path.rstrip('`')}") from None
+
+
+def check_thread_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of a new turn that would have no effect.
+
+    Raises:
+        InvalidValueError: an unknown option, or a value of the wrong type.
+    """
+    names = ThreadOptions.__struct_fields__
+    for key in options:
+        if key not in names:
+            fault = f"a turn has no option {key!r}; it has {', '.join(names)}"
+            raise InvalidValueError(fault, path=f"$.options.{key}")
+    read_thread_options(options)
 
 
 THINKING_SUFFIX = ".r"
-"""What stands behind a pointer to a model that shall think."""
+"""Ends a pointer whose model shall think."""
 
 
 class ModelPointer(Struct, frozen=True):
-    """Who a pointer points to, and whether it says how much that model shall think."""
+    """The model that a pointer stands for, and the reasoning option that it implies."""
 
     model: str
     reasoning: Reasoning | None = None
 
 
 def resolve_pointer(name: str, user_pointers: Mapping[str, str], models: Models) -> ModelPointer:
-    """Who answers under a name: a pointer of the user, a size, or any name of a model.
+    """Return the model behind a pointer of the user, a built-in pointer or any model name.
 
     Raises:
-        UnknownModelError: nobody does.
+        UnknownModelError: there is no such model.
     """
     known = {**model_pointers(), **user_pointers}
     try:
@@ -228,98 +235,55 @@ def resolve_pointer(name: str, user_pointers: Mapping[str, str], models: Models)
     except (UnknownModelError, AmbiguousModelError):
         base = name.removesuffix(THINKING_SUFFIX)
         if name in known:
-            raise  # the pointer is there and leads to nobody
+            raise  # the pointer exists, and its model does not
         if base == name:
-            hint = f"the pointers are {', '.join(known)}; or take a name of a model"
+            hint = f"the pointers are {', '.join(known)}; or use the name of a model"
             raise UnknownModelError(name, hint) from None
     return ModelPointer(resolve_pointer(base, user_pointers, models).model, Reasoning())
 
 
-class ThreadOptions(Struct, frozen=True, kw_only=True):
-    """The options of a thread that hold for its next turn; None is what nobody said."""
-
-    provider_ptr: str | None = None
-    """Who answers: `kilo`, `kilo.r` for one that thinks, or any name of a model."""
-    servers: tuple[str, ...] | None = None
-    """The MCP servers whose tools are offered."""
-    search: bool | None = None
-    """Whether the provider searches by itself."""
-    tool_mode: str | None = None
-    """How tools are chosen, in a word of the provider."""
-
-
-def read_thread_options(options: Mapping[str, Any]) -> ThreadOptions:
-    """The options that mean something here; others are somebody else's and stay as they are.
-
-    Raises:
-        InvalidValueError: one of them is of another kind than it should be.
-    """
-    try:
-        return msgspec.convert(options, ThreadOptions)
-    except msgspec.ValidationError as error:
-        fault, _, place = str(error).partition(" - at `$")
-        raise InvalidValueError(fault, path=f"$.options{place.rstrip('`')}") from None
-
-
-def check_thread_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of a new turn that would mean nothing.
-
-    Raises:
-        InvalidValueError: a key that nobody knows, or a value of another kind.
-    """
-    known = ThreadOptions.__struct_fields__
-    for key in options:
-        if key not in known:
-            fault = f"a turn has no option {key!r}; it has {', '.join(known)}"
-            raise InvalidValueError(fault, path=f"$.options.{key}")
-    read_thread_options(options)
-
-
 def sticky_model(setup: Setup, conversation: Conversation) -> str | None:
-    """The model that answers unless a turn says otherwise; None leaves it to the rules.
+    """Return the model of the thread or the session; None leaves the choice to the rules.
 
     Raises:
-        UnknownModelError: the thread points to nobody.
+        UnknownModelError: the thread points to a model that does not exist.
     """
-    found = _pointed(setup, conversation)
-    return conversation.pinned_model if found is None else found.model
+    pointer = _thread_pointer(setup, conversation)
+    return conversation.pinned_model if pointer is None else pointer.model
 
 
 def request_options(setup: Setup, conversation: Conversation, model: str) -> AdapterOptions:
-    """How a model is asked: as the house says, the thread, and the session."""
-    said = read_thread_options(conversation.thread_options)
+    """Return the options of a request: the library's, changed by the thread and the session."""
+    thread = read_thread_options(conversation.thread_options)
     changes: dict[str, Any] = {}
-    if said.search is not None:
-        changes["search"] = said.search
-    if said.tool_mode is not None:
-        changes["tool_mode"] = said.tool_mode
-    reasoning = conversation.reasoning or _reasoning(setup, conversation, model)
+    if thread.search is not None:
+        changes["search"] = thread.search
+    if thread.tool_mode is not None:
+        changes["tool_mode"] = thread.tool_mode
+    reasoning = conversation.reasoning or _pointer_reasoning(setup, conversation, model)
     if reasoning is not None:
         changes["reasoning"] = reasoning
     return replace(setup.options, **changes) if changes else setup.options
 
 
-def supports_thread_options(
-    setup: Setup, conversation: Conversation, served: ResolvedModel
-) -> bool:
-    """Whether a model does what the thread asks for, such as a search."""
-    options = replace(request_options(setup, conversation, served.id), model=served.id)
+def supports_thread_options(setup: Setup, conversation: Conversation, model: ResolvedModel) -> bool:
+    """Return whether a provider accepts the options of the thread, such as web search."""
+    options = replace(request_options(setup, conversation, model.id), model=model.id)
     try:
-        served.adapter.preview((), setup.tools, options)
+        model.adapter.preview((), setup.tools, options)
     except InvalidValueError:
         return False
     return True
 
 
-def _reasoning(setup: Setup, conversation: Conversation, model: str) -> Reasoning | None:
-    """How much a model shall think, if the thread points to it and says so."""
+def _pointer_reasoning(setup: Setup, conversation: Conversation, model: str) -> Reasoning | None:
     try:
-        found = _pointed(setup, conversation)
-    except CatalogError:  # whoever looks at another model need not mind
+        pointer = _thread_pointer(setup, conversation)
+    except CatalogError:  # the pointer is broken, which does not concern another model
         return None
-    return found.reasoning if found is not None and found.model == model else None
+    return pointer.reasoning if pointer is not None and pointer.model == model else None
 
 
-def _pointed(setup: Setup, conversation: Conversation) -> ModelPointer | None:
+def _thread_pointer(setup: Setup, conversation: Conversation) -> ModelPointer | None:
     name = conversation.pointer
     return None if name is None else resolve_pointer(name, setup.pointers, setup.models)

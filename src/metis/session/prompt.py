@@ -1,7 +1,4 @@
-"""The system prompt: instructions, skills, user and memory files.
-
-And the tools that change memory.
-"""
+"""The system prompt: instructions, skills and memory files, and the tools that change memory."""
 
 import asyncio
 import hashlib
@@ -27,9 +24,9 @@ from metis.tools.tool import object_schema, read_arguments, string_property, tex
 
 
 def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
-    """The text of a file up to a limit; a file that is not there is empty, a longer one is told.
+    """Return the text of a file up to a limit in bytes; a missing file is empty.
 
-    Of a file whose head only is wanted, nobody is told that it goes on.
+    A longer file is logged, unless only its head is wanted.
     """
     try:
         with path.open("rb") as file:
@@ -55,7 +52,7 @@ _words = re.compile(r"[^\W_]+").findall
 
 
 class Skill(Struct, frozen=True):
-    """A folder with a `SKILL.md`: what it is for, and where its body is."""
+    """A directory with a `SKILL.md`: models see the description, and load the body by a tool."""
 
     name: str
     description: str
@@ -63,7 +60,7 @@ class Skill(Struct, frozen=True):
     source: Literal["workspace", "global"] = "global"
 
     def body(self) -> str:
-        """Everything behind the head of the file."""
+        """Return the text after the front matter of the file."""
         text = read_bounded(Path(self.path), BODY_BYTES)
         lines = text.splitlines()
         if not lines or lines[0].strip() != _FENCE:
@@ -73,41 +70,41 @@ class Skill(Struct, frozen=True):
 
 
 def skill_version(body: str) -> str:
-    """A short name for the words of a skill, so that a change is seen."""
+    """Return a short digest of the text of a skill, which changes with it."""
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
 def find_skills(home: Path | None, workspace: Path | None) -> tuple[Skill, ...]:
-    """All skills by name; of two with one name the one of the workspace counts."""
-    found: dict[str, Skill] = {}
+    """Return all skills, sorted by name; one of the workspace replaces a global one."""
+    skills: dict[str, Skill] = {}
     if home is not None:
-        found |= {skill.name: skill for skill in _in(home / "skills", "global")}
+        skills |= {skill.name: skill for skill in _read_skills(home / "skills", "global")}
     if workspace is not None:
-        folder = workspace / ".metis" / "skills"
-        found |= {skill.name: skill for skill in _in(folder, "workspace")}
-    return tuple(found[name] for name in sorted(found))
+        directory = workspace / ".metis" / "skills"
+        skills |= {skill.name: skill for skill in _read_skills(directory, "workspace")}
+    return tuple(skills[name] for name in sorted(skills))
 
 
 def matching_skills(skills: Sequence[Skill], text: str) -> frozenset[str]:
-    """The skills that a text speaks of: all words of the name are in it."""
+    """Return the names of the skills whose every word occurs in a text."""
     if not skills:
         return frozenset()
-    said = set(_words(text.lower()))
-    return frozenset(skill.name for skill in skills if said.issuperset(_words(skill.name.lower())))
+    words = set(_words(text.lower()))
+    return frozenset(skill.name for skill in skills if words.issuperset(_words(skill.name.lower())))
 
 
-def _in(folder: Path, source: Literal["workspace", "global"]) -> Iterable[Skill]:
-    for path in sorted(folder.glob("*/SKILL.md"))[:MAX_SKILLS]:
+def _read_skills(directory: Path, source: Literal["workspace", "global"]) -> Iterable[Skill]:
+    for path in sorted(directory.glob("*/SKILL.md"))[:MAX_SKILLS]:
         head = read_bounded(path, HEAD_BYTES, head_only=True)
         name = _field(head, "name") or path.parent.name
         if name != path.parent.name:
-            log.warning("the skill %s stands in a folder of another name", path.parent.name)
+            log.warning("the skill in %s has another name than its directory", path.parent.name)
         description = _field(head, "description")[:DESCRIPTION_LENGTH]
         yield Skill(name, description, str(path), source)
 
 
 def _field(head: str, name: str) -> str:
-    """A field of the lines between two fences at the top of a file."""
+    """Return a field of the front matter: the lines between two `---` at the top of a file."""
     lines = head.splitlines()
     if not lines or lines[0].strip() != _FENCE:
         return ""
@@ -126,26 +123,29 @@ USER_BYTES = 3072
 
 
 SKILLS_LEAD = "Before you do what one of these is for, read it with `load_skill`.\n"
-"""What a model is told above the list of skills."""
+"""Precedes the list of skills in the system prompt."""
 
 
 class SystemPrompt(Struct, frozen=True, kw_only=True):
-    """The parts of the instructions, as plain text."""
+    """The parts of the system prompt, as plain text.
+
+    The stable part comes first, so that provider caches of the prefix are hit.
+    """
 
     base: str = ""
     workspace: str = ""
-    """What `AGENTS.md` says."""
+    """The text of `AGENTS.md`."""
     skills: tuple[Skill, ...] = ()
     user: str = ""
-    """What `USER.md` says of the person."""
+    """The text of `USER.md`, about the user."""
     memory: str = ""
-    """What `MEMORY.md` remembers."""
+    """The text of `MEMORY.md`."""
     facts: str = ""
-    """Where and when the work is done."""
+    """The workspace path and the date."""
 
     @property
     def stable(self) -> str:
-        """What stays the same from turn to turn and from session to session."""
+        """The part that stays the same from session to session."""
         return _joined(
             self.base,
             _titled("Instructions of the workspace", self.workspace),
@@ -156,7 +156,7 @@ class SystemPrompt(Struct, frozen=True, kw_only=True):
 
     @property
     def volatile(self) -> str:
-        """What may be another tomorrow."""
+        """The part that changes from day to day."""
         return _joined(
             _titled("The user", self.user),
             _titled("Memory", self.memory),
@@ -164,7 +164,7 @@ class SystemPrompt(Struct, frozen=True, kw_only=True):
         )
 
     def texts(self) -> list[str]:
-        """One text for each SYSTEM message, the stable one first; empty ones are left out."""
+        """Return a text for each SYSTEM message, the stable one first, without empty ones."""
         return [text for text in (self.stable, self.volatile) if text]
 
 
@@ -175,7 +175,7 @@ def read_system_prompt(
     home: Path | None = None,
     today: date | None = None,
 ) -> SystemPrompt:
-    """The context of a workspace, and of a folder with the memory and the skills of a user."""
+    """Read the system prompt from a workspace and from a user's directory."""
     day = "" if today is None else f" Today is {today:%A}, {today.isoformat()}."
     return SystemPrompt(
         base=base,
@@ -188,7 +188,7 @@ def read_system_prompt(
 
 
 def system_messages(session_id: str, texts: Sequence[str], now: datetime) -> list[Message]:
-    """The texts as the SYSTEM messages with which a session begins."""
+    """Return the SYSTEM messages with which a session begins."""
     return [
         Message(
             id=new_ulid(),
@@ -217,7 +217,7 @@ Operation = Literal["add", "replace", "consolidate"]
 
 
 class SizeLimits(Struct, frozen=True):
-    """How large a memory file should be, and how large it may be, in bytes."""
+    """From which size a memory file should be shortened, and its largest size, in bytes."""
 
     soft: int
     hard: int
@@ -227,61 +227,62 @@ MEMORY_FILES: Mapping[str, SizeLimits] = {
     "MEMORY.md": SizeLimits(2048, 4096),
     "USER.md": SizeLimits(1536, 3072),
 }
-"""The memory files."""
+"""The files that models may change."""
 
 
 class Memory:
-    """The memory files of one folder; whoever changes them waits for whoever does."""
+    """The memory files of one directory; changes run one after the other."""
 
-    def __init__(self, folder: Path, bus: Bus | None = None) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, bus: Bus | None = None) -> None:
+        self._directory = directory
         self._bus = bus
         self._lock = asyncio.Lock()
 
     async def change(
         self, file: str, operation: Operation, make: Callable[[str], str], context: ToolContext
     ) -> str:
-        """Write a file anew from its text, and tell it; gives a word for the model.
+        """Rewrite a file from its text and trace the change; return a text for the model.
 
         Raises:
-            ToolFailedError: it would be too large, or `make` refuses; nothing was changed.
+            ToolFailedError: it would be too large, or `make` raised; nothing was changed.
         """
         async with self._lock:
             before = await asyncio.to_thread(self._read, file)
             after = make(before)
-            bounds, size = MEMORY_FILES[file], len(after.encode())
-            if size > bounds.hard:
+            limits, size = MEMORY_FILES[file], len(after.encode())
+            if size > limits.hard:
                 text = (
-                    f"{file} would have {size} bytes, and {bounds.hard} are the most. "
-                    "Write what matters anew and shorter with memory_consolidate."
+                    f"{file} would have {size} bytes; the limit is {limits.hard}. "
+                    "Write a shorter version with memory_consolidate."
                 )
                 raise ToolFailedError(text)
             await asyncio.to_thread(self._write, file, after)
-        self._tell(file, operation, before.encode(), after.encode(), context)
+        self._trace(file, operation, before.encode(), after.encode(), context)
         hint = ""
-        if size > bounds.soft:
-            hint = " It is nearly full: make it shorter with memory_consolidate."
-        return f"{file} has {size} of {bounds.hard} bytes now.{hint}"
+        if size > limits.soft:
+            hint = " It is nearly full: shorten it with memory_consolidate."
+        return f"{file} now has {size} of {limits.hard} bytes.{hint}"
 
     def _read(self, file: str) -> str:
         try:
-            return (self._folder / file).read_text(encoding="utf-8")
+            return (self._directory / file).read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
             raise ToolFailedError(f"{file} cannot be read: {type(error).__name__}.") from None
 
     def _write(self, file: str, text: str) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        new = self._folder / f".{file}.new"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # Written beside the file and renamed, so that a crash leaves the old or the new text.
+        new = self._directory / f".{file}.new"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(text.encode())
             out.flush()
             os.fsync(out.fileno())
-        new.replace(self._folder / file)
+        new.replace(self._directory / file)
 
-    def _tell(
+    def _trace(
         self, file: str, operation: Operation, before: bytes, after: bytes, context: ToolContext
     ) -> None:
         trace = Trace(self._bus, context.session_id, context.turn_id)
@@ -303,15 +304,15 @@ class Memory:
             )
 
 
-class _Whole(Struct, frozen=True, forbid_unknown_fields=True):
-    """What memory_add and memory_consolidate take."""
+class _TextArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of memory_add and memory_consolidate."""
 
     file: Literal["MEMORY.md", "USER.md"]
     text: str
 
 
-class _Exchange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What memory_replace takes."""
+class _ReplaceArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of memory_replace."""
 
     file: Literal["MEMORY.md", "USER.md"]
     old: str
@@ -336,18 +337,18 @@ def _definition(name: str, description: str, **properties: Mapping[str, Any]) ->
 
 
 class _MemoryTool:
-    """What the three tools share."""
+    """The base of the three memory tools."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
 
     def cancel(self) -> bool:
-        """A write that has begun is finished, so that the answer is true."""
+        """Return True: a started write is finished, so that its result is right."""
         return True
 
 
 class MemoryAdd(_MemoryTool):
-    """Adds a line to a memory file."""
+    """The tool that adds a line to a memory file."""
 
     definition = _definition(
         "memory_add",
@@ -357,16 +358,16 @@ class MemoryAdd(_MemoryTool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Add the line."""
-        asked = read_arguments(_Whole, arguments)
+        given = read_arguments(_TextArguments, arguments)
 
         def add(text: str) -> str:
-            return f"{text.rstrip()}\n{asked.text.strip()}\n".lstrip()
+            return f"{text.rstrip()}\n{given.text.strip()}\n".lstrip()
 
-        return text_output(await self._memory.change(asked.file, "add", add, context))
+        return text_output(await self._memory.change(given.file, "add", add, context))
 
 
 class MemoryReplace(_MemoryTool):
-    """Replaces a text in a memory file."""
+    """The tool that replaces a text in a memory file."""
 
     definition = _definition(
         "memory_replace",
@@ -377,21 +378,21 @@ class MemoryReplace(_MemoryTool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Replace the text."""
-        asked = read_arguments(_Exchange, arguments)
+        given = read_arguments(_ReplaceArguments, arguments)
 
-        def exchange(text: str) -> str:
-            count = text.count(asked.old) if asked.old else 0
+        def replace_once(text: str) -> str:
+            count = text.count(given.old) if given.old else 0
             if count != 1:
                 raise ToolFailedError(
-                    f"The text stands {count} times in {asked.file}.", ErrorClass.VALIDATION_ERROR
+                    f"The text occurs {count} times in {given.file}.", ErrorClass.VALIDATION_ERROR
                 )
-            return text.replace(asked.old, asked.new)
+            return text.replace(given.old, given.new)
 
-        return text_output(await self._memory.change(asked.file, "replace", exchange, context))
+        return text_output(await self._memory.change(given.file, "replace", replace_once, context))
 
 
 class MemoryConsolidate(_MemoryTool):
-    """Writes a memory file anew."""
+    """The tool that rewrites a memory file."""
 
     definition = _definition(
         "memory_consolidate",
@@ -400,15 +401,15 @@ class MemoryConsolidate(_MemoryTool):
     )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Write the file."""
-        asked = read_arguments(_Whole, arguments)
-        text = f"{asked.text.strip()}\n" if asked.text.strip() else ""
-        told = await self._memory.change(asked.file, "consolidate", lambda _: text, context)
-        return text_output(told)
+        """Rewrite the file."""
+        given = read_arguments(_TextArguments, arguments)
+        text = f"{given.text.strip()}\n" if given.text.strip() else ""
+        status = await self._memory.change(given.file, "consolidate", lambda _: text, context)
+        return text_output(status)
 
 
 def memory_tools(memory: Memory) -> tuple[Callable[[], Tool], ...]:
-    """The tools that write to a memory."""
+    """Return the factories of the memory tools."""
     return (
         lambda: MemoryAdd(memory),
         lambda: MemoryReplace(memory),

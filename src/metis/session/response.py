@@ -1,6 +1,7 @@
 """Model responses: metadata, tool calls, partial responses and structured output."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from metis.canonical.errors import InvalidAnswerError, Problem
+from metis.canonical.errors import InvalidAnswerError, InvalidValueError, Problem
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import (
@@ -25,74 +26,126 @@ from metis.canonical.metadata import (
 from metis.canonical.schema.output import compile_output_schema
 from metis.canonical.schema.subset import describe
 from metis.session.models import Models, ResolvedModel
-from metis.session.state import text_of
 from metis.wire.call import UNPRICED
+from metis.wire.codec import StreamDecoder
 from metis.wire.output_format import OutputFormat
 
-NOT_RUN = "This call was not run: the answer that holds it did not come to its end."
+NOT_RUN = "This call was not run: the response that contains it did not complete."
 ABORTED = "This call was aborted: the turn was cancelled before it had a result."
 
 CONTINUE_PROMPT = (
-    "Your answer broke off here, by no fault of yours. Go on where it ends; repeat nothing."
+    "Your answer was interrupted here, through no fault of yours. Continue exactly where it ends; "
+    "repeat nothing."
 )
-"""What a model is told behind an answer that broke off; it is sent and never stored."""
+"""Sent after a response that broke off, so that the model continues it; never stored."""
 
-_RUNS_AFTER = frozenset(
+_RUNNABLE_STOP_REASONS = frozenset(
     {
         StopReason.TOOL_USE,
         StopReason.END_TURN,
         StopReason.STOP_SEQUENCE,
         StopReason.PAUSE,
-        # A host's own word for the end; arguments that were cut off are no JSON and do not run.
+        # Hosts have stop reasons of their own. Arguments that were cut off are invalid JSON, and
+        # such calls are refused by the dispatcher.
         StopReason.UNKNOWN,
         None,
     }
 )
 
 
-class PendingCall(Struct, frozen=True, kw_only=True):
-    """One call of a model, as far as it is known before the answer."""
+class PendingCall(Struct, kw_only=True):
+    """A model call that is under way: what is known before the response, and what has arrived."""
 
     model: ResolvedModel
     record: RoutingDecisionRecord
     input_tokens: int
-    """Our estimate of the prompt."""
+    """Our estimate of the request."""
     started_at: datetime
     started_s: float
-    """The same on a clock that only goes forward."""
+    """`started_at` on a clock that never goes back."""
+    first_chunk_ms: int | None = None
+    retry_count: int = 0
+    decoder: StreamDecoder | None = None
+    """Holds what has arrived of a streamed response so far."""
+    partial: Message | None = None
+    """What had arrived when the stream ended with an error."""
+
+    def elapsed_ms(self) -> int:
+        """Return the milliseconds since the call started."""
+        return max(0, round((time.monotonic() - self.started_s) * 1000))
 
 
 def complete_response(
-    message: Message, call: PendingCall, models: Models, *, ended_s: float, status: MessageStatus
+    message: Message, call: PendingCall, models: Models, *, status: MessageStatus
 ) -> Message:
-    """The message as it is stored: who answered and why, what it took, and how it ended."""
-    reason = message.metadata.stop_reason
-    if status is not MessageStatus.COMPLETE:
-        reason = StopReason(status.value)
+    """Return a response as it is stored: with model, routing decision, status, usage and cost."""
+    stop_reason = message.metadata.stop_reason
     usage = message.metadata.usage
+    if status is not MessageStatus.COMPLETE:
+        stop_reason = StopReason(status.value)
     if usage is None or status is not MessageStatus.COMPLETE:
-        usage = _estimated(message, call, usage)
-    usage = replace(usage, latency_ms=max(0, round((ended_s - call.started_s) * 1000)))
+        usage = estimated_usage(message, call.model, call.input_tokens, reported=usage)
+    usage = replace(usage, latency_ms=call.elapsed_ms())
     metadata = replace(
         message.metadata,
         origin=None,
         model=call.model.id,
-        provider=call.model.adapter.name,
+        provider=call.model.provider,
         routing=call.record,
         status=status,
-        stop_reason=reason,
+        stop_reason=stop_reason,
         usage=models.price(usage, call.model, call.started_at),
     )
-    return replace(message, metadata=metadata, content=_whole(message.content))
+    # A stream may break off before the first character of a text block.
+    content = tuple(
+        block for block in message.content if not isinstance(block, TextBlock) or block.text
+    )
+    return replace(message, metadata=metadata, content=content)
+
+
+def estimated_usage(
+    response: Message, model: ResolvedModel, input_tokens: int, *, reported: Usage | None = None
+) -> Usage:
+    """Return the usage of a response whose provider reported none, or only a part of it."""
+    output_tokens = model.estimate_tokens([response])
+    if reported is not None:
+        return replace(
+            reported,
+            input_tokens=reported.input_tokens if reported.prompt_tokens else input_tokens,
+            output_tokens=max(reported.output_tokens, output_tokens),
+            estimated=True,
+        )
+    return Usage(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cost_usd=Decimal(0),
+        pricing_version=UNPRICED,
+        latency_ms=0,
+        estimated=True,
+    )
+
+
+def text_of(content: Iterable[ContentBlock]) -> str:
+    """Return the text of the text blocks, one per line."""
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def text_only(message: Message) -> Message:
+    """Return the message with its text blocks only."""
+    content = tuple(block for block in message.content if isinstance(block, TextBlock))
+    return replace(message, content=content)
+
+
+# Tool calls of a response
 
 
 def tool_calls_of(message: Message) -> list[ToolUseBlock]:
-    """The calls in an answer."""
+    """Return the tool calls of a response."""
     return [block for block in message.content if isinstance(block, ToolUseBlock)]
 
 
 def unanswered_calls(messages: Sequence[Message]) -> list[ToolUseBlock]:
-    """The calls of the newest answer that have no result yet."""
+    """Return the calls of the newest response that have no result yet."""
     answered: set[str | None] = set()
     for message in reversed(messages):
         if message.role is Role.TOOL:
@@ -103,34 +156,16 @@ def unanswered_calls(messages: Sequence[Message]) -> list[ToolUseBlock]:
 
 
 def can_run_calls(message: Message) -> bool:
-    """Whether the calls of an answer may be run: it came to its end, and not by a limit."""
+    """Return whether the calls of a response may run: it is complete and was not cut by a limit."""
     metadata = message.metadata
-    return metadata.status is MessageStatus.COMPLETE and metadata.stop_reason in _RUNS_AFTER
-
-
-def with_continue_prompt(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages of a request; behind an answer that broke off with the wish to go on with it."""
-    if not messages or not ended_with_error(messages[-1]):
-        return messages
-    about, words = MessageMetadata(origin="session"), (TextBlock(CONTINUE_PROMPT),)
-    return [*messages, replace(messages[-1], role=Role.USER, content=words, metadata=about)]
-
-
-def ended_with_error(message: Message) -> bool:
-    """Whether a message is an answer that ended with an error."""
-    return message.role is Role.ASSISTANT and message.metadata.status is MessageStatus.ERROR
-
-
-def text_only(message: Message) -> Message:
-    """The message without thoughts, calls and whatever else is no text."""
-    content = tuple(block for block in message.content if isinstance(block, TextBlock))
-    return replace(message, content=content)
+    is_complete = metadata.status is MessageStatus.COMPLETE
+    return is_complete and metadata.stop_reason in _RUNNABLE_STOP_REASONS
 
 
 def error_result(
     call: ToolUseBlock, session_id: str, text: str, status: OutcomeStatus, at: datetime
 ) -> Message:
-    """The TOOL message that answers a call which was not run."""
+    """Return the TOOL message that answers a call which was not run."""
     return Message(
         id=new_ulid(),
         session_id=session_id,
@@ -143,79 +178,83 @@ def error_result(
     )
 
 
-def _whole(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
-    """Without texts that are empty: a stream may be cut before the first word of a block."""
-    return tuple(
-        block for block in content if not (isinstance(block, TextBlock) and not block.text)
+# Responses that broke off
+
+
+def ended_with_error(message: Message) -> bool:
+    """Return whether a message is a response that ended with an error."""
+    return message.role is Role.ASSISTANT and message.metadata.status is MessageStatus.ERROR
+
+
+def with_continue_prompt(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the history, with a request to continue if its last response broke off."""
+    if not messages or not ended_with_error(messages[-1]):
+        return messages
+    prompt = replace(
+        messages[-1],
+        role=Role.USER,
+        content=(TextBlock(CONTINUE_PROMPT),),
+        metadata=MessageMetadata(origin="session"),
     )
+    return [*messages, prompt]
 
 
-def _estimated(message: Message, asked: PendingCall, told: Usage | None) -> Usage:
-    """The usage of an answer whose provider did not come to tell it, or not all of it."""
-    adapter = asked.model.adapter
-    output = adapter.estimate_input_tokens([message], model=asked.model.id)
-    if told is not None:
-        return replace(
-            told,
-            input_tokens=told.input_tokens if told.prompt_tokens else asked.input_tokens,
-            output_tokens=max(told.output_tokens, output),
-            estimated=True,
-        )
-    return Usage(
-        input_tokens=asked.input_tokens,
-        output_tokens=output,
-        cost_usd=Decimal(0),
-        pricing_version=UNPRICED,
-        latency_ms=0,
-        estimated=True,
-    )
+# Structured output
 
-
-RULE = "T115"
 OutputSchema = OutputFormat | Mapping[str, Any]
-"""What an answer shall be: a form, or only its schema."""
+"""The required form of a response: an output format, or only its JSON Schema."""
 
-_read = msgspec.json.Decoder().decode
-_CUT = {
-    StopReason.MAX_TOKENS: "the answer was cut by its limit",
-    StopReason.CONTENT_FILTER: "the answer was held back by a filter",
+_RULE = "T115"
+_decode_json = msgspec.json.Decoder().decode
+_NO_VALUE = {
+    StopReason.MAX_TOKENS: "the response was cut off at its token limit",
+    StopReason.CONTENT_FILTER: "the response was withheld by a content filter",
     StopReason.REFUSAL: "the model refused to answer",
 }
 
 
-def output_format(output: OutputSchema | None) -> OutputFormat | None:
-    """The form that is meant.
+def output_format(schema: OutputSchema | None) -> OutputFormat | None:
+    """Return the output format for a schema.
 
     Raises:
-        InvalidValueError: a schema that asks for something which is not checked.
+        InvalidValueError: it is no JSON Schema, or has keywords that are not checked.
     """
-    if output is None:
+    if schema is None:
         return None
-    form = output if isinstance(output, OutputFormat) else OutputFormat(dict(output))
-    if form.schema is not None:
-        compile_output_schema(form.schema)
-    return form
+    if not isinstance(schema, OutputFormat):
+        _check_is_mapping(schema)
+        schema = OutputFormat(dict(schema))
+    if schema.schema is not None:
+        compile_output_schema(schema.schema)
+    return schema
+
+
+def _check_is_mapping(schema: object) -> None:
+    if not isinstance(schema, Mapping):
+        kind = f"class {schema.__name__}" if isinstance(schema, type) else type(schema).__name__
+        raise InvalidValueError(f"expected a JSON Schema (dict), got {kind}", path="$.schema")
 
 
 def json_value_of(message: Message | None, output: OutputFormat) -> Any:
-    """The value that an answer gives.
+    """Return the JSON value of a response.
 
     Raises:
-        InvalidAnswerError: it gives none, or one that does not keep to the schema.
+        InvalidAnswerError: the response has none, or one that does not match the schema.
     """
     if message is None:
-        raise _wrong(message, "the model said nothing")
-    reason = message.metadata.stop_reason
-    if reason is not None and reason in _CUT:
-        # A refusal is no JSON that went wrong (T119).
-        raise _wrong(message, _CUT[reason])
+        raise _no_value(message, "the response is empty")
+    stop_reason = message.metadata.stop_reason
+    if stop_reason is not None and stop_reason in _NO_VALUE:
+        # A refusal is text on purpose: "invalid JSON" would hide the reason (T119).
+        raise _no_value(message, _NO_VALUE[stop_reason])
     try:
-        value = _read(text_of(message.content))
+        value = _decode_json(text_of(message.content))
     except (ValueError, RecursionError) as error:
-        raise _wrong(message, f"the answer is no JSON: {error}") from None
+        raise _no_value(message, f"the response is not valid JSON: {error}") from None
     problems = _problems(value, output)
     if problems:
-        raise InvalidAnswerError("the answer is not what was asked for", problems, message=message)
+        text = "the response does not match the schema"
+        raise InvalidAnswerError(text, problems, message=message)
     return value
 
 
@@ -224,9 +263,9 @@ def _problems(value: object, output: OutputFormat) -> list[Problem]:
         return compile_output_schema(output.schema)(value)
     if isinstance(value, dict):
         return []
-    return [Problem("$", RULE, f"expected an object, got {describe(value)}")]
+    return [Problem("$", _RULE, f"expected an object, got {describe(value)}")]
 
 
-def _wrong(message: Message | None, text: str) -> InvalidAnswerError:
-    problem = Problem("$", RULE, text)
-    return InvalidAnswerError("there is no answer of that form", [problem], message=message)
+def _no_value(message: Message | None, text: str) -> InvalidAnswerError:
+    problem = Problem("$", _RULE, text)
+    return InvalidAnswerError("the response has no value", [problem], message=message)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,15 +21,16 @@ from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.events import Actor, Event
 from metis.events.turn_events import RouteConstraintFailed, SessionModelChanged
 from metis.projection.loss import Change, Loss
-from metis.routing import ChainEntry, Decision, Failure, Reason, TurnFacts
+from metis.routing import ChainEntry, Decision, Reason, TurnFacts
 from metis.routing.router import route_decided
-from metis.session.conversation import UNPIN_KIND, Conversation, HistoryFacts
-from metis.session.events import Routed, Trace, TurnReporter
+from metis.session.conversation import UNPIN_KIND, HistoryFacts
+from metis.session.events import Routed
 from metis.session.models import ResolvedModel
 from metis.session.options import Setup, request_options, sticky_model, supports_thread_options
 from metis.session.prompt import matching_skills
-from metis.session.state import SessionState, estimate_tokens, minimum_tokens, text_of, turn_facts
-from metis.store.entries import SidecarEntry, SwapEntry
+from metis.session.response import text_of
+from metis.session.state import TurnContext, estimate_tokens, minimum_tokens, turn_facts
+from metis.store.entries import SwapEntry
 
 ModelChoice = tuple[ResolvedModel, RoutingDecisionRecord]
 """A model and why it was chosen."""
@@ -39,123 +39,140 @@ ModelChoice = tuple[ResolvedModel, RoutingDecisionRecord]
 class TurnRouter:
     """Chooses the models of one turn."""
 
-    def __init__(
-        self, setup: Setup, conversation: Conversation, told: SessionState, telling: TurnReporter
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._told = told
-        self._telling = telling
-        self._trace = telling.trace
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._setup = context.setup
+        self._trace = context.reporter.trace
 
-    def facts(self, question: Message, override: str | None) -> TurnFacts:
-        """What the choice depends on, as far as it is known without asking anybody."""
-        setup, text = self._setup, text_of(question.content)
+    def facts(self, prompt: Message, override: str | None) -> TurnFacts:
+        """Return what the routing decision depends on."""
+        setup, conversation = self._setup, self._context.conversation
+        text = text_of(prompt.content)
         facts = replace(
-            turn_facts(self._conversation.facts, setup.tools, setup.now()),
+            turn_facts(conversation.facts, setup.tools, setup.now()),
             message=text,
             override=override,
-            sticky=self._sticky(override),
+            sticky=self._sticky_model(override),
             tier=setup.tier,
             workspace_path=setup.workspace_path,
             skills_matching_message=matching_skills(setup.skills, text),
         )
-        # The size is as the model counts that would take the turn if size did not matter.
-        likely = setup.router.decide(facts).chosen
-        return facts if likely is None else self._sized(facts, setup.models.get(likely))
-
-    def _sticky(self, override: str | None) -> str | None:
-        """The model of the thread; nobody misses it if the turn names another."""
-        try:
-            return sticky_model(self._setup, self._conversation)
-        except CatalogError:
-            if override is None:
-                raise
-            return None
+        likely = self._likely_model(facts)
+        return facts if likely is None else self._with_size(facts, likely)
 
     async def choose(self, facts: TurnFacts, parent: Event | None) -> ModelChoice:
-        """The model that owns the turn; told once, also if there is none."""
-        setup = self._setup
+        """Return the model of the turn; the decision is traced, also if no model fits.
+
+        Raises:
+            RoutingError: no model can take the turn.
+        """
+        setup, state = self._setup, self._context.state
         setup.outages.clear_expired(self._trace)
         if setup.has_rules:
             spent = await setup.spending.totals()
             facts = replace(facts, cost_today_usd=spent.day_usd)
         started_s = time.perf_counter()
         decision = setup.router.decide(facts)
-        if decision.chosen is None and self._lift(decision):
+        if decision.chosen is None and self._retry_unavailable(decision):
             decision = setup.router.decide(facts)
         elapsed_ms = (time.perf_counter() - started_s) * 1000
         self._trace.emit(route_decided(decision, elapsed_ms=elapsed_ms), parent=parent)
         if setup.outages.is_new_problem(decision.policy_problem, self._trace):
             text = f"the rules file is not used: {decision.policy_problem}"
-            self._telling.warn("rules_invalid", text)
-        served, record = setup.models.get(decision.require()), decision.record
+            self._context.reporter.warn("rules_invalid", text)
+        model, record = setup.models.get(decision.require()), decision.record
         if record is None:
             raise AssertionError("a decision without a record")
-        record = self._told.with_swap_reason(record)
-        self._told.last_chain = decision.chain
-        return self._chosen(served, record)
+        state.last_chain = decision.chain
+        return self._report(model, state.with_swap_reason(record))
 
-    def _lift(self, decision: Decision) -> bool:
-        """Whether somebody who is down is tried again, for nobody else can answer.
-
-        Keys and networks are mended, and who asks once more may have done so.
-        """
-        lifted = False
-        for entry in decision.chain:
-            model = entry.candidate_model
-            if model is not None and entry.reason == Reason.PROVIDER_UNAVAILABLE:
-                lifted |= self._setup.outages.retry_now(model, self._trace)
-        return lifted
-
-    def fall_back(
-        self, served: ResolvedModel, error: ProviderError, tried: set[str]
-    ) -> ModelChoice:
-        """The next model that steps in for one that is down; the error if there is none."""
-        setup = self._setup
-        for outage in setup.outages.record_failure(served.id, error, self._trace):
-            self._telling.warn("outage", str(outage))
-        facts = turn_facts(self._conversation.facts, setup.tools, setup.now())
-        for name in (*setup.fallbacks.get(served.id, ()), *setup.fallbacks.get("*", ())):
-            model = setup.models.resolve(name)
-            other = setup.models.get(model)
-            if model in tried or setup.router.check(model, self._sized(facts, other)) is not None:
+    def fall_back(self, model: ResolvedModel, error: ProviderError, tried: set[str]) -> ModelChoice:
+        """Return the next model that can replace one that is down; raise the error if none can."""
+        setup, context = self._setup, self._context
+        for outage in setup.outages.record_failure(model.id, error, self._trace):
+            context.reporter.warn("outage", str(outage))
+        facts = turn_facts(context.conversation.facts, setup.tools, setup.now())
+        for name in (*setup.fallbacks.get(model.id, ()), *setup.fallbacks.get("*", ())):
+            other = setup.models.get(setup.models.resolve(name))
+            if other.id in tried or setup.router.check(other.id, self._with_size(facts, other)):
                 continue
-            if not supports_thread_options(setup, self._conversation, other):
+            if not supports_thread_options(setup, context.conversation, other):
                 continue
-            tried.add(model)
+            tried.add(other.id)
             record = RoutingDecisionRecord(
                 mode=RoutingMode.RULE,
-                chosen_model=model,
-                reason=f"steps in for {served.id}, which is down ({type(error).__name__})",
+                chosen_model=other.id,
+                reason=f"fallback for {model.id}, which is down ({type(error).__name__})",
                 rule_name="fallback",
-                alternatives_considered=(served.id,),
+                alternatives_considered=(model.id,),
             )
-            self._telling.warn("fallback", record.reason)
-            return self._chosen(other, record)
+            context.reporter.warn("fallback", record.reason)
+            return self._report(other, record)
         raise error
 
-    def _chosen(self, served: ResolvedModel, record: RoutingDecisionRecord) -> ModelChoice:
-        self._told.last_decision = record
-        self._telling.send(Routed(turn_id=self._telling.turn_id, record=record))
-        return served, record
+    def _report(self, model: ResolvedModel, record: RoutingDecisionRecord) -> ModelChoice:
+        self._context.state.last_decision = record
+        reporter = self._context.reporter
+        reporter.send(Routed(turn_id=reporter.turn_id, record=record))
+        return model, record
 
-    def _sized(self, facts: TurnFacts, served: ResolvedModel) -> TurnFacts:
-        messages, tools = self._conversation.messages, self._setup.tools
-        tokens = self._told.estimate_tokens(messages, tools, served)
-        least = tokens
-        if self._setup.compact_at is not None:
-            least = min(tokens, minimum_tokens(messages, tools, served))
+    def _sticky_model(self, override: str | None) -> str | None:
+        try:
+            return sticky_model(self._setup, self._context.conversation)
+        except CatalogError:
+            if override is None:
+                raise
+            return None  # the thread's model is gone, but this turn names another
+
+    def _likely_model(self, facts: TurnFacts) -> ResolvedModel | None:
+        """Return the model whose token count stands for the turn before a model is chosen.
+
+        Rules may ask for the size of the turn, so it is estimated before the decision; models
+        count differently, and this is the best guess of who will answer.
+        """
+        setup = self._setup
+        named = facts.override or facts.sticky
+        if named is None:
+            answered = (m.metadata.model for m in reversed(self._context.conversation.messages))
+            last = next(filter(None, answered), None)
+            named = last if last in setup.models.catalog.entries else None
+        named = named or setup.router.default_model(facts)
+        return None if named is None else setup.models.get(setup.models.resolve(named))
+
+    def _with_size(self, facts: TurnFacts, model: ResolvedModel) -> TurnFacts:
+        setup = self._setup
+        tokens = minimum = self._context.estimate_tokens(model)
+        reserved = setup.options.max_output_tokens or 0
+        # A history that can be compacted needs less; a second count is only worth it if there are
+        # models with so small a window.
+        if setup.compact_at is not None and tokens + reserved > setup.router.smallest_window:
+            messages = self._context.conversation.messages
+            minimum = min(tokens, minimum_tokens(messages, setup.tools, model))
         return replace(
             facts,
             estimated_input_tokens=tokens,
-            minimum_tokens=least,
-            reserved_output_tokens=self._setup.options.max_output_tokens or 0,
+            minimum_tokens=minimum,
+            reserved_output_tokens=reserved,
         )
+
+    def _retry_unavailable(self, decision: Decision) -> bool:
+        """End outages of the candidates, since no other model is left; return whether any ended.
+
+        Keys and networks get fixed, and a user who sends again may have done so.
+        """
+        ended = False
+        for entry in decision.chain:
+            model = entry.candidate_model
+            if model is not None and entry.reason == Reason.PROVIDER_UNAVAILABLE:
+                ended |= self._setup.outages.retry_now(model, self._trace)
+        return ended
+
+
+# What a session says about its model
 
 
 class WindowUse(Struct, frozen=True, kw_only=True):
-    """How full the window of a model is; the tokens are an estimate."""
+    """How full the context window of a model is; the tokens are an estimate."""
 
     model: str
     tokens: int
@@ -163,7 +180,7 @@ class WindowUse(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """The part of the window that is taken, from 0; more than 1 does not fit."""
+        """The used share of the window; more than 1 does not fit."""
         return self.tokens / self.window_tokens
 
 
@@ -172,215 +189,188 @@ class Why(Struct, frozen=True, kw_only=True):
 
     record: RoutingDecisionRecord
     chain: tuple[ChainEntry, ...] = ()
-    """Every slot that was asked, the winner last; empty for a turn of an earlier run."""
+    """Every slot that was tried, the winner last; empty for a turn of an earlier process."""
 
 
-def window_use(
-    setup: Setup, conversation: Conversation, told: SessionState, model: str | None
-) -> WindowUse | None:
-    """How full the window of a model is, or of the one that would answer next."""
-    served = _served(setup, conversation, model)
-    if served is None:
+def window_use(context: TurnContext, model: str | None) -> WindowUse | None:
+    """Return how full the window of a model is, by default of the model that would answer."""
+    resolved = _next_model(context, model)
+    if resolved is None:
         return None
-    tokens = estimate_tokens(conversation.messages, setup.tools, served)
-    return WindowUse(model=served.id, tokens=tokens, window_tokens=told.context_window(served))
+    tokens = estimate_tokens(context.conversation.messages, context.setup.tools, resolved)
+    window = context.state.context_window(resolved)
+    return WindowUse(model=resolved.id, tokens=tokens, window_tokens=window)
 
 
-def last_routing(told: SessionState, conversation: Conversation) -> Why | None:
-    """The reason of the last turn: of this run, or as its last answer tells it."""
-    if told.last_decision is not None:
-        return Why(record=told.last_decision, chain=told.last_chain)
-    for message in reversed(conversation.path):
+def last_routing(context: TurnContext) -> Why | None:
+    """Return why the last turn got its model: from this process, or as its response records it."""
+    state = context.state
+    if state.last_decision is not None:
+        return Why(record=state.last_decision, chain=state.last_chain)
+    for message in reversed(context.conversation.path):
         if message.metadata.routing is not None:
             return Why(record=message.metadata.routing)
     return None
 
 
-def _served(setup: Setup, conversation: Conversation, model: str | None) -> ResolvedModel | None:
-    models = setup.models
+def _next_model(context: TurnContext, model: str | None) -> ResolvedModel | None:
+    setup, models = context.setup, context.setup.models
     if model is not None:
         return models.get(models.resolve(model))
     try:
-        named = sticky_model(setup, conversation)
-        if named is not None:
-            return models.get(named)
-        facts = turn_facts(conversation.facts, setup.tools, setup.now())
+        sticky = sticky_model(setup, context.conversation)
+        if sticky is not None:
+            return models.get(sticky)
+        facts = turn_facts(context.conversation.facts, setup.tools, setup.now())
         return models.get(setup.router.decide(facts).require())
     except (CatalogError, RoutingError):
         return None
 
 
-_SEALED = frozenset({"thinking", "redacted_thinking", "opaque", "artifact"})
-_WORDS = {
+# Swaps
+
+_SEALED_TYPES = frozenset({"thinking", "redacted_thinking", "opaque", "artifact"})
+_MISMATCH_TEXTS = {
     Reason.NO_VISION_SUPPORT: "session contains images that this model can't process",
     Reason.NO_TOOL_SUPPORT: "session works with tools, which this model can't call",
     Reason.NO_SYSTEM_PROMPT_SUPPORT: "session has instructions, which this model doesn't take",
 }
 CRITICAL_BLOCK = "critical_block"
-"""The capability that is missing when a block that must not be lost would be."""
+"""The missing capability if a block that is marked critical would be lost."""
 
 
 class Preview(Struct, frozen=True, kw_only=True):
-    """What a swap would do to the history as the new model is shown it; the store keeps it all."""
+    """What a model would get of the history; the store keeps all of it."""
 
     model: str
     fits: bool
     capability: str | None = None
-    """What is missing if it does not fit."""
+    """The missing capability if it does not fit."""
     why: str | None = None
-    """The same for people."""
+    """Why it does not fit, for people."""
     dropped: tuple[Loss, ...] = ()
-    """What the model would not see."""
+    """What the model would not get."""
     altered: tuple[Loss, ...] = ()
-    """What it would see in another form, or made up for it."""
+    """What the model would get in another form, or as a substitute."""
     sealed: tuple[Loss, ...] = ()
-    """What it would not see and what goes back to its issuer after the way back."""
+    """What only its issuer can read: not sent, and sent again after a swap back."""
     input_tokens: int = 0
-    """About how much of its window the history takes."""
+    """An estimate of the history's size for this model."""
 
 
-def preview_swap(setup: Setup, messages: Sequence[Message], served: ResolvedModel) -> Preview:
-    """Look at a history with the eyes of another model; nothing is changed or told."""
-    tokens = served.adapter.estimate_input_tokens(messages, setup.tools, model=served.id)
-    seen = HistoryFacts(messages)
-    facts = turn_facts(seen, setup.tools, setup.now())
-    facts = replace(facts, estimated_input_tokens=tokens)
-    failure = setup.router.check(served.id, facts)
-    losses: Sequence[Loss] = ()
+def preview_swap(setup: Setup, messages: Sequence[Message], model: ResolvedModel) -> Preview:
+    """Project a history for another model; nothing is changed or reported."""
+    tokens = model.estimate_tokens(messages, setup.tools)
+    facts = turn_facts(HistoryFacts(messages), setup.tools, setup.now())
+    failure = setup.router.check(model.id, replace(facts, estimated_input_tokens=tokens))
+    preview = Preview(model=model.id, fits=False, input_tokens=tokens)
     try:
-        options = replace(setup.options, model=served.id)
-        asked = _with_question(messages, setup.now())
-        losses = served.adapter.preview(asked, setup.tools, options).losses
+        options = replace(setup.options, model=model.id)
+        history = _with_prompt(messages, setup)
+        losses = model.adapter.preview(history, setup.tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
-        return Preview(
-            model=served.id, fits=False, capability=CRITICAL_BLOCK, why=why, input_tokens=tokens
-        )
+        return replace(preview, capability=CRITICAL_BLOCK, why=why)
     except InvalidValueError as error:
-        # What the thread asks for, such as a search, this provider refuses.
-        option = error.path.removeprefix("$.")
+        # The provider refuses an option of the thread, such as web search.
         why = f"session asks for what this model doesn't do: {error.reason}"
-        return Preview(model=served.id, fits=False, capability=option, why=why, input_tokens=tokens)
-    gone = [loss for loss in losses if loss.change is Change.DROPPED]
-    return Preview(
-        model=served.id,
+        return replace(preview, capability=error.path.removeprefix("$."), why=why)
+    dropped = [loss for loss in losses if loss.change is Change.DROPPED]
+    preview = replace(
+        preview,
         fits=failure is None,
-        capability=None if failure is None else str(failure.reason),
-        why=None if failure is None else _told(failure),
-        dropped=tuple(loss for loss in gone if loss.block_type not in _SEALED),
+        dropped=tuple(loss for loss in dropped if loss.block_type not in _SEALED_TYPES),
         altered=tuple(loss for loss in losses if loss.change is not Change.DROPPED),
-        sealed=tuple(loss for loss in gone if loss.block_type in _SEALED),
-        input_tokens=tokens,
+        sealed=tuple(loss for loss in dropped if loss.block_type in _SEALED_TYPES),
     )
+    if failure is None:
+        return preview
+    why = _MISMATCH_TEXTS.get(failure.reason, failure.text)
+    return replace(preview, capability=str(failure.reason), why=why)
 
 
-def _with_question(messages: Sequence[Message], now: datetime) -> Sequence[Message]:
-    """The history as it would be sent: the user says something first."""
+def _with_prompt(messages: Sequence[Message], setup: Setup) -> Sequence[Message]:
+    """Return the history with a prompt at its end, as it would be sent after the swap."""
     if not messages:
         return messages
-    content = (TextBlock("?"),)
-    question = Message(
+    prompt = Message(
         id=new_ulid(),
         session_id=messages[-1].session_id,
         role=Role.USER,
-        content=content,
-        created_at=now,
+        content=(TextBlock("?"),),
+        created_at=setup.now(),
     )
-    return (*messages, question)
-
-
-def _told(failure: Failure) -> str:
-    return _WORDS.get(failure.reason, failure.text)
+    return (*messages, prompt)
 
 
 class ModelPin:
-    """Sets the model of one session."""
+    """The model that a user sets for a session; a swap during a turn waits for its end."""
 
-    def __init__(
-        self, setup: Setup, conversation: Conversation, told: SessionState, trace: Trace
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._told = told
-        self._trace = trace
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
         self._queued: list[str | None] = []
 
     @property
     def model(self) -> str | None:
         """The model that the user set last; None leaves the choice to the rules."""
-        return self._queued[-1] if self._queued else self._settled()
+        return self._queued[-1] if self._queued else self._current()
 
-    def preview(self, model: str) -> Preview:
-        """Whether another model can go on, and exactly what it would not see as it is."""
-        served = self._setup.models.get(self._setup.models.resolve(model))
-        options = request_options(self._setup, self._conversation, served.id)
-        setup = replace(self._setup, options=options)
-        return preview_swap(setup, self._told.files.embedded(self._conversation.messages), served)
+    def preview(self, name: str) -> Preview:
+        """Return whether a model can continue, and exactly what it would not get unchanged."""
+        context = self._context
+        model = context.setup.models.get(context.setup.models.resolve(name))
+        options = request_options(context.setup, context.conversation, model.id)
+        messages = context.state.files.embedded(context.conversation.messages)
+        return preview_swap(replace(context.setup, options=options), messages, model)
 
-    async def swap(self, model: str | None, *, is_running: bool) -> Preview | None:
-        """Set another model, or let it wait for the end of the turn that runs."""
-        found = None if model is None else self.preview(model)
-        if found is not None and not found.fits:
-            raise self._refused(found)
-        chosen = None if found is None else found.model
+    async def swap(self, name: str | None, *, is_running: bool) -> Preview | None:
+        """Set another model, now or at the end of the running turn.
+
+        Raises:
+            SwapRefusedError: the history does not fit the model.
+        """
+        preview = None if name is None else self.preview(name)
+        if preview is not None and not preview.fits:
+            raise self._refuse(preview)
+        model = None if preview is None else preview.model
         changed = SessionModelChanged(
-            old_model=self._settled(), new_model=chosen, is_queued=is_running
+            old_model=self._current(), new_model=model, is_queued=is_running
         )
-        self._trace.emit(changed, actor=Actor.USER)
+        self._context.reporter.trace.emit(changed, actor=Actor.USER)
         if is_running:
-            self._queued = [chosen]
+            self._queued = [model]
         else:
-            await self._pin(chosen)
-        return found
+            await self._pin(model)
+        return preview
 
     async def apply_queued(self) -> None:
-        """Set what had to wait."""
+        """Set the model that had to wait for the end of a turn."""
         if self._queued:
-            chosen = self._queued.pop()
+            model = self._queued.pop()
             self._queued.clear()
-            await self._pin(chosen)
+            await self._pin(model)
 
-    def _settled(self) -> str | None:
-        """The model of the session or of its thread, if there is such a model."""
+    def _current(self) -> str | None:
         try:
-            return sticky_model(self._setup, self._conversation)
-        except CatalogError:
-            return self._conversation.pinned_model
+            return sticky_model(self._context.setup, self._context.conversation)
+        except CatalogError:  # the thread points to a model that does not exist
+            return self._context.conversation.pinned_model
 
-    def _refused(self, found: Preview) -> SwapRefusedError:
-        capability, why = found.capability or "", found.why or ""
-        active = self._settled()
-        self._trace.emit(
-            RouteConstraintFailed(
-                model=found.model, active_model=active, capability=capability, reason=why
-            ),
-            actor=Actor.USER,
+    def _refuse(self, preview: Preview) -> SwapRefusedError:
+        capability, why = preview.capability or "", preview.why or ""
+        active = self._current()
+        refused = RouteConstraintFailed(
+            model=preview.model, active_model=active, capability=capability, reason=why
         )
-        return SwapRefusedError(found.model, capability=capability, why=why, active=active)
+        self._context.reporter.trace.emit(refused, actor=Actor.USER)
+        return SwapRefusedError(preview.model, capability=capability, why=why, active=active)
 
     async def _pin(self, model: str | None) -> None:
-        conversation, now = self._conversation, self._setup.now()
-        before = self._settled()
+        conversation, before = self._context.conversation, self._current()
         if model == before and conversation.pointer is None:
             return
         if model is None:
-            await conversation.record(
-                SidecarEntry(
-                    id=new_ulid(),
-                    session_id=conversation.id,
-                    created_at=now,
-                    kind=UNPIN_KIND,
-                    data={},
-                )
-            )
+            await conversation.note(UNPIN_KIND, {})
             return
-        entry = SwapEntry(
-            id=new_ulid(),
-            session_id=conversation.id,
-            created_at=now,
-            from_model=before,
-            to_model=model,
-            reason="user swap",
-        )
-        await conversation.record(entry)
-        self._told.swapped_from = before
+        await conversation.record(SwapEntry, from_model=before, to_model=model, reason="user swap")
+        self._context.state.swapped_from = before

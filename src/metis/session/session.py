@@ -1,4 +1,4 @@
-"""Session: the object that people hold; it sends, swaps, goes back, and knows what it has cost."""
+"""Session: one conversation; sends prompts, swaps models, goes back, and knows its cost."""
 
 import asyncio
 import logging
@@ -13,13 +13,12 @@ from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
-from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.events import Actor, Budget
 from metis.events.system_events import FeedbackExplicit, FeedbackImplicit
 from metis.events.turn_events import SessionEnded, SessionForked
 from metis.routing import parse_override
-from metis.session.context_window import Compaction
+from metis.session.context_window import ContextFitter
 from metis.session.conversation import (
     BUDGET_KIND,
     REASONING_KIND,
@@ -27,29 +26,28 @@ from metis.session.conversation import (
     SessionCost,
     run_to_completion,
 )
-from metis.session.events import Trace, TurnEnded, TurnEvent
+from metis.session.events import Trace, TurnEnded, TurnEvent, TurnReporter
 from metis.session.history import HistoryEditor, PastTurn, Position, past_turns
-from metis.session.options import BudgetGuard, Setup, check_thread_options, request_options
+from metis.session.options import Setup, check_thread_options, request_options
 from metis.session.response import OutputSchema, ended_with_error, json_value_of, output_format
 from metis.session.route import ModelPin, Preview, Why, WindowUse, last_routing, window_use
-from metis.session.state import SessionState
+from metis.session.state import SessionState, TurnContext
 from metis.session.turn import Turn
-from metis.store.entries import SidecarEntry
 from metis.wire.output_format import OutputFormat
 from metis.wire.reasoning import Reasoning
 
 log = logging.getLogger("metis.session")
 
 Prompt = str | Sequence[ContentBlock | str]
-"""What a user says: words, or blocks; a list of words is a list of blocks of text."""
+"""What a user sends: a text, or blocks; a string in a list is a text block."""
 
 Disposition = Literal["completed", "abandoned", "error"]
 ENDED_KIND = "session.ended"
-"""The kind of the entry that ends a session."""
+"""The kind of the sidecar entry that ends a session."""
 
 
 class Session:
-    """One conversation: turns come one after the other, whoever asks for them."""
+    """One conversation; its turns run one after the other, also if several tasks send."""
 
     def __init__(
         self,
@@ -61,10 +59,15 @@ class Session:
         self._setup = setup
         self._conversation = conversation
         self._reopen = reopen
-        self._told = SessionState()
         self._trace = Trace(setup.bus, conversation.id)
-        self._pinning = ModelPin(setup, conversation, self._told, self._trace)
-        self._history = HistoryEditor(setup, conversation, self._trace)
+        self._context = TurnContext(
+            setup=setup,
+            conversation=conversation,
+            state=SessionState(),
+            reporter=TurnReporter(trace=self._trace),
+        )
+        self._pin = ModelPin(self._context)
+        self._history = HistoryEditor(conversation, self._trace)
         self._lock = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._is_ended = False
@@ -79,37 +82,37 @@ class Session:
     @property
     def model(self) -> str | None:
         """The model that the user set; None leaves the choice to the rules."""
-        return self._pinning.model
+        return self._pin.model
 
     @property
     def messages(self) -> list[Message]:
-        """What a model is shown of the conversation."""
+        """The history that models get; a summary replaces what was compacted."""
         return list(self._conversation.messages)
 
     @property
     def turns(self) -> list[PastTurn]:
-        """The turns that lead to here, summed up or not; those that were taken back are gone."""
+        """The turns up to now, compacted or not, without those that were taken back."""
         return past_turns(self._conversation.path)
 
     @property
     def is_running(self) -> bool:
-        """Whether a turn is under way."""
+        """Whether a turn is running."""
         return self._lock.locked()
 
     def cost(self) -> SessionCost:
-        """What the session has cost so far, exactly; what was taken back has cost the same."""
+        """Return what the session has cost so far, exactly, with the turns taken back."""
         return self._conversation.cost()
 
     def context(self, model: str | None = None) -> WindowUse | None:
-        """How full the window of a model is; of the one that would answer, if none is named.
+        """Return how full the window of a model is, by default of the model that would answer.
 
         None if no model can take the next turn.
         """
-        return window_use(self._setup, self._conversation, self._told, model)
+        return window_use(self._context, model)
 
     def why(self) -> Why | None:
-        """Why the last turn was answered by its model, with every slot that was asked."""
-        return last_routing(self._told, self._conversation)
+        """Return why the last turn got its model, with every slot that the router tried."""
+        return last_routing(self._context)
 
     # Turns
 
@@ -121,113 +124,118 @@ class Session:
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[TurnEvent]:
-        """Say something, and get everything that happens until the model has answered.
+        """Send a prompt; yield every event until the model has answered.
 
-        `model`, or `@alias` at the start of words, lets another model answer this once; `output` is
-        what the answers of the turn shall be. `options` hold from this turn on: `provider_ptr`,
-        `servers`, `search` and `tool_mode`. Nothing is done before somebody listens, and whoever
-        stops listening cancels the turn.
+        The turn starts when the first event is requested; closing the generator cancels it.
+
+        Args:
+            prompt: a text, or content blocks. `@alias` at the start of a text names a model.
+            model: the model of this turn only.
+            output: the required form of the responses: an output format or a JSON Schema.
+            options: thread options from this turn on: `provider_ptr`, `servers`, `search` and
+                `tool_mode`.
         """
-        return self._listen(self._turn(prompt, model, output_format(output), options))
+        return self._listen(self._new_turn(prompt, model, output_format(output), options))
 
     def respond(self, *, model: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """Let a model answer what was said last, without saying anything more.
+        """Let a model answer the history as it is, without a new prompt.
 
-        For a turn that failed before its answer or in the midst of it, and for a history from
-        elsewhere that ends with a question.
+        For a turn that failed before or during its response, and for an imported history that
+        ends with a prompt.
 
         Raises:
-            NoTurnError: nothing waits for an answer.
+            NoTurnError: the history does not end with a prompt, a result or a failed response.
         """
-        self._refuse_ended()
-        waiting = self._conversation.messages
-        if not waiting or not _waits(waiting[-1]):
-            raise NoTurnError("nothing waits for an answer")
-        return self._listen(self._made(None, model and self._setup.models.resolve(model)))
+        self._check_open()
+        messages = self._conversation.messages
+        if not messages or not _expects_response(messages[-1]):
+            raise NoTurnError("there is nothing to respond to")
+        return self._listen(self._turn(None, self._resolve(model)))
 
     async def ask(
         self,
         prompt: Prompt,
         *,
+        model: str | None = None,
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Message | None:
-        """Say something and wait for the last answer; None if the model said nothing."""
-        answer: Message | None = None
-        async for event in self.send(prompt, output=output, options=options):
+        """Send a prompt and return the last response; None if it is empty."""
+        response: Message | None = None
+        async for event in self.send(prompt, model=model, output=output, options=options):
             if isinstance(event, TurnEnded):
-                answer = event.message
-        return answer
+                response = event.message
+        return response
 
-    async def ask_json(self, prompt: Prompt, schema: OutputSchema) -> Any:
-        """Say something and wait for the value that the answer gives.
+    async def ask_json(
+        self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None
+    ) -> Any:
+        """Send a prompt and return the JSON value of the response.
 
         Raises:
-            InvalidAnswerError: the answer gives none, or one that does not keep to the schema.
+            InvalidValueError: `schema` is not a JSON Schema.
+            InvalidAnswerError: the response has no value, or one that does not match the schema.
         """
-        form = output_format(schema) or OutputFormat()
-        return json_value_of(await self.ask(prompt, output=form), form)
+        output = output_format(schema) or OutputFormat()
+        return json_value_of(await self.ask(prompt, model=model, output=output), output)
 
     async def retry(self, model: str | None = None) -> AsyncGenerator[TurnEvent]:
-        """Take the last turn back and ask the same again, of another model if one is named.
+        """Take the last turn back and send its prompt again, optionally to another model.
 
         Raises:
-            NoTurnError: nothing was asked yet.
+            NoTurnError: there is no turn yet.
         """
-        self._refuse_ended()
-        override = None if model is None else self._setup.models.resolve(model)
+        self._check_open()
+        override = self._resolve(model)
         options = self.turns[-1].prompt.metadata.options if self.turns else None
         content = await self.undo()
         signal = FeedbackImplicit(signal="retry", confidence=1.0, subject_id=self.id)
         self._trace.emit(signal, actor=Actor.USER)
-        turn = self._made(content, override, options=options)
+        turn = self._turn(content, override, options=options)
         async with aclosing(self._listen(turn)) as events:
             async for event in events:
                 yield event
 
     async def cancel(self) -> None:
-        """End the turn that runs, if there is one; what has come is kept."""
+        """Cancel the running turn, if any; what arrived of its response is stored."""
         for task in tuple(self._tasks):
             await self._stop(task)
 
-    def _turn(
+    def _new_turn(
         self,
-        said: Prompt,
+        prompt: Prompt,
         model: str | None = None,
         output: OutputFormat | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Turn:
-        self._refuse_ended()
+        self._check_open()
         if options is not None:
             check_thread_options(options)
         content: Sequence[ContentBlock]
-        if isinstance(said, str):
-            asked = parse_override(said)
-            model, content = model or asked.override, (TextBlock(asked.text),)
+        if isinstance(prompt, str):
+            addressed = parse_override(prompt)
+            model, content = model or addressed.override, (TextBlock(addressed.text),)
         else:
-            content = [TextBlock(each) if isinstance(each, str) else each for each in said]
-        return self._made(content, model and self._setup.models.resolve(model), output, options)
+            content = [TextBlock(part) if isinstance(part, str) else part for part in prompt]
+        return self._turn(content, self._resolve(model), output, options)
 
-    def _made(
+    def _turn(
         self,
         content: Sequence[ContentBlock] | None,
         override: str | None,
         output: OutputFormat | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Turn:
-        setup = self._setup
+        context = self._context
         if output is not None:
-            setup = replace(setup, options=replace(setup.options, output=output))
-        return Turn(
-            setup,
-            self._conversation,
-            content,
-            override=override,
-            told=self._told,
-            options=options,
-        )
+            request_defaults = replace(self._setup.options, output=output)
+            context = replace(context, setup=replace(self._setup, options=request_defaults))
+        return Turn(context, content, override=override, options=options)
 
-    def _refuse_ended(self) -> None:
+    def _resolve(self, model: str | None) -> str | None:
+        return None if model is None else self._setup.models.resolve(model)
+
+    def _check_open(self) -> None:
         if self._is_ended:
             raise SessionEndedError(f"session {self.id} was ended")
 
@@ -249,12 +257,12 @@ class Session:
                 try:
                     await turn.run()
                 finally:
-                    await run_to_completion(self._pinning.apply_queued())
+                    await run_to_completion(self._pin.apply_queued())
         finally:
             turn.events.put_nowait(None)
 
     async def _stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel a turn and wait until everything is kept, however often we are cancelled."""
+        """Cancel a turn and wait until everything is stored, however often we are cancelled."""
         task.cancel()
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
@@ -269,133 +277,131 @@ class Session:
             raise cancelled
 
     def rate(self, rating: int) -> None:
-        """Tell the bus how good the last turn was, from -1 to 1."""
+        """Rate the last turn with -1, 0 or 1; the rating is traced."""
         turns = self.turns
         if not turns:
-            raise NoTurnError("nothing was asked yet")
+            raise NoTurnError("there is no turn yet")
         if rating not in (-1, 0, 1):
             raise InvalidValueError(f"{rating} is not between -1 and 1", path="$.rating")
-        subject = turns[-1].prompt.id
-        told = FeedbackExplicit(scope="turn", rating=rating, subject_id=subject)
-        self._trace.emit(told, actor=Actor.USER)
+        feedback = FeedbackExplicit(scope="turn", rating=rating, subject_id=turns[-1].prompt.id)
+        self._trace.emit(feedback, actor=Actor.USER)
 
-    # The model and the money
+    # Model, budget and reasoning
 
     def preview_swap(self, model: str) -> Preview:
-        """Whether another model can go on, and exactly what it would not see as it is."""
-        return self._pinning.preview(model)
+        """Return whether a model can continue, and exactly what it would not get unchanged."""
+        return self._pin.preview(model)
 
     async def swap(self, model: str | None) -> Preview | None:
-        """Let another model answer from the next turn on; None leaves the choice to the rules.
+        """Set the model of the session from the next turn on; None leaves it to the rules.
 
-        While a turn runs the swap waits for its end, and of several the last one counts.
+        A swap during a turn waits for the end of the turn; of several, the last one counts.
 
         Raises:
             SwapRefusedError: the history does not fit the model; nothing was changed.
         """
-        return await self._pinning.swap(model, is_running=self._lock.locked())
+        return await self._pin.swap(model, is_running=self._lock.locked())
 
     @property
     def budget(self) -> Budget:
-        """The limits that hold for the session."""
+        """The spending limits of the session."""
         return self._conversation.budget(self._setup.budget)
 
     async def set_budget(self, limit_usd: Decimal | None) -> None:
-        """Set what this session may cost, from now on and when it is resumed; None is no limit."""
+        """Set what this session may cost; None is no limit. The limit is stored."""
         limit = Budget(session_usd=limit_usd).session_usd
-        await self._note(BUDGET_KIND, {"session_usd": None if limit is None else str(limit)})
-        self._told.budget_warnings.pop("session", None)
+        data = {"session_usd": None if limit is None else str(limit)}
+        await self._conversation.note(BUDGET_KIND, data)
+        self._context.state.budget_warnings.pop("session", None)
 
     @property
     def reasoning(self) -> Reasoning | None:
-        """How much models think in this session; None is as the options of the library say."""
+        """The reasoning option of the session; None is the model's default."""
         return request_options(self._setup, self._conversation, self.model or "").reasoning
+
+    async def set_reasoning(self, reasoning: Reasoning | None) -> None:
+        """Set the reasoning option from the next turn on; it is stored."""
+        data = None if reasoning is None else msgspec.to_builtins(reasoning)
+        await self._conversation.note(REASONING_KIND, {"reasoning": data})
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the thread says of its turns, merged along the way to the newest message."""
+        """The thread options, merged along the path to the newest message."""
         return dict(self._conversation.thread_options)
 
-    async def set_reasoning(self, reasoning: Reasoning | None) -> None:
-        """Set how much models think, from the next turn on and when the session is resumed."""
-        told = None if reasoning is None else msgspec.to_builtins(reasoning)
-        await self._note(REASONING_KIND, {"reasoning": told})
-
-    # The history
+    # History
 
     async def compact(self, model: str | None = None) -> int:
-        """Sum up what is old with a model; gives the number of messages that were summed up."""
+        """Replace old messages by a summary; return how many messages it stands for."""
         async with self._lock:
-            used = window_use(self._setup, self._conversation, self._told, model)
+            used = window_use(self._context, model)
             if used is None:
                 return 0
-            purse = BudgetGuard(self._setup, self._conversation, self._told, self._trace)
-            await purse.check()
-            served = self._setup.models.get(used.model)
-            compaction = Compaction(
-                self._setup, self._conversation, self._told, self._trace, purse.check
-            )
-            return await compaction.run(served, "user")
+            resolved = self._setup.models.get(used.model)
+            return await ContextFitter(self._context).compact(resolved, "user")
 
     async def rewind(self, position: Position | None) -> None:
-        """Go back to a message, a bookmark or a checkpoint; None is before the first message.
+        """Go back to a message, bookmark or checkpoint; None is before the first message.
 
-        What came after it is no longer seen and still in the store: its messages can be gone back
-        to in their turn. A place between a call and its results is moved behind the results.
+        Later messages stay in the store and can be gone back to in turn. A position between a
+        tool call and its results is moved behind the results.
         """
         async with self._lock:
             await self._history.rewind(position)
 
     async def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
-        """Take the last turns back; gives what the user had said in the first of them.
+        """Take the last turns back; return the prompt of the first of them.
 
         Raises:
-            NoTurnError: there are not so many.
+            NoTurnError: there are fewer turns.
         """
         async with self._lock:
             return await self._history.undo(count)
 
     async def retract(self, message_id: str, reason: str | None = None) -> None:
-        """Take a message back, and what follows it with it; the store still has both."""
+        """Take a message and all that follow it back; the store keeps them."""
         async with self._lock:
             await self._history.retract(message_id, reason)
 
     @property
     def bookmarks(self) -> dict[str, str]:
-        """The message of each bookmark."""
+        """The message id of each bookmark."""
         return self._conversation.bookmarks
 
     async def bookmark(self, name: str, position: Position | None = None) -> str:
-        """Give a name to a place, here if none is named; it moves on with what follows."""
+        """Bookmark a position, by default the newest message; return the message id.
+
+        A bookmark at the end of a thread moves on with the messages that follow.
+        """
         async with self._lock:
             return await self._history.bookmark(name, position)
 
     async def unmark(self, name: str) -> None:
-        """Take a bookmark away."""
+        """Remove a bookmark."""
         async with self._lock:
             await self._history.unmark(name)
 
     @property
     def checkpoints(self) -> dict[int, str | None]:
-        """The message at each checkpoint; None is before the first."""
+        """The message id of each checkpoint; None is before the first message."""
         return dict(self._conversation.checkpoints)
 
     async def checkpoint(self) -> int:
-        """Number the place where the conversation is; other than a bookmark it stays there."""
+        """Number the current position; unlike a bookmark, a checkpoint never moves."""
         async with self._lock:
             return await self._history.checkpoint()
 
     async def fork(self, *, at: Position | None = None) -> "Session":
-        """A new session that goes on from here, or from a place; this one stays as it is."""
+        """Return a new session that continues from here or from a position."""
         async with self._lock:
-            own = None if at is None else self._history.find(at)
-            record = await self._setup.store.fork(self.id, at=own)
-        tip = own or self._conversation.tip or ""
-        self._trace.emit(SessionForked(source_session_id=self.id, at_message_id=tip))
+            message_id = None if at is None else self._history.find(at)
+            record = await self._setup.store.fork(self.id, at=message_id)
+        fork_point = message_id or self._conversation.tip or ""
+        self._trace.emit(SessionForked(source_session_id=self.id, at_message_id=fork_point))
         return await self._reopen(record.id)
 
     async def end(self, disposition: Disposition = "completed") -> None:
-        """End the session: a turn that runs is cancelled, and no other begins."""
+        """End the session: a running turn is cancelled, and no other can start."""
         if self._is_ended:
             return
         await self.cancel()
@@ -410,20 +416,8 @@ class Session:
             )
         )
         data = {"disposition": disposition, "total_cost_usd": str(cost.total_usd)}
-        await self._note(ENDED_KIND, data)
-
-    async def _note(self, kind: str, data: Mapping[str, Any]) -> None:
-        await self._conversation.record(
-            SidecarEntry(
-                id=new_ulid(),
-                session_id=self.id,
-                created_at=self._setup.now(),
-                kind=kind,
-                data=data,
-            )
-        )
+        await self._conversation.note(ENDED_KIND, data)
 
 
-def _waits(last: Message) -> bool:
-    """Whether an answer is due after a message, or the rest of one."""
+def _expects_response(last: Message) -> bool:
     return last.role in (Role.USER, Role.TOOL) or ended_with_error(last)

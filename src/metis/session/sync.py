@@ -1,4 +1,4 @@
-"""The synchronous twin, for scripts: the same sessions, on a loop in a thread of its own."""
+"""Synchronous sessions for scripts: the async ones, run by an event loop in a thread."""
 
 import asyncio
 import threading
@@ -16,10 +16,9 @@ from metis.session.events import TurnEvent
 from metis.session.history import PastTurn, Position
 from metis.session.library import Metis
 from metis.session.options import Options
-from metis.session.response import OutputSchema
+from metis.session.response import OutputSchema, text_of
 from metis.session.route import Preview, Why, WindowUse
 from metis.session.session import Disposition, Prompt, Session
-from metis.session.state import text_of
 from metis.store import SessionRecord
 
 T = TypeVar("T")
@@ -36,7 +35,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something; an interrupt from the keyboard cancels it and waits for its end."""
+        """Run a coroutine and return its result; a keyboard interrupt cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -45,7 +44,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the loop and the thread."""
+        """Stop the loop and the thread."""
         self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -53,7 +52,7 @@ class LoopThread:
 
 
 class SyncSession:
-    """A session whose methods wait."""
+    """A `Session` whose methods block until they are done."""
 
     def __init__(self, session: Session, loop: LoopThread) -> None:
         self._session = session
@@ -71,28 +70,31 @@ class SyncSession:
 
     @property
     def messages(self) -> list[Message]:
-        """What a model is shown of the conversation."""
+        """The history that models get."""
         return self._session.messages
 
     def send(
         self,
         prompt: Prompt,
         *,
+        model: str | None = None,
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Iterator[TurnEvent]:
-        """Say something, and get everything that happens until the model has answered."""
-        yield from self._each(self._session.send(prompt, output=output, options=options))
+        """Send a prompt; yield every event until the model has answered."""
+        yield from self._iterate(
+            self._session.send(prompt, model=model, output=output, options=options)
+        )
 
     def retry(self, model: str | None = None) -> Iterator[TurnEvent]:
-        """Take the last turn back and ask the same again, of another model if one is named."""
-        yield from self._each(self._session.retry(model))
+        """Take the last turn back and send its prompt again, optionally to another model."""
+        yield from self._iterate(self._session.retry(model))
 
     def respond(self, *, model: str | None = None) -> Iterator[TurnEvent]:
-        """Let a model answer what was said last, without saying anything more."""
-        yield from self._each(self._session.respond(model=model))
+        """Let a model answer the history as it is, without a new prompt."""
+        yield from self._iterate(self._session.respond(model=model))
 
-    def _each(self, events: AsyncGenerator[TurnEvent]) -> Iterator[TurnEvent]:
+    def _iterate(self, events: AsyncGenerator[TurnEvent]) -> Iterator[TurnEvent]:
         try:
             while (event := self._loop.run(_next(events))) is not None:
                 yield event
@@ -103,51 +105,54 @@ class SyncSession:
         self,
         prompt: Prompt,
         *,
+        model: str | None = None,
         output: OutputSchema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Message | None:
-        """Say something and wait for the last answer; None if the model said nothing."""
-        return self._loop.run(self._session.ask(prompt, output=output, options=options))
+        """Send a prompt and return the last response; None if it is empty."""
+        return self._loop.run(
+            self._session.ask(prompt, model=model, output=output, options=options)
+        )
 
-    def ask_json(self, prompt: Prompt, schema: OutputSchema) -> Any:
-        """Say something and wait for the value that the answer gives."""
-        return self._loop.run(self._session.ask_json(prompt, schema))
+    def ask_json(self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None) -> Any:
+        """Send a prompt and return the JSON value of the response."""
+        return self._loop.run(self._session.ask_json(prompt, schema, model=model))
 
     def preview_swap(self, model: str) -> Preview:
-        """Whether another model can go on, and exactly what it would not see as it is."""
+        """Return whether a model can continue, and exactly what it would not get unchanged."""
         return self._session.preview_swap(model)
 
     def swap(self, model: str | None) -> Preview | None:
-        """Let another model answer from now on; None leaves the choice to the rules."""
+        """Set the model of the session; None leaves the choice to the rules."""
         return self._loop.run(self._session.swap(model))
 
     def undo(self, count: int = 1) -> tuple[ContentBlock, ...]:
-        """Take the last turns back; gives what the user had said in the first of them."""
+        """Take the last turns back; return the prompt of the first of them."""
         return self._loop.run(self._session.undo(count))
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a message, a bookmark or a checkpoint; None is before the first message."""
+        """Go back to a message, bookmark or checkpoint; None is before the first message."""
         self._loop.run(self._session.rewind(position))
 
     def compact(self, model: str | None = None) -> int:
-        """Sum up what is old with a model; gives the number of messages that were summed up."""
+        """Replace old messages by a summary; return how many messages it stands for."""
         return self._loop.run(self._session.compact(model))
 
     def fork(self, *, at: Position | None = None) -> "SyncSession":
-        """A new session that goes on from here, or from a message."""
+        """Return a new session that continues from here or from a position."""
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
 
     @property
     def turns(self) -> list[PastTurn]:
-        """The turns that lead to here."""
+        """The turns up to now."""
         return self._session.turns
 
     def context(self, model: str | None = None) -> WindowUse | None:
-        """How full the window of a model is; of the one that would answer, if none is named."""
+        """Return how full the window of a model is, by default of the one that would answer."""
         return self._session.context(model)
 
     def why(self) -> Why | None:
-        """Why the last turn was answered by its model."""
+        """Return why the last turn got its model."""
         return self._session.why()
 
     def set_budget(self, limit_usd: Decimal | None) -> None:
@@ -155,7 +160,7 @@ class SyncSession:
         self._loop.run(self._session.set_budget(limit_usd))
 
     def cost(self) -> SessionCost:
-        """What the session has cost so far, exactly."""
+        """Return what the session has cost so far, exactly."""
         return self._session.cost()
 
     def end(self, disposition: Disposition = "completed") -> None:
@@ -164,7 +169,7 @@ class SyncSession:
 
 
 class SyncMetis:
-    """Sessions in one store; made by `metis.open_sync`, and used as a context manager."""
+    """The sessions of one store; created by `metis.open_sync`, and used as a context manager."""
 
     def __init__(self, metis: Metis) -> None:
         self._metis = metis
@@ -193,16 +198,16 @@ class SyncMetis:
             self._loop = None
 
     def session(self, *, model: str | None = None, system: str | None = None) -> SyncSession:
-        """A new session; `model` by id or alias is who answers, `system` what it is told first."""
-        made = self._opened().run(self._metis.session(model=model, system=system))
-        return SyncSession(made, self._opened())
+        """Create a session, with a model by id or alias and a system prompt."""
+        session = self._opened().run(self._metis.session(model=model, system=system))
+        return SyncSession(session, self._opened())
 
     def resume(self, session_id: str) -> SyncSession:
-        """A session of the store, as it was left."""
+        """Return a stored session."""
         return SyncSession(self._opened().run(self._metis.resume(session_id)), self._opened())
 
     def sessions(self, limit: int = 100) -> list[SessionRecord]:
-        """The sessions that changed last, newest first."""
+        """Return the sessions that changed last, newest first."""
         return self._opened().run(self._metis.sessions(limit))
 
     def _opened(self) -> LoopThread:
@@ -212,7 +217,7 @@ class SyncMetis:
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What a model answered to one question; as a string it is its words."""
+    """The response to one prompt; `str()` gives its text."""
 
     text: str
     message: Message | None
@@ -224,7 +229,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 def open_sync(url: str | None = None, options: Options = Options()) -> SyncMetis:  # noqa: B008 - an immutable value
-    """The same as `metis.open` for programs without async: `with metis.open_sync() as m: …`."""
+    """Open a store without async: `with metis.open_sync() as m: …`."""
     return SyncMetis(Metis(url, options))
 
 
@@ -236,14 +241,14 @@ def ask(
     url: str | None = None,
     options: Options = Options(),  # noqa: B008 - an immutable value
 ) -> Reply:
-    """Ask one question and wait for the answer; it is stored like any other.
+    """Send one prompt in a new session and return the reply; it is stored like any other.
 
     Args:
-        prompt: text, or content blocks.
-        model: who answers, by id or alias.
-        system: what the model is told first.
-        url: the store.
-        options: addresses, keys, tools, budgets and the rest.
+        prompt: a text, or content blocks.
+        model: the model, by id or alias.
+        system: the system prompt.
+        url: the store; by default `metis.db` under `$METIS_HOME`.
+        options: addresses, keys, tools, budgets and more.
     """
     with open_sync(url, options) as metis:
         session = metis.session(model=model, system=system)

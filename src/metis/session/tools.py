@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -26,9 +26,10 @@ from metis.session.events import (
     tool_input_invalid,
 )
 from metis.session.model_call import ModelCaller
-from metis.session.options import Toolbox, TurnRef
+from metis.session.options import TurnRef
 from metis.session.prompt import Skill, skill_version
 from metis.session.response import ABORTED, tool_calls_of
+from metis.session.state import TurnContext
 from metis.tools import (
     Answer,
     Confirmation,
@@ -53,93 +54,91 @@ _NO_TOOLS = "There are no tools here."
 
 
 class ToolRunner:
-    """Runs the calls of the answers of one turn."""
+    """Runs the tool calls of the responses of one turn."""
 
-    def __init__(
-        self,
-        toolbox: Toolbox | None,
-        calling: ModelCaller,
-        session_id: str,
-        telling: TurnReporter,
-    ) -> None:
+    def __init__(self, context: TurnContext, caller: ModelCaller) -> None:
         self.result_count = 0
-        """How many calls have a result."""
-        self._toolbox = toolbox
-        self._calling = calling
-        self._turn = TurnRef(session_id=session_id, turn_id=telling.turn_id)
-        self._telling = telling
+        self._reporter = context.reporter
+        self._toolbox = context.setup.toolbox
+        self._turn = TurnRef(session_id=context.conversation.id, turn_id=context.reporter.turn_id)
+        self._caller = caller
 
-    async def run(self, answer: Message) -> None:
-        """Run the calls of an answer, and store a result for each, also when this is cancelled."""
-        calls, calling = tool_calls_of(answer), self._calling
+    async def run(self, response: Message) -> None:
+        """Run the calls of a response, and store a result for each, also when cancelled."""
+        calls, caller = tool_calls_of(response), self._caller
         if self._toolbox is None:
-            await calling.store_messages(
-                calling.error_results(calls, _NO_TOOLS, OutcomeStatus.ERROR)
-            )
+            results = caller.error_results(calls, _NO_TOOLS, OutcomeStatus.ERROR)
+            await caller.store_messages(results)
             return
-        watch = _Watch(self._telling, calling.parent_event)
+        watcher = _CallWatcher(self._reporter, caller.parent_event)
         try:
-            await self._toolbox.run(calls, self._turn, watch)
+            await self._toolbox.run(calls, self._turn, watcher)
         finally:
-            self.result_count += len(watch.answers)
-            calling.parent_event = watch.last
-            aborted = calling.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
-            await calling.store_messages(
+            self.result_count += len(watcher.results)
+            caller.parent_event = watcher.last_event
+            aborted = caller.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
+            await caller.store_messages(
                 [
-                    watch.answers.get(call.id, rest)
-                    for call, rest in zip(calls, aborted, strict=True)
+                    watcher.results.get(call.id, missing)
+                    for call, missing in zip(calls, aborted, strict=True)
                 ]
             )
 
 
-class _Watch:
-    """Passes on what the dispatcher tells of the calls of one answer."""
+_DECISIONS: Mapping[Verdict | None, Literal["deny", "timeout"]] = {
+    None: "timeout",
+    Verdict.DENY: "deny",
+}
 
-    def __init__(self, telling: TurnReporter, after: Event | None) -> None:
-        self.answers: dict[str, Message] = {}
-        self.last = after
-        """What the next call of the model comes of."""
-        self._telling = telling
-        self._trace = telling.trace
-        self._after = after
-        self._called: dict[str, Event | None] = {}
-        self._asked: dict[str, tuple[str, Event | None]] = {}
+
+class _CallWatcher:
+    """Reports what the dispatcher does with the calls of one response, and collects results."""
+
+    def __init__(self, reporter: TurnReporter, parent: Event | None) -> None:
+        self.results: dict[str, Message] = {}
+        self.last_event = parent
+        """The cause of the next model call."""
+        self._reporter = reporter
+        self._trace = reporter.trace
+        self._parent = parent
+        self._call_events: dict[str, Event | None] = {}
+        self._confirmations: dict[str, tuple[str, Event | None]] = {}
 
     def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
-        """The arguments of a call do not match its schema."""
-        self._trace.emit(tool_input_invalid(call, problems), parent=self._after)
+        """Trace arguments that do not match the schema."""
+        self._trace.emit(tool_input_invalid(call, problems), parent=self._parent)
 
     def on_question(self, question: Question) -> None:
-        """Somebody is asked whether a call may run."""
-        own = new_ulid()
-        event = self._trace.emit(confirmation_requested(question, own), parent=self._after)
-        self._asked[question.call.id] = own, event
+        """Trace that a person is asked whether a call may run."""
+        request_id = new_ulid()
+        event = self._trace.emit(confirmation_requested(question, request_id), parent=self._parent)
+        self._confirmations[question.call.id] = request_id, event
 
     def on_answer(self, question: Question, answer: Answer | None) -> None:
-        """Somebody has said whether a call may run."""
-        own, event = self._asked[question.call.id]
-        is_denied = answer is not None and answer.verdict is Verdict.DENY
-        lasts = answer is not None and answer.verdict is Verdict.ALLOW_FOR_SESSION
+        """Trace the answer; None if nobody answered in time."""
+        request_id, event = self._confirmations[question.call.id]
+        verdict = None if answer is None else answer.verdict
         resolved = ToolConfirmationResolved(
             tool_use_id=question.call.id,
-            confirmation_request_id=own,
-            decision="timeout" if answer is None else "deny" if is_denied else "allow",
-            scope="session" if lasts else "once",
+            confirmation_request_id=request_id,
+            decision=_DECISIONS.get(verdict, "allow"),
+            scope="session" if verdict is Verdict.ALLOW_FOR_SESSION else "once",
         )
         self._trace.emit(resolved, parent=event, actor=Actor.USER)
 
     def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
-        """A call starts to run."""
-        self._telling.send(ToolStarted(turn_id=self._telling.turn_id, call=call))
-        called = tool_called(call, definition.side_effects)
-        self._called[call.id] = self._trace.emit(called, parent=self._after)
+        """Report a call that starts to run."""
+        self._reporter.send(ToolStarted(turn_id=self._reporter.turn_id, call=call))
+        payload = tool_called(call, definition.side_effects)
+        self._call_events[call.id] = self._trace.emit(payload, parent=self._parent)
 
     def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        """A call has its answer."""
-        self.answers[call.id] = message
-        cause = self._called.get(call.id) or self._after
-        ended = tool_ended(message, latency_ms)
-        self.last = self._trace.emit(ended, parent=cause, actor=Actor.TOOL) or self.last
+        """Collect and trace the result of a call."""
+        self.results[call.id] = message
+        cause = self._call_events.get(call.id) or self._parent
+        payload = tool_ended(message, latency_ms)
+        event = self._trace.emit(payload, parent=cause, actor=Actor.TOOL)
+        self.last_event = event or self.last_event
 
 
 class McpServers:
@@ -158,10 +157,10 @@ class McpServers:
         return len(self._servers)
 
     async def tools(self, names: Sequence[str]) -> list[Factory]:
-        """The tools of some of the servers.
+        """Return the tools of these servers, which are started if need be.
 
         Raises:
-            UnknownServerError: there is no server of one of these names.
+            UnknownServerError: there is no server of one of the names.
         """
         unknown = next((name for name in names if name not in self._servers), None)
         if unknown is not None:
@@ -172,49 +171,49 @@ class McpServers:
         return [tool for name in dict.fromkeys(names) for tool in self._tools[name]]
 
     async def close(self) -> None:
-        """End all of them."""
+        """Stop all servers."""
         self._tools.clear()
         for server in self._servers.values():
             await server.close()
 
 
 TOOL_TIMEOUTS_S = {**TIMEOUTS_S, "delegate": 600.0}
-"""How long calls may take; a worker ends itself before that."""
+"""How long calls may take; a worker session stops itself earlier."""
 
 
 class SessionTools:
-    """A dispatcher, with the workspace in which its tools work."""
+    """The tools of one session, run by a dispatcher in a workspace."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        layered: "MergedRegistry",
+        registry: "MergedRegistry",
         servers: McpServers,
         workspace: Workspace | None,
     ) -> None:
         self._dispatcher = dispatcher
-        self._layered = layered
+        self._registry = registry
         self._servers = servers
         self._offered: tuple[str, ...] = ()
         self._workspace = workspace
 
     @property
     def tools(self) -> Sequence[ToolDefinition]:
-        """What models are told of."""
-        return tuple(self._layered.tools.values())
+        """The definitions that models get."""
+        return tuple(self._registry.tools.values())
 
     async def offer(self, servers: Sequence[str]) -> None:
-        """Offer the tools of these servers beside the others, and of no more servers.
+        """Offer the tools of these servers, and of no others, beside the session's own.
 
         Raises:
-            UnknownServerError: there is no server of one of these names.
+            UnknownServerError: there is no server of one of the names.
         """
         if tuple(servers) != self._offered:
-            self._layered.offer(await self._servers.tools(servers))
+            self._registry.offer(await self._servers.tools(servers))
             self._offered = tuple(servers)
 
     async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
-        """Run calls; every one is answered by one TOOL message, also when this is cancelled."""
+        """Run calls; each gets one TOOL message, also when this is cancelled."""
         context = ToolContext(
             session_id=turn.session_id,
             turn_id=turn.turn_id,
@@ -225,39 +224,42 @@ class SessionTools:
 
 
 class MergedRegistry(Registry):
-    """The tools that somebody registered, also later on, those of the house, and of servers."""
+    """The tools of a caller's registry, then built-in ones, then those of MCP servers.
 
-    def __init__(self, given: Registry, house: Iterable[Factory]) -> None:
-        super().__init__(*house)
-        self._given = given
-        self._offered = Registry()
+    Of two tools with one name the first counts. The caller may register more at any time.
+    """
+
+    def __init__(self, registered: Registry, builtin: Iterable[Factory]) -> None:
+        super().__init__(*builtin)
+        self._registered = registered
+        self._from_servers = Registry()
         self._merged: tuple[ToolSet, ToolSet] | None = None
 
     def offer(self, tools: Iterable[Factory]) -> None:
-        """Put these tools below the others, in the place of those that were there."""
-        self._offered = Registry(*tools)
+        """Replace the tools of MCP servers."""
+        self._from_servers = Registry(*tools)
         self._merged = None
 
     @property
     def tools(self) -> ToolSet:
-        """All definitions; of two with one name the registered one counts."""
-        above = self._given.tools
-        if self._merged is None or self._merged[0] is not above:
-            below = {**self._offered.tools, **super().tools}
-            free = (below[name] for name in below if name not in above)
-            self._merged = above, ToolSet([*above.values(), *free])
+        """All definitions by name."""
+        registered = self._registered.tools
+        if self._merged is None or self._merged[0] is not registered:
+            others = {**self._from_servers.tools, **super().tools}
+            more = (others[name] for name in others if name not in registered)
+            self._merged = registered, ToolSet([*registered.values(), *more])
         return self._merged[1]
 
     def get(self, name: str) -> RegisteredTool | None:
-        """The tool of that name, if there is one."""
-        return self._given.get(name) or super().get(name) or self._offered.get(name)
+        """Return the tool of that name, if there is one."""
+        return self._registered.get(name) or super().get(name) or self._from_servers.get(name)
 
-    def near(self, name: str) -> list[str]:
-        """Names that somebody who wrote this one may have meant."""
+    def similar_names(self, name: str) -> list[str]:
+        """Return names that are similar to a misspelled one."""
         return [
-            *self._given.similar_names(name),
+            *self._registered.similar_names(name),
             *super().similar_names(name),
-            *self._offered.similar_names(name),
+            *self._from_servers.similar_names(name),
         ]
 
     def __contains__(self, name: object) -> bool:
@@ -272,25 +274,25 @@ class MergedRegistry(Registry):
 
 def make_session_tools(
     registry: Registry,
-    house: Iterable[Factory],
+    builtin: Iterable[Factory],
     confirmation: Confirmation | None,
     workspace: Workspace | None,
     servers: McpServers | None = None,
 ) -> SessionTools:
-    """The tools of a session: what somebody registered, the tools of the house, and of servers."""
-    layered = MergedRegistry(registry, house)
-    dispatcher = Dispatcher(layered, confirmation, timeouts_s=TOOL_TIMEOUTS_S)
-    return SessionTools(dispatcher, layered, servers or McpServers(), workspace)
+    """Return the tools of a session: the caller's, the built-in ones, and those of servers."""
+    merged = MergedRegistry(registry, builtin)
+    dispatcher = Dispatcher(merged, confirmation, timeouts_s=TOOL_TIMEOUTS_S)
+    return SessionTools(dispatcher, merged, servers or McpServers(), workspace)
 
 
 class LoadSkillArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """What load_skill takes."""
+    """The arguments of load_skill."""
 
     name: str
 
 
 class LoadSkill:
-    """Gives the text of a skill."""
+    """The tool that returns the text of a skill."""
 
     definition = ToolDefinition(
         name="load_skill",
@@ -307,12 +309,12 @@ class LoadSkill:
         self._bus = bus
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Read the skill."""
-        asked = read_arguments(LoadSkillArguments, arguments)
-        skill = self._skills.get(asked.name)
+        """Return the text of the skill."""
+        name = read_arguments(LoadSkillArguments, arguments).name
+        skill = self._skills.get(name)
         if skill is None:
             known = ", ".join(self._skills)
-            text = f"There is no skill named {asked.name!r}; there are: {known}."
+            text = f"There is no skill named {name!r}; the skills are: {known}."
             raise ToolFailedError(text, ErrorClass.NOT_FOUND)
         body = await asyncio.to_thread(skill.body)
         if not body:
@@ -330,5 +332,5 @@ class LoadSkill:
         return text_output(body, value={"skill": skill.name, "version": version})
 
     def cancel(self) -> bool:
-        """Nothing is left behind."""
+        """Return False: a cancelled read leaves nothing behind."""
         return False

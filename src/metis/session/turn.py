@@ -1,7 +1,10 @@
-"""Turn: from the words of a user to the last answer, with every call of a tool between.
+"""One turn: from a prompt to the last response, with all tool calls between.
 
-A turn runs in a task of its own and is told to whoever listens. Cancelling the task at any moment
-leaves a whole conversation: what has come of an answer is kept, and every call has a result.
+    prompt ─ store ─ route ─┬─ fit the history ─ call the model ─ store the response ─┬─ end
+                            └──────── run its tool calls, store the results ──────────┘
+
+A turn runs in a task of its own. Cancelling that task at any moment leaves a valid conversation:
+what arrived of a response is stored, and every tool call has a result.
 """
 
 import asyncio
@@ -9,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+
+from msgspec.structs import replace
 
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.errors import (
@@ -27,136 +32,118 @@ from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, StopReason
 from metis.events import Actor, Event
 from metis.events import turn_events as events
-from metis.routing import TurnFacts
 from metis.session.context_window import ContextFitter
-from metis.session.conversation import (
-    POINTER_OPTION,
-    Conversation,
-    contains_image,
-    run_to_completion,
-)
+from metis.session.conversation import POINTER_OPTION, contains_image, run_to_completion
 from metis.session.events import Trace, TurnEnded, TurnEvent, TurnReporter, TurnStarted, short_hash
 from metis.session.model_call import ModelCaller
 from metis.session.models import ResolvedModel
-from metis.session.options import Setup, read_thread_options, resolve_pointer
+from metis.session.options import read_thread_options, resolve_pointer
 from metis.session.response import can_run_calls, tool_calls_of
 from metis.session.route import ModelChoice, TurnRouter
-from metis.session.state import SessionState
+from metis.session.state import TurnContext
 from metis.session.tools import ToolRunner
 from metis.store.threads import merge_options
 
-_FALLS_BACK = (RateLimitError, ServerError, NetworkError, AuthenticationError)
+_FALLBACK_ERRORS = (RateLimitError, ServerError, NetworkError, AuthenticationError)
 
 
 class Turn:
     """One turn of a session."""
 
-    def __init__(  # noqa: PLR0913 - what makes a turn, most of it by name
+    def __init__(
         self,
-        setup: Setup,
-        conversation: Conversation,
+        context: TurnContext,
         content: Sequence[ContentBlock] | None,
         *,
         override: str | None,
-        told: SessionState,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = new_ulid()
         self.events: asyncio.Queue[TurnEvent | BaseException | None] = asyncio.Queue()
         """What happens, in order; None is the last, after an error if there was one."""
-        self._setup = setup
-        self._conversation = conversation
         self._content = None if content is None else tuple(content)
-        """What the user says; None answers what was said before."""
+        """The prompt; None answers the history as it is."""
         self._override = override
         self._options = None if options is None else dict(options)
-        """What holds from this turn on."""
-        self._told = told
-        self._trace = Trace(setup.bus, conversation.id, self.id)
-        self._telling = TurnReporter(
-            turn_id=self.id, send=self.events.put_nowait, trace=self._trace
+        """Thread options that hold from this turn on."""
+        self._setup = context.setup
+        self._conversation = context.conversation
+        self._trace = Trace(context.setup.bus, context.conversation.id, self.id)
+        self._reporter = TurnReporter(
+            trace=self._trace, turn_id=self.id, send=self.events.put_nowait
         )
-        self._route = TurnRouter(setup, conversation, told, self._telling)
-        self._calling = ModelCaller(setup, conversation, told, self._telling)
-        self._tooling = ToolRunner(setup.toolbox, self._calling, conversation.id, self._telling)
-        self._started: Event | None = None
+        self._context = replace(context, reporter=self._reporter)
+        self._router = TurnRouter(self._context)
+        self._fitter = ContextFitter(self._context)
+        self._caller = ModelCaller(self._context)
+        self._tools = ToolRunner(self._context, self._caller)
+        self._response: Message | None = None
+        self._started_event: Event | None = None
         self._started_s = time.monotonic()
-        self._room = ContextFitter(setup, conversation, told, self._telling, self._calling)
-        self._answer: Message | None = None
-        self._spent_before = Decimal(0)
+        self._cost_before = Decimal(0)
 
     async def run(self) -> None:
-        """Do the turn, from top to bottom; what happens is in `events`."""
-        self._spent_before = self._conversation.cost().total_usd
+        """Run the turn; what happens is put into `events`."""
         try:
-            facts = await self._start()
-            chosen = await self._route.choose(facts, self._started)
+            choice = await self._start()
             while True:
-                answer, chosen = await self._ask(chosen)
-                if answer is None:
+                response, choice = await self._call_model(choice)
+                if response is None:
                     break
-                self._answer = answer
-                if answer.metadata.stop_reason is StopReason.PAUSE and not tool_calls_of(answer):
-                    continue  # the provider's own tools are at work: ask again (T158)
-                if not await self._run_tools(answer):
-                    break
+                self._response = response
+                calls = tool_calls_of(response)
+                if calls and can_run_calls(response):
+                    await self._tools.run(response)
+                elif calls or response.metadata.stop_reason is not StopReason.PAUSE:
+                    break  # a pause without calls is continued: server tools are at work (T158)
             self._end()
-            self._trace.emit(self._completed(), parent=self._started)
         except asyncio.CancelledError:
-            await run_to_completion(self._calling.close())
-            self._end(StopReason.CANCELLED)
-            cancelled = events.TurnCancelled(
-                reason="user_cancel",
-                partial_llm_calls=self._calling.call_count,
-                partial_tool_calls=self._tooling.result_count,
-            )
-            self._trace.emit(cancelled, parent=self._started)
+            await run_to_completion(self._caller.close())
+            self._end_cancelled()
             raise
-        except Exception as error:  # noqa: BLE001 - whoever listens gets it
-            await run_to_completion(self._calling.close())
-            self.events.put_nowait(error)
-            name = type(error).__name__
-            self._trace.emit(
-                events.TurnFailed(error_type=name, error_message=name), parent=self._started
-            )
+        except Exception as error:  # noqa: BLE001 - the listener gets it
+            await run_to_completion(self._caller.close())
+            self._fail(error)
         finally:
             self.events.put_nowait(None)
 
-    async def _start(self) -> TurnFacts:
-        """Store what the user said, and tell it; gives what the choice of a model depends on."""
-        await self._inherit()
-        stored = await self._question()
-        facts = self._route.facts(stored, self._override)
-        self._started = self._calling.parent_event = self._trace.emit(
+    async def _start(self) -> ModelChoice:
+        """Store the prompt and choose the model."""
+        self._cost_before = self._conversation.cost().total_usd
+        await self._check_thread_options()
+        prompt = await self._store_prompt()
+        facts = self._router.facts(prompt, self._override)
+        self._started_event = self._caller.parent_event = self._trace.emit(
             events.TurnStarted(
-                user_message_hash=short_hash(stored.content_digest().encode()),
+                user_message_hash=short_hash(prompt.content_digest().encode()),
                 estimated_input_tokens=facts.estimated_input_tokens,
-                has_images=any(map(contains_image, stored.content)),
+                has_images=any(map(contains_image, prompt.content)),
                 has_tool_calls_in_history=facts.has_tool_calls_in_history,
             ),
             actor=Actor.USER,
         )
-        self._tell(TurnStarted(turn_id=self.id, message=stored))
-        return facts
+        self._reporter.send(TurnStarted(turn_id=self.id, message=prompt))
+        return await self._router.choose(facts, self._started_event)
 
-    async def _inherit(self) -> None:
-        """See to it that what the thread asks for is there, before anything is stored."""
-        setup, thread = self._setup, self._conversation
-        said = read_thread_options(merge_options(thread.thread_options, self._options or {}))
-        own = (self._options or {}).get(POINTER_OPTION)
-        name = own or (thread.pointer if self._override is None else None)
-        if name:
-            resolve_pointer(name, setup.pointers, setup.models)
+    async def _check_thread_options(self) -> None:
+        """Resolve what the thread options name, so that an error leaves nothing stored."""
+        setup, conversation = self._setup, self._conversation
+        changes = self._options or {}
+        options = read_thread_options(merge_options(conversation.thread_options, changes))
+        pointer = changes.get(POINTER_OPTION)
+        if not pointer and self._override is None:
+            pointer = conversation.pointer
+        if pointer:
+            resolve_pointer(pointer, setup.pointers, setup.models)
         if setup.toolbox is not None:
-            await setup.toolbox.offer(said.servers or ())
-        elif said.servers:
-            raise UnknownServerError(said.servers[0])
+            await setup.toolbox.offer(options.servers or ())
+        elif options.servers:
+            raise UnknownServerError(options.servers[0])
 
-    async def _question(self) -> Message:
-        """What is to be answered, in the store."""
+    async def _store_prompt(self) -> Message:
         if self._content is None:
-            said = reversed(self._conversation.messages)
-            return next(message for message in said if message.role is Role.USER)
+            messages = reversed(self._conversation.messages)
+            return next(message for message in messages if message.role is Role.USER)
         message = Message(
             id=new_ulid(),
             session_id=self._conversation.id,
@@ -168,76 +155,81 @@ class Turn:
         (stored,) = await self._conversation.append(message)
         return stored
 
-    async def _ask(self, chosen: ModelChoice) -> tuple[Message | None, ModelChoice]:
-        """One answer: from a shorter or repaired history, or by another model, if need be."""
-        tried = {chosen[0].id}
+    async def _call_model(self, choice: ModelChoice) -> tuple[Message | None, ModelChoice]:
+        """Get one response; if need be from a compacted or repaired history, or a fallback."""
+        tried = {choice[0].id}
         is_repaired, overflows = False, 0
-        await self._calling.check_budget()
-        await self._room.fit(chosen[0])
+        await self._fitter.fit(choice[0])
         while True:
-            self._check_count()
+            self._check_call_limit()
             try:
-                return await self._calling.call(*chosen), chosen
+                return await self._caller.call(*choice), choice
             except ContextOverflowError as error:
                 overflows += 1
-                await self._room.fit_after_overflow(error, chosen[0], overflows)
+                await self._fitter.fit_after_overflow(error, choice[0], overflows)
             except InvalidRequestError as error:
-                if is_repaired or not self._repair(chosen[0], error):
+                if is_repaired or not self._repair(choice[0], error):
                     raise
                 is_repaired = True
-            except _FALLS_BACK as error:
-                chosen = self._route.fall_back(chosen[0], error, tried)
+            except _FALLBACK_ERRORS as error:
+                choice = self._router.fall_back(choice[0], error, tried)
 
-    async def _run_tools(self, answer: Message) -> bool:
-        """Run the calls of an answer, if there are any that may; whether to ask again."""
-        if not tool_calls_of(answer) or not can_run_calls(answer):
+    def _repair(self, model: ResolvedModel, error: ProviderError) -> bool:
+        """Repair the history if the error asks for it; return whether it was changed."""
+        repair = self._context.state.repairs.add_for_error(model, error)
+        if repair is None:
             return False
-        await self._tooling.run(answer)
+        self._reporter.warn(
+            "repaired", f"{model.provider} rejected the history: {repair.description}"
+        )
+        payload = events.TurnHistoryRepaired(model=model.id, repairs=(repair.name,))
+        self._trace.emit(payload, parent=self._caller.parent_event)
         return True
 
-    # When something is in the way
+    def _check_call_limit(self) -> None:
+        count = self._caller.call_count
+        if count >= self._setup.max_calls:
+            raise TurnLimitError(f"the model was called {count} times in one turn")
 
-    def _repair(self, served: ResolvedModel, error: ProviderError) -> bool:
-        repair = self._told.repairs.add_for_error(served, error)
-        if repair is not None:
-            text = f"{served.adapter.name} did not take the history: {repair.description}"
-            self._telling.warn("repaired", text)
-            repaired = events.TurnHistoryRepaired(model=served.id, repairs=(repair.name,))
-            self._trace.emit(repaired, parent=self._calling.parent_event)
-        return repair is not None
+    # The end
 
-    def _check_count(self) -> None:
-        if self._calling.call_count >= self._setup.max_calls:
-            raise TurnLimitError(
-                f"the model was asked {self._calling.call_count} times in one turn"
-            )
-
-    def _completed(self) -> events.TurnCompleted:
-        answer = self._answer
-        reason = None if answer is None else answer.metadata.stop_reason
-        return events.TurnCompleted(
+    def _end(self) -> None:
+        reason = None if self._response is None else self._response.metadata.stop_reason
+        self._send_ended(
+            StopReason.END_TURN if self._response is None else reason or StopReason.UNKNOWN
+        )
+        payload = events.TurnCompleted(
             stop_reason=reason or StopReason.END_TURN,
-            llm_call_count=self._calling.call_count,
-            tool_call_count=self._tooling.result_count,
-            total_input_tokens=self._calling.input_tokens,
-            total_output_tokens=self._calling.output_tokens,
-            total_cost_usd=self._conversation.cost().total_usd - self._spent_before,
+            llm_call_count=self._caller.call_count,
+            tool_call_count=self._tools.result_count,
+            total_input_tokens=self._caller.input_tokens,
+            total_output_tokens=self._caller.output_tokens,
+            total_cost_usd=self._conversation.cost().total_usd - self._cost_before,
             wall_time_seconds=time.monotonic() - self._started_s,
         )
+        self._trace.emit(payload, parent=self._started_event)
 
-    def _tell(self, event: TurnEvent) -> None:
-        self.events.put_nowait(event)
+    def _end_cancelled(self) -> None:
+        self._send_ended(StopReason.CANCELLED)
+        payload = events.TurnCancelled(
+            reason="user_cancel",
+            partial_llm_calls=self._caller.call_count,
+            partial_tool_calls=self._tools.result_count,
+        )
+        self._trace.emit(payload, parent=self._started_event)
 
-    def _end(self, reason: StopReason | None = None) -> None:
-        answer = self._answer
-        if reason is None:
-            reason = StopReason.END_TURN if answer is None else answer.metadata.stop_reason
-        spent = self._conversation.cost().total_usd - self._spent_before
-        self._tell(
+    def _send_ended(self, stop_reason: StopReason) -> None:
+        self._reporter.send(
             TurnEnded(
                 turn_id=self.id,
-                stop_reason=reason or StopReason.UNKNOWN,
-                cost_usd=spent,
-                message=answer,
+                stop_reason=stop_reason,
+                cost_usd=self._conversation.cost().total_usd - self._cost_before,
+                message=self._response,
             )
         )
+
+    def _fail(self, error: Exception) -> None:
+        self.events.put_nowait(error)
+        name = type(error).__name__
+        payload = events.TurnFailed(error_type=name, error_message=name)
+        self._trace.emit(payload, parent=self._started_event)

@@ -6,7 +6,7 @@ from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
 from metis.cli.render import count
 from metis.cli.text import one_line
-from metis.session.state import text_of
+from metis.session import text_of
 from metis.settings.settings import AUTO, LEVELS, format_thinking, parse_thinking
 
 _LISTED = 10

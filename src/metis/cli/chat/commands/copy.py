@@ -6,7 +6,7 @@ from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.state import ChatState
 from metis.cli.render import count, first_code
-from metis.session.state import text_of
+from metis.session import text_of
 
 CODE = "code"
 
