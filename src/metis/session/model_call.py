@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -303,11 +302,6 @@ class ModelCaller:
 
 # Prompt caches
 
-_KEY_OPTION = "prompt_cache_key"
-_KEY_PROTOCOLS = {"openai": "openai_chat", "openai-responses": "openai_responses"}
-_CONTROL_OPTION = "cache_control"
-_CONTROL_PROTOCOLS = {"anthropic": "anthropic"}
-
 
 def with_cache_key(
     options: AdapterOptions, model: ResolvedModel, session_id: str, *, expects_more: bool = False
@@ -318,17 +312,14 @@ def with_cache_key(
     asked to cache, and charges for writing: that pays only if another request follows.
     """
     profile = model.adapter.profile
-    protocol = _KEY_PROTOCOLS.get(profile.name)
-    if protocol is not None:
-        return _with_native(options, protocol, _KEY_OPTION, session_id)
-    protocol = _CONTROL_PROTOCOLS.get(profile.name)
+    if profile.cache_key_option is not None:
+        return _with_native(options, profile.protocol, profile.cache_key_option, session_id)
     # Other servers of the same protocol may reject the option (T175).
-    is_usual_host = profile.usual_host in ("", urlsplit(profile.base_url).hostname)
-    if protocol is None or not expects_more or not is_usual_host:
+    if not profile.cache_on_request or not profile.is_usual_host or not expects_more:
         return options
     if not model.capabilities.supports_prompt_caching:
         return options
-    return _with_native(options, protocol, _CONTROL_OPTION, {"type": "ephemeral"})
+    return _with_native(options, profile.protocol, "cache_control", {"type": "ephemeral"})
 
 
 def _with_native(options: AdapterOptions, protocol: str, key: str, value: Any) -> AdapterOptions:
