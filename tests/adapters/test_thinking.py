@@ -472,5 +472,5 @@ def test_a_wish_that_nobody_could_be_told_is_refused() -> None:
 
 
 def test_rules_that_cannot_be_read_are_an_error() -> None:
-    with pytest.raises(CatalogDataError, match="thinking"):
+    with pytest.raises(CatalogDataError, match="reasoning rules"):
         read_reasoning_rules({"rules": [{"models": ["x:*"], "efforts": ["much"]}]})

@@ -93,7 +93,7 @@ def test_side_effects_may_be_given_as_a_plain_string() -> None:
 def test_there_are_no_provider_overrides() -> None:
     with pytest.raises(TypeError, match="provider_overrides"):
         tool(provider_overrides={})
-    with pytest.raises(TypeError, match="no fields beside its own"):
+    with pytest.raises(TypeError, match="no extra fields"):
         tool(extra=Extra({"provider_overrides": {}}))
     with pytest.raises(DecodeError) as caught:
         decode_tool(READ_FILE_BYTES[:-1] + b',"provider_overrides":{}}')

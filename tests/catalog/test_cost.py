@@ -238,7 +238,7 @@ def test_peak_hours_count_when_the_time_is_known() -> None:
     assert cost(usage(10**6), "acme:a", at_two + timedelta(hours=6), table=known) == 1
     without_time = cost(usage(10**6), "acme:a", table=known)
     assert without_time == 1
-    assert without_time.notes == ("peak hours not looked at: no time given",)
+    assert without_time.notes == ("peak hours ignored: no time given",)
 
 
 YUAN: dict[str, Any] = {
@@ -336,7 +336,7 @@ def test_an_overlay_prices_what_the_catalogue_does_not_know() -> None:
     ],
 )
 def test_counts_below_zero_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValueError, match="no count"):
+    with pytest.raises(InvalidValueError, match="not a count"):
         cost(usage(**wrong), "sonnet")
 
 

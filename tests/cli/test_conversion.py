@@ -83,12 +83,12 @@ TALKED: dict[str, Any] = {
         (
             ("--from", "anthropic", "--to", "nobody"),
             ASKED,
-            "invalid value for '--to': no adapter is named 'nobody'",
+            "invalid value for '--to': unknown provider 'nobody'",
         ),
         (
             ("--from", "nobody", "--to", "openai"),
             ASKED,
-            "invalid value for '--from': no adapter is named 'nobody'",
+            "invalid value for '--from': unknown provider 'nobody'",
         ),
         (("--from", "anthropic", "--to", "openai"), [], "-: $: a request is a JSON object"),
         (

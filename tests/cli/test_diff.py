@@ -88,12 +88,12 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
 @pytest.mark.parametrize(
     ("arguments", "body", "said"),
     [
-        (("nobody", "openai"), ASKED, "invalid value for 'A': no adapter is named 'nobody'"),
-        (("openai", "nobody:x"), ASKED, "invalid value for 'B': no adapter is named 'nobody'"),
+        (("nobody", "openai"), ASKED, "invalid value for 'A': unknown provider 'nobody'"),
+        (("openai", "nobody:x"), ASKED, "invalid value for 'B': unknown provider 'nobody'"),
         (
             ("openai", "ollama", "--from", "nobody"),
             ASKED,
-            "invalid value for '--from': no adapter is named 'nobody'",
+            "invalid value for '--from': unknown provider 'nobody'",
         ),
         (("openai", "ollama"), b"", "-: the file is empty"),
         (("openai", "ollama"), {"messages": []}, "-: whose request this is cannot be told"),

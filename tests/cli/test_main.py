@@ -65,7 +65,7 @@ def test_validate_names_file_line_path_and_problem(conversation: Path) -> None:
         "3:",
         "3:",
     ]
-    assert f"{conversation}:1: $.role: the key stands here twice" in done.stdout
+    assert f"{conversation}:1: $.role: the key appears twice" in done.stdout
     assert f"{conversation}:3: $.content[0].tool_use_id: no earlier call has the id" in done.stdout
 
 
@@ -95,7 +95,7 @@ def test_validate_strict_refuses_an_addition(conversation: Path) -> None:
     assert run("validate", "-", stdin=first).exit_code == 0
     done = run("validate", "--profile", "strict", "-", stdin=first)
     assert done.exit_code == 1
-    assert "-:1: $.role: the role 'developer': it is no part of the source text" in done.stdout
+    assert "-:1: $.role: the role 'developer': not part of the source text" in done.stdout
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n\n", b"[]"])

@@ -113,7 +113,7 @@ def test_an_empty_file_says_so(tmp_path: Path) -> None:
 def test_an_unknown_name_is_blamed_on_its_option(tmp_path: Path, option: str) -> None:
     done = run(tmp_path, GOOD, options=(option, "nobody"))
     assert done.exit_code == 2
-    assert f"invalid value for '{option}': no adapter is named 'nobody'" in done.stderr
+    assert f"invalid value for '{option}': unknown provider 'nobody'" in done.stderr
 
 
 def test_people_see_the_findings_below_their_line(

@@ -234,9 +234,9 @@ class TokenEstimate:
             case DocumentBlock():
                 self._add_document(block)
             case AudioBlock() if "audio" in self._target.user_blocks:
-                self._sum += self._rates.sound * _size(block.source) / _SOUND_BYTES
+                self._sum += self._rates.audio_second * _size(block.source) / _SOUND_BYTES
             case VideoBlock() if "video" in self._target.user_blocks:
-                self._sum += self._rates.film * _size(block.source) / _FILM_BYTES
+                self._sum += self._rates.video_second * _size(block.source) / _FILM_BYTES
             case _:
                 pass  # artifacts and what this version does not know are not sent
 

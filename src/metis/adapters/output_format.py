@@ -24,8 +24,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message, Role
 from metis.canonical.schema.fit_output import fit_output_schema
-from metis.canonical.schema.output import compile_output_schema
-from metis.canonical.schema.validate import Validator
+from metis.canonical.schema.validate import Validator, compile_output_schema
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.catalog.model_rules import OutputKind
 from metis.projection.loss import Change, Loss
@@ -85,10 +84,10 @@ class OutputPlanner:
         """What the provider is told itself; None with the reason if it cannot be."""
         name, rule = self._model.name, self._model.output
         kind: OutputKind = _ANY if output.schema is None else "schema"
-        if kind not in rule.takes:
+        if kind not in rule.supports:
             what = "schema" if kind == "schema" else "wish for just any JSON"
             return None, f"{name} takes no {what}"
-        if has_tools and not rule.beside_tools:
+        if has_tools and not rule.with_tools:
             return None, f"{name} takes no form of its answer beside tools"
         if output.schema is None:
             return output, ""
@@ -103,7 +102,7 @@ class OutputPlanner:
         if output.strict and profile.strict_output_schemas is not None:
             strict = fit_output_schema(schema, profile.strict_output_schemas)
             refusal = strict.refusal
-            if not self._model.output.keeps_to_schemas:
+            if not self._model.output.strict_schemas:
                 refusal = f"{self._model.name} can only try"
             if refusal is None:
                 fitted = strict
@@ -168,17 +167,17 @@ class OutputPlanner:
         rule, asked = self._model.thinking, options.reasoning
         if rule is None:
             return False
-        return rule.starts if asked is None else not asked.is_off
+        return rule.on_by_default if asked is None else not asked.is_off
 
     def _calls_while_thinking(self) -> bool:
         rule = self._model.thinking
         if rule is None:
             return True
-        return rule.takes_force and self._profile.protocol not in rule.lone_in
+        return rule.forced_tools and self._profile.protocol not in rule.no_tools_in
 
     def _say_json(self, messages: Sequence[Message]) -> None:
         """Speak of JSON, where a provider wants that to be done and nobody did."""
-        if not self._model.output.wants_word or _speaks_of_json(messages):
+        if not self._model.output.needs_json_mention or _speaks_of_json(messages):
             return
         self.instruction = f"{_ALONE}."
         reason = f"{self._profile.name} wants to be told of JSON in words, too"
@@ -195,7 +194,7 @@ class OutputPlanner:
 
 
 def _takes(model: ModelFacts, kind: OutputKind, *, has_tools: bool) -> bool:
-    return kind in model.output.takes and (model.output.beside_tools or not has_tools)
+    return kind in model.output.supports and (model.output.with_tools or not has_tools)
 
 
 def _text(value: object) -> str | None:

@@ -77,7 +77,7 @@ class Asked:
         output = self._wish[0].output
         if output is not None and output.schema is None:
             return False  # whether it has to be told in words depends on the conversation
-        return rule is None or not rule.begins_loops
+        return rule is None or not rule.needs_thinking_before_calls
 
     def is_again(
         self, model: ModelFacts, options: AdapterOptions, tools: Sequence[ToolDefinition]

@@ -49,7 +49,7 @@ class ReasoningPlanner:
         rule, asked = self._rule, options.reasoning
         if rule is None or rule.form is None:
             return self._untold(options)
-        thinks = rule.starts if asked is None else not asked.is_off
+        thinks = rule.on_by_default if asked is None else not asked.is_off
         if thinks:
             options = self._settled(options, rule, messages, has_tools=has_tools)
             asked = options.reasoning
@@ -60,12 +60,12 @@ class ReasoningPlanner:
         if thinks and not (told is not None and told.is_off):
             name = self._model.name
             self.refused_options = {
-                one: f"{name} takes no {one} while it thinks" for one in rule.refuses
+                one: f"{name} takes no {one} while it thinks" for one in rule.refused_options
             }
         return options
 
     def _untold(self, options: AdapterOptions) -> AdapterOptions:
-        asked, thinks = options.reasoning, self._rule is not None and self._rule.starts
+        asked, thinks = options.reasoning, self._rule is not None and self._rule.on_by_default
         if asked is None:
             return options
         if thinks or not asked.is_off:
@@ -83,16 +83,16 @@ class ReasoningPlanner:
     ) -> AdapterOptions:
         """Without what a model that thinks does not do."""
         name = self._model.name
-        if has_tools and self._protocol in rule.lone_in and rule.can_disable:
+        if has_tools and self._protocol in rule.no_tools_in and rule.can_disable:
             return self._resting(options, f"{name} cannot think and have tools at once here")
-        if has_tools and _forces(options) and not rule.takes_force:
+        if has_tools and _forces(options) and not rule.forced_tools:
             if rule.can_disable:
                 return self._resting(options, f"{name} cannot think when it must call a tool")
             reason = f"{name} thinks, and so cannot be made to call a tool"
             self._lost.append(OptionLoss("tool_choice", reason, Change.ALTERED))
             return replace(options, tool_choice=ToolChoice("auto"))
         if (
-            rule.begins_loops
+            rule.needs_thinking_before_calls
             and rule.can_disable
             and not _is_thought_through(messages, self._model)
         ):
@@ -124,7 +124,7 @@ class ReasoningPlanner:
         if asked.is_off:
             self._alter(f"{self._model.name} always thinks, so it is told to think least")
             return self._budgeted(options, rule, 1, is_exact=False)
-        if asked.effort is None and not rule.is_inside:
+        if asked.effort is None and not rule.budget_below_max_tokens:
             return replace(options, reasoning=Reasoning())
         return self._budgeted(
             options, rule, EFFORT_BUDGETS[asked.effort or "medium"], is_exact=False
@@ -155,7 +155,7 @@ class ReasoningPlanner:
         if fitting != budget and is_exact:
             self._alter(f"{self._model.name} thinks with {least} to {most} tokens")
         changes: dict[str, Any] = {}
-        if rule.is_inside:
+        if rule.budget_below_max_tokens:
             fitting = self._inside(options, fitting, least, changes, is_exact=is_exact)
         return replace(options, reasoning=Reasoning(None, fitting), **changes)
 
@@ -194,7 +194,7 @@ def _unmeasured(rule: ReasoningRule) -> Reasoning | None:
     """Thinking that is left to the model; one that thinks by itself may not have to be told."""
     if rule.form in ("adaptive", "between", "reasoning", "think", "thinking"):
         return Reasoning()
-    return None if rule.starts else Reasoning(rule.nearest_effort("medium"))
+    return None if rule.on_by_default else Reasoning(rule.nearest_effort("medium"))
 
 
 def _forces(options: AdapterOptions) -> bool:

@@ -1,4 +1,4 @@
-"""The content blocks: a closed set of tags, and a place for those that we do not know."""
+"""The content blocks: a closed set of tags, and a block type for tags that we do not know."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -14,14 +14,14 @@ from metis.canonical.value import Value, normalise_json, normalise_tuple, normal
 
 
 class Block(Value, frozen=True, kw_only=True, tag_field="type"):
-    """What all blocks share."""
+    """Base class of all blocks."""
 
     critical: bool = False
-    """If a target cannot carry the block: fail instead of leaving it out."""
+    """Whether a target that cannot carry the block is an error instead of a loss."""
 
 
 class Citation(Value, frozen=True):
-    """A source that a piece of text rests on; `raw` is the provider's own object."""
+    """A source that a text cites; `raw` is the provider's object."""
 
     kind: str
     cited_text: str | None = None
@@ -32,7 +32,7 @@ class Citation(Value, frozen=True):
     raw: Mapping[str, Any] | None = None
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_json(self, "raw")
 
@@ -45,20 +45,20 @@ class TextBlock(Block, frozen=True, tag="text"):
     citations: tuple[Citation, ...] = ()
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "citations")
 
 
 class InvalidInput(Value, frozen=True):
-    """Arguments that were no JSON object: what came, and what is wrong with it."""
+    """Arguments that are not a JSON object: the text, and what is wrong with it."""
 
     raw: str
     error: str
 
 
 class ToolUseBlock(Block, frozen=True, tag="tool_use"):
-    """A call of a tool by the model; `input` is `{}` when `invalid` is set."""
+    """A tool call of the model; `input` is `{}` when `invalid` is set."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
     id: str
@@ -67,13 +67,13 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use"):
     invalid: InvalidInput | None = None
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_json(self, "input")
 
 
 class ToolResultBlock(Block, frozen=True, tag="tool_result"):
-    """The answer to one tool call."""
+    """The result of one tool call."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     tool_use_id: str
@@ -81,28 +81,28 @@ class ToolResultBlock(Block, frozen=True, tag="tool_result"):
     is_error: bool = False
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "content")
 
     def comparable(self) -> Self:
-        """The same with sealed parts in their normal form."""
+        """Return the block with opaque JSON in normal form, for comparing."""
         return replace(self, content=comparable_blocks(self.content))
 
 
 class ImageSource(Value, frozen=True):
-    """Where the bytes of an image are: inline, at a URL, or in a file of the workspace."""
+    """Where the bytes of an image are: inline, at a URL, or in a workspace file."""
 
     kind: Literal["base64", "url", "file_ref"]
     data: str
 
 
 ANY_IMAGE_TYPE = "image/*"
-"""The media type of an image that is only known by its URL."""
+"""The media type of an image of which only the URL is known."""
 
 
 class ImageBlock(Block, frozen=True, tag="image"):
-    """A picture that the model is shown."""
+    """An image for the model."""
 
     type: ClassVar[Literal["image"]] = "image"
     source: ImageSource
@@ -110,7 +110,7 @@ class ImageBlock(Block, frozen=True, tag="image"):
 
 
 class ThinkingBlock(Block, frozen=True, tag="thinking"):
-    """What a model thought; `signature` is for its issuer only."""
+    """The thinking of a model; only its issuer can read `signature`."""
 
     type: ClassVar[Literal["thinking"]] = "thinking"
     text: str
@@ -121,7 +121,7 @@ class ThinkingBlock(Block, frozen=True, tag="thinking"):
 
 
 class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
-    """Thoughts that only their issuer can read."""
+    """Thinking that only its issuer can read."""
 
     type: ClassVar[Literal["redacted_thinking"]] = "redacted_thinking"
     data: str
@@ -131,10 +131,10 @@ class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
 
 
 class MediaSource(Value, frozen=True):
-    """Where a document, a recording or an artifact is.
+    """Where the bytes of a document, audio, video or artifact are.
 
-    Beside the three places of an image: `text` holds it as plain text, and `file_id` names a file
-    that was uploaded to `issuer`.
+    Beside the kinds of an image: `text` holds it as plain text, and `file_id` names a file that was
+    uploaded to `issuer`.
     """
 
     kind: Literal["base64", "url", "file_ref", "text", "file_id"]
@@ -143,7 +143,7 @@ class MediaSource(Value, frozen=True):
 
 
 class DocumentBlock(Block, frozen=True, tag="document"):
-    """A document that the model is shown: a PDF, a text file, a table."""
+    """A document for the model: a PDF, a text file, a table."""
 
     type: ClassVar[Literal["document"]] = "document"
     source: MediaSource
@@ -153,7 +153,7 @@ class DocumentBlock(Block, frozen=True, tag="document"):
 
 
 class AudioBlock(Block, frozen=True, tag="audio"):
-    """A sound that the model hears."""
+    """Audio for the model."""
 
     type: ClassVar[Literal["audio"]] = "audio"
     source: MediaSource
@@ -162,7 +162,7 @@ class AudioBlock(Block, frozen=True, tag="audio"):
 
 
 class VideoBlock(Block, frozen=True, tag="video"):
-    """A film that the model watches."""
+    """Video for the model."""
 
     type: ClassVar[Literal["video"]] = "video"
     source: MediaSource
@@ -170,7 +170,7 @@ class VideoBlock(Block, frozen=True, tag="video"):
 
 
 class ArtifactBlock(Block, frozen=True, tag="artifact"):
-    """A file that the model or a tool made: a picture, a recording, a table."""
+    """A file that the model or a tool created: an image, audio, a table."""
 
     type: ClassVar[Literal["artifact"]] = "artifact"
     source: MediaSource
@@ -181,13 +181,13 @@ class ArtifactBlock(Block, frozen=True, tag="artifact"):
 
 
 class OpaqueBlock(Block, frozen=True, tag="opaque"):
-    """A part that only its issuer understands, kept as the JSON that came."""
+    """A part that only its issuer understands, with its JSON as it was received."""
 
     type: ClassVar[Literal["opaque"]] = "opaque"
     issuer: str
     raw: Raw
     kind: str | None = None
-    """The issuer's own name for this kind of part."""
+    """The issuer's name for this kind of part."""
 
     @property
     def data(self) -> Any:
@@ -195,13 +195,13 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
         return msgspec.json.decode(self.raw)
 
     def __post_init__(self) -> None:
-        """Refuse what is no JSON, also when it was read: nothing else looks into it."""
+        """Refuse what is not JSON, also when decoding: nothing else parses it."""
         fault = json_text_fault(bytes(self.raw or b""))
         if fault:
             raise InvalidValueError(fault, path="$.raw")
 
     def comparable(self) -> Self:
-        """The same with its JSON in normal form."""
+        """Return the block with its JSON in normal form, for comparing."""
         return replace(self, raw=Raw(normalised_json(bytes(self.raw))))
 
 
@@ -219,7 +219,7 @@ KnownBlock = (
     | OpaqueBlock
 )
 
-# msgspec decodes the known tags; unknown ones take the careful path of the codec.
+# msgspec decodes the known tags only; blocks with other tags are decoded by `reader`.
 if TYPE_CHECKING:
     from metis.canonical.value import UnknownBlock
 
@@ -229,13 +229,13 @@ else:
 
 
 def comparable_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
-    """The same blocks with every sealed part in its normal form, for comparing."""
+    """Return blocks with all opaque JSON in normal form, for comparing."""
     if not any(isinstance(block, OpaqueBlock | ToolResultBlock) for block in blocks):
         return blocks
-    return tuple(_meaningful_block(block) for block in blocks)
+    return tuple(_comparable_block(block) for block in blocks)
 
 
-def _meaningful_block(block: "ContentBlock") -> "ContentBlock":
+def _comparable_block(block: "ContentBlock") -> "ContentBlock":
     if isinstance(block, ToolResultBlock):
         content = comparable_blocks(block.content)
         return block if content is block.content else replace(block, content=content)
@@ -243,7 +243,7 @@ def _meaningful_block(block: "ContentBlock") -> "ContentBlock":
 
 
 BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__args__}
-"""Every tag of the canonical form with its type."""
+"""Every tag of the canonical form with its block type."""
 
 SPEC_TAGS = frozenset({"text", "tool_use", "tool_result", "image", "thinking", "redacted_thinking"})
 """The tags of the source text; the others are additions."""

@@ -1,11 +1,14 @@
 """The codec: one representation of a message, in memory, on disk and in tests.
 
-`encode` gives the same bytes for the same message in every process. `decode` takes two roads:
+`encode` gives the same bytes for the same message in every process. `decode` has two paths:
 
-- The fast one: msgspec decodes straight into the frozen types and the result is written again. If
+- The fast one: msgspec decodes straight into the frozen types and the result is encoded again. If
   the bytes are the same, they were canonical: nothing unknown, nothing doubled, nothing lost.
 - The careful one, for everything else: limits, duplicate keys, older and newer versions, unknown
-  parts. It either keeps what it finds byte for byte or raises an error that names the place.
+  parts. It either preserves a part byte for byte or raises an error that names its path.
+
+A message of an older version is upgraded when it is read; the new form reaches the disk only when
+the message is saved.
 """
 
 import inspect
@@ -34,36 +37,36 @@ from metis.canonical.reader import (
 from metis.canonical.value import Extra, Sealed, canonical_bytes, encode_fast
 
 RawFields = dict[str, Raw]
-"""The fields of a stored message, each as raw JSON."""
+"""The fields of a stored message as raw JSON, so that a migration touches only what it changes."""
 
 MigrationStep = Callable[[RawFields], RawFields]
-"""Turns a row of version n into a row of version n + 1."""
+"""Turns the fields of version n into those of version n + 1."""
 
 
 class Migrations:
     """The chain of steps from every older version to the current one."""
 
     def __init__(self, *, current: int, steps: Mapping[int, MigrationStep]) -> None:
-        beyond = sorted(version for version in steps if not 1 <= version < current)
-        if beyond:
-            raise ValueError(f"steps from {beyond} lead nowhere: the current version is {current}")
+        useless = sorted(version for version in steps if not 1 <= version < current)
+        if useless:
+            raise ValueError(f"steps from {useless} are unused: the current version is {current}")
         self.current = current
         self._steps = dict(steps)
 
-    def upgrade(self, row: RawFields, version: int) -> RawFields:
+    def upgrade(self, raw_fields: RawFields, version: int) -> RawFields:
         """Run every step from `version` to the current one."""
         for number in range(version, self.current):
             step = self._steps.get(number)
             if step is None:
-                reason = f"no migration leads from version {number} to {number + 1}"
+                reason = f"no migration from version {number} to {number + 1}"
                 raise MigrationError(reason, path="$.schema_version")
             try:
-                row = dict(step(dict(row)))
+                raw_fields = dict(step(dict(raw_fields)))
             except Exception as error:
                 reason = f"the migration from version {number} to {number + 1} failed: {error}"
                 raise MigrationError(reason) from error
-            row["schema_version"] = Raw(msgspec.json.encode(number + 1))
-        return row
+            raw_fields["schema_version"] = Raw(msgspec.json.encode(number + 1))
+        return raw_fields
 
 
 MIGRATIONS = Migrations(current=SCHEMA_VERSION, steps={})
@@ -73,25 +76,25 @@ MIGRATIONS = Migrations(current=SCHEMA_VERSION, steps={})
 log = logging.getLogger("metis.canonical")
 
 
-_read_fast = msgspec.json.Decoder(Message).decode
-_read_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
-_read_metadata = msgspec.json.Decoder(MessageMetadata).decode
+_decode_message = msgspec.json.Decoder(Message).decode
+_decode_content = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
+_decode_metadata = msgspec.json.Decoder(MessageMetadata).decode
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class EncodedParts(Struct, frozen=True, gc=False):
-    """The canonical bytes of what a message says and of what is known about it."""
+    """The canonical bytes of the content and of the metadata of a message."""
 
     content: bytes
     metadata: bytes
 
 
 def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
-    """The canonical JSON of a message: sorted keys, no blanks, always the same bytes.
+    """Encode a message as canonical JSON: sorted keys, no white space, always the same bytes.
 
     Raises:
-        EncodeError: the message holds something that JSON has no place for.
-        NewerVersionError: the message is of a version that we do not know and was changed.
+        EncodeError: the message holds something that JSON cannot hold.
+        NewerVersionError: the message is of an unknown newer version and was changed.
     """
     if message.schema_version != migrations.current and message.sealed is UNSET:
         raise NewerVersionError(
@@ -107,17 +110,17 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
 def decode(
     data: bytes | str, *, limits: Limits = LIMITS, migrations: Migrations = MIGRATIONS
 ) -> Message:
-    """A message from its JSON; unknown parts are kept, and an unknown newer version stays exact.
+    """Decode a message; unknown parts are preserved, and an unknown newer version stays exact.
 
     Raises:
-        DecodeError: the bytes are no message; `path` names the place.
-        LimitError: the bytes are too many or nested too deeply.
-        MigrationError: an older version could not be brought up to date.
+        DecodeError: the bytes are not a message; `path` names the place.
+        LimitError: the document is too large or nested too deeply.
+        MigrationError: an older version could not be upgraded.
     """
     if type(data) is not bytes:
         data = to_bytes(data)
     try:
-        message = _read_fast(data)
+        message = _decode_message(data)
         if (
             encode_fast(message) == data
             and message.schema_version == migrations.current
@@ -131,13 +134,13 @@ def decode(
 
 
 def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Message:
-    """The same for bytes that `encode` wrote, such as the rows of a store; a good deal faster.
+    """Decode bytes that `encode` wrote, such as the rows of a store; faster than `decode`.
 
-    What it leaves out is the proof that no key stands twice and that the limits hold. Versions and
-    unknown parts are handled as by `decode`.
+    It skips the proof that no key appears twice and that the limits hold. Versions and unknown
+    parts are handled as by `decode`.
     """
     try:
-        message = _read_fast(data)
+        message = _decode_message(data)
         if message.schema_version == migrations.current and message.created_at.tzinfo is UTC:
             return message
     except (ValueError, RecursionError):
@@ -146,13 +149,13 @@ def decode_trusted(data: bytes, *, migrations: Migrations = MIGRATIONS) -> Messa
 
 
 def survives_round_trip(message: Message) -> bool:
-    """Whether a reader of this message would see the same message.
+    """Return whether decoding the bytes of a message gives the same message.
 
-    Equality goes by bytes, so bytes that come back the same need no second look.
+    Equality compares bytes, so bytes that come back the same need no further check.
     """
     data = canonical_bytes(message)
     try:
-        again = _read_fast(data)
+        again = _decode_message(data)
         if encode_fast(again) == data and again.created_at.tzinfo is UTC:
             return True
     except (ValueError, RecursionError):
@@ -161,9 +164,10 @@ def survives_round_trip(message: Message) -> bool:
 
 
 def verified_parts(message: Message) -> EncodedParts | None:
-    """The same question for those who keep the parts apart, with their bytes as the answer.
+    """Return the bytes of content and metadata of a message that survives a round trip.
 
-    None says no more than that a look at the whole message is needed.
+    A fast path for stores, which write the two apart. None means that the message has to be checked
+    with `survives_round_trip`; `tests/canonical/test_parts.py` compares the two.
     """
     if not (
         message.schema_version == SCHEMA_VERSION
@@ -180,11 +184,11 @@ def verified_parts(message: Message) -> EncodedParts | None:
         return None
     try:
         content, metadata = encode_fast(message.content), encode_fast(message.metadata)
-        if (is_text_only(message.content) or encode_fast(_read_content(content)) == content) and (
-            metadata == b"{}" or encode_fast(_read_metadata(metadata)) == metadata
+        if (is_text_only(message.content) or encode_fast(_decode_content(content)) == content) and (
+            metadata == b"{}" or encode_fast(_decode_metadata(metadata)) == metadata
         ):
             return EncodedParts(content, metadata)
-    except Exception:  # noqa: BLE001 - the look at the whole message says what is wrong
+    except Exception:  # noqa: BLE001 - the check of the whole message reports what is wrong
         return None
     return None
 
@@ -192,35 +196,36 @@ def verified_parts(message: Message) -> EncodedParts | None:
 def _read_carefully(
     data: bytes, limits: Limits, migrations: Migrations
 ) -> tuple[Message, list[str]]:
-    """A message and the paths of its unknown parts, without a word to the log."""
+    """Decode a message and collect the paths of its unknown parts, without logging them."""
     check_json(data, limits)
     try:
-        row = _split_object(data)
+        raw_fields = _split_object(data)
     except msgspec.ValidationError:
         raise DecodeError("a message is a JSON object") from None
-    version = _version(row)
+    version = _version(raw_fields)
     if version < migrations.current:
-        row = _upgraded(row, version, migrations)
+        raw_fields = _upgrade(raw_fields, version, migrations)
     unknown: list[str] = []
     try:
-        message: Message = read_fields(Message, row, "$", unknown)
+        message: Message = read_fields(Message, raw_fields, "$", unknown)
     except DecodeError as error:
         if version <= migrations.current:
             raise
-        known = f"written by version {version}, this metis knows {migrations.current}"
-        raise DecodeError(f"{error.reason} ({known})", path=error.path) from None
+        versions = f"written by version {version}, this metis supports {migrations.current}"
+        raise DecodeError(f"{error.reason} ({versions})", path=error.path) from None
     if version > migrations.current:
         message = replace(message, sealed=Sealed(data, canonical_bytes(message)))
     return message, unknown
 
 
-def _upgraded(row: dict[str, Raw], version: int, migrations: Migrations) -> dict[str, Raw]:
-    row = migrations.upgrade(row, version)
+def _upgrade(raw_fields: RawFields, version: int, migrations: Migrations) -> RawFields:
+    upgraded = migrations.upgrade(raw_fields, version)
     try:
-        check_json(msgspec.json.encode(row))
+        check_json(msgspec.json.encode(upgraded))
     except (DecodeError, TypeError) as error:
-        raise MigrationError(f"a migration from version {version} wrote no JSON: {error}") from None
-    return row
+        reason = f"a migration from version {version} wrote invalid JSON: {error}"
+        raise MigrationError(reason) from None
+    return upgraded
 
 
 def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Message:
@@ -228,11 +233,14 @@ def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Me
     facts = {"session_id": message.session_id, "message_id": message.id, "paths": unknown}
     if unknown:
         log.warning(
-            "message %s: unknown parts are kept: %s", message.id, ", ".join(unknown), extra=facts
+            "message %s: unknown parts are preserved: %s",
+            message.id,
+            ", ".join(unknown),
+            extra=facts,
         )
     if message.sealed is not UNSET:
         log.warning(
-            "message %s is of version %d; this metis knows %d",
+            "message %s is of version %d; this metis supports %d",
             message.id,
             message.schema_version,
             migrations.current,
@@ -241,8 +249,8 @@ def _decode_carefully(data: bytes, limits: Limits, migrations: Migrations) -> Me
     return message
 
 
-def _version(row: dict[str, Raw]) -> int:
-    raw = row.get("schema_version")
+def _version(raw_fields: RawFields) -> int:
+    raw = raw_fields.get("schema_version")
     if raw is None:
         return 1
     try:
@@ -254,20 +262,20 @@ def _version(row: dict[str, Raw]) -> int:
     return version
 
 
-_NAMELESS = ("extra", "sealed")
+_NOT_IN_JSON = ("extra", "sealed")
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a message.
+    """Return the JSON Schema (draft 2020-12) of a message.
 
-    Objects may hold more than is listed: readers keep what they do not know.
+    Objects may have more fields than are listed: readers preserve unknown ones.
     """
-    schema = msgspec.json.schema(Message, schema_hook=_foreign)
+    schema = msgspec.json.schema(Message, schema_hook=_schema_hook)
     for definition in schema["$defs"].values():
         if "description" in definition:
             definition["description"] = inspect.cleandoc(definition["description"])
         definition.pop("additionalProperties", None)
-        for name in _NAMELESS:
+        for name in _NOT_IN_JSON:
             definition.get("properties", {}).pop(name, None)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -276,7 +284,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _foreign(kind: type) -> dict[str, Any]:
+def _schema_hook(kind: type) -> dict[str, Any]:
     if kind in (Extra, Sealed):
-        return {"description": "has no name in JSON"}
+        return {"description": "not part of the JSON"}
     raise NotImplementedError(kind)

@@ -1,4 +1,4 @@
-"""Digests: names for what a message means, the same in every process and after every save."""
+"""Digests of what a message means: the same in every process and after every save."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ from metis.canonical.value import Value, comparable_bytes
 
 
 def digest(value: Value) -> str:
-    """SHA-256, in hex, of everything that equality goes by."""
+    """Return the SHA-256, in hex, of everything that equality compares."""
     return hashlib.sha256(comparable_bytes(value)).hexdigest()
 
 
 def content_digest(role: str, content: Iterable[ContentBlock]) -> str:
-    """SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
+    """Return the SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
     ordinals: dict[str, str] = {}
     blocks = tuple(_with_ordinals(block, ordinals) for block in content)
     return hashlib.sha256(comparable_bytes(_Content(content=blocks, role=role))).hexdigest()
 
 
 class _Content(Value, frozen=True, kw_only=True):
-    """What of a message a content digest covers."""
+    """The part of a message that a content digest covers."""
 
     content: tuple[Any, ...]
     role: str
 
     def comparable(self) -> Self:
-        """The same with sealed parts in their normal form."""
+        """Return the content with opaque JSON in normal form, for comparing."""
         return replace(self, content=comparable_blocks(self.content))
 
 
@@ -38,9 +38,9 @@ def _with_ordinals(block: ContentBlock, ordinals: dict[str, str]) -> ContentBloc
         case ToolUseBlock():
             return replace(block, id=_ordinal(block.id, ordinals))
         case ToolResultBlock():
-            answered = _ordinal(block.tool_use_id, ordinals)
+            call = _ordinal(block.tool_use_id, ordinals)
             content = tuple(_with_ordinals(inner, ordinals) for inner in block.content)
-            return replace(block, tool_use_id=answered, content=content)
+            return replace(block, tool_use_id=call, content=content)
         case _:
             return block
 

@@ -2,70 +2,70 @@
 
 ::
 
-    MetisError                      all of ours; catch this one
+    MetisError                      base class of all errors of metis
     ├── InvalidValueError           a value that the canonical form cannot hold
     ├── DecodeError                 bytes that are not the canonical form
-    │   ├── LimitError              too large or too deep
-    │   ├── MigrationError          an old version that could not be brought up to date
-    │   └── ForeignDocumentError    a file that is not of the format it is read as
+    │   ├── LimitError              too large or nested too deeply
+    │   ├── MigrationError          an older version that could not be upgraded
+    │   └── ForeignDocumentError    a file that is not of the expected format
     ├── EncodeError                 a value that cannot be written
-    │   └── NewerVersionError       a changed message of a version that we do not know
-    ├── ProblemsError               several problems at once; holds each with its path
+    │   └── NewerVersionError       a changed message of an unknown newer version
+    ├── ProblemsError               several problems at once, each with its path
     │   └── InvalidMessageError     a message that breaks rules
-    ├── ToolError                   a tool that is refused or not there
+    ├── ToolError                   a tool that is refused or missing
     │   ├── ToolDefinitionError     bad name or schema; holds every problem
     │   ├── DuplicateToolError      a second tool of the same name
     │   ├── UnknownToolError        no tool of that name
     │   └── UnknownServerError      no MCP server of that name
     ├── CriticalLossError           a critical block that the target cannot carry
-    ├── UnknownAdapterError         no adapter of that name
-    ├── UnknownFormatError          no format of other systems' files of that name
-    ├── ThreadError                 a thread of messages that cannot be
+    ├── UnknownAdapterError         no provider of that name
+    ├── UnknownFormatError          no interchange format of that name
+    ├── ThreadError                 an impossible thread of messages
     │   ├── UnknownHeadError        no message and no bookmark of that name
     │   ├── CycleError              a message that would follow itself
-    │   └── BookmarkError           a name that no bookmark may have
-    ├── ProviderError               a provider refused or failed; one class a kind of failure
-    │   ├── RateLimitError          too many requests, or overloaded: wait and try again
+    │   └── BookmarkError           an invalid bookmark name
+    ├── ProviderError               a provider refused or failed
+    │   ├── RateLimitError          too many requests, or overloaded: retry later
     │   ├── AuthenticationError     a key that is missing, wrong or not allowed
     │   ├── ServerError             the provider failed
-    │   ├── NetworkError            the provider was not reached, or the answer was cut off
-    │   ├── ContextOverflowError    more input than the model takes
+    │   ├── NetworkError            no connection, or it broke off
+    │   ├── ContextOverflowError    more input than the model accepts
     │   ├── InvalidRequestError     a request that the provider does not accept
     │   └── OtherProviderError      anything else
-    ├── StoreError                  a store that cannot do what was asked; says what to do
+    ├── StoreError                  a store operation failed; the hint says what to do
     │   ├── StoreUnavailableError   it cannot be opened or reached
-    │   ├── StoreFullError          no room is left
-    │   ├── StoreReadOnlyError      it may be read and not written
-    │   ├── StoreLockedError        somebody else holds it for too long
-    │   ├── StoreCorruptError       what is on the disk is broken
+    │   ├── StoreFullError          the disk is full
+    │   ├── StoreReadOnlyError      it can be read but not written
+    │   ├── StoreLockedError        another process locks it for too long
+    │   ├── StoreCorruptError       the data on disk is damaged
     │   ├── StoreVersionError       it was written by a newer metis
     │   ├── ForeignStoreError       it belongs to another program
     │   ├── StoreClosedError        it was closed
     │   ├── UnknownSessionError     no session of that id
     │   ├── UnknownMessageError     no message of that id in the session
-    │   └── DuplicateSessionError   a session of that id is there already
-    ├── CatalogError                what is known of models
-    │   ├── CatalogDataError        a table that cannot be read; holds every problem
+    │   └── DuplicateSessionError   a session of that id exists already
+    ├── CatalogError                a question about models or prices without an answer
+    │   ├── CatalogDataError        an invalid table; holds every problem
     │   ├── UnknownModelError       a model that is in no table
     │   ├── WrongProviderError      a model of another provider than the adapter's
     │   ├── UnpricedModelError      a model without a price
     │   ├── AmbiguousModelError     a short name that fits several models
     │   └── UnknownPricingError     a pricing version that is in no table
     ├── RoutingError                no model was chosen
-    │   ├── RoutingPolicyError      a rules file that cannot be used; holds every problem
-    │   ├── RefusedChoiceError      the model that the user asked for cannot take the turn
+    │   ├── RoutingPolicyError      an invalid rules file; holds every problem
+    │   ├── RefusedChoiceError      the requested model cannot take the turn
     │   └── NoModelError            no model can take the turn; holds what was tried
-    ├── KeyFileError                a file of keys that cannot be used
-    ├── SettingsError               a setting that cannot be used; says where it stands
-    ├── EventError                  something about what happened that cannot be told
+    ├── KeyFileError                a key file that cannot be used
+    ├── SettingsError               an invalid setting, with the place where it is set
+    ├── EventError                  a bus event that cannot be delivered or read
     │   ├── InvalidEventError       an event that the catalogue does not allow
-    │   └── BusOverflowError        more events than a subscriber has taken
-    └── SessionError                a session that cannot do what was asked
-        ├── SwapRefusedError        the history does not fit the model; nothing was changed
-        ├── BudgetExceededError     the money is spent; nothing was sent
-        ├── TurnLimitError          a turn that would not come to its end
-        ├── NoTurnError             no turn to take back or to ask again
-        ├── InvalidAnswerError      not what was asked for; holds every problem
+    │   └── BusOverflowError        a subscriber that does not keep up
+    └── SessionError                a session that cannot do what was requested
+        ├── SwapRefusedError        the history does not fit the model; nothing changed
+        ├── BudgetExceededError     the budget is spent; nothing was sent
+        ├── TurnLimitError          a turn that made too many model calls
+        ├── NoTurnError             no turn to undo or to retry
+        ├── InvalidAnswerError      output that does not match its schema
         └── SessionEndedError       the session was ended
 
 The text of an error is for people; its fields are for programs.
@@ -73,77 +73,9 @@ The text of an error is for people; its fields are for programs.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from decimal import Decimal
 
 from msgspec import Struct
-
-__all__ = [
-    "AmbiguousModelError",
-    "AuthenticationError",
-    "BookmarkError",
-    "BudgetExceededError",
-    "BusOverflowError",
-    "CatalogDataError",
-    "CatalogError",
-    "ContextOverflowError",
-    "CriticalLossError",
-    "CycleError",
-    "DecodeError",
-    "DuplicateSessionError",
-    "DuplicateToolError",
-    "EncodeError",
-    "EventError",
-    "ForeignDocumentError",
-    "ForeignStoreError",
-    "InvalidAnswerError",
-    "InvalidEventError",
-    "InvalidMessageError",
-    "InvalidRequestError",
-    "InvalidValueError",
-    "KeyFileError",
-    "LimitError",
-    "MetisError",
-    "MigrationError",
-    "NetworkError",
-    "NewerVersionError",
-    "NoModelError",
-    "NoTurnError",
-    "OtherProviderError",
-    "ProblemsError",
-    "ProviderError",
-    "RateLimitError",
-    "RefusedChoiceError",
-    "RoutingError",
-    "RoutingPolicyError",
-    "ServerError",
-    "SessionEndedError",
-    "SessionError",
-    "SettingsError",
-    "StoreClosedError",
-    "StoreCorruptError",
-    "StoreError",
-    "StoreFullError",
-    "StoreLockedError",
-    "StoreReadOnlyError",
-    "StoreUnavailableError",
-    "StoreVersionError",
-    "SwapRefusedError",
-    "ThreadError",
-    "ToolDefinitionError",
-    "ToolError",
-    "TurnLimitError",
-    "UnknownAdapterError",
-    "UnknownFormatError",
-    "UnknownHeadError",
-    "UnknownMessageError",
-    "UnknownModelError",
-    "UnknownPricingError",
-    "UnknownServerError",
-    "UnknownSessionError",
-    "UnknownToolError",
-    "UnpricedModelError",
-    "WrongProviderError",
-]
 
 
 class Problem(Struct, frozen=True):
@@ -158,7 +90,7 @@ class Problem(Struct, frozen=True):
 
 
 class MetisError(Exception):
-    """The base of every error that metis raises."""
+    """Base class of every error that metis raises."""
 
 
 class InvalidValueError(MetisError, ValueError):
@@ -171,13 +103,16 @@ class InvalidValueError(MetisError, ValueError):
 
 
 class ProblemsError(MetisError, ValueError):
-    """An error that lists every problem found, each with its path."""
+    """An error that lists every problem, each with its path."""
 
-    def __init__(self, subject: str, problems: "Sequence[Problem]") -> None:
+    def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
         self.subject = subject
         self.problems = tuple(problems)
         lines = "".join(f"\n  {problem}" for problem in self.problems)
         super().__init__(f"{subject}:{lines}")
+
+
+# Reading and writing
 
 
 class DecodeError(MetisError, ValueError):
@@ -194,13 +129,13 @@ class LimitError(DecodeError):
 
 
 class MigrationError(DecodeError):
-    """A message of an old version that could not be brought up to date."""
+    """A message of an older version that could not be upgraded."""
 
 
 class ForeignDocumentError(DecodeError):
-    """A file of another system that cannot be read: format, line and path name the place."""
+    """A file of another program that cannot be read: format, line and path name the place."""
 
-    def __init__(self, reason: str, *, format: str, path: str = "$", line: int = 1) -> None:  # noqa: A002 - the word that callers use
+    def __init__(self, reason: str, *, format: str, path: str = "$", line: int = 1) -> None:  # noqa: A002 - the field's public name
         self.format = format
         self.line = line
         super().__init__(f"{reason} ({format}, line {line})", path=path)
@@ -216,7 +151,7 @@ class EncodeError(MetisError, ValueError):
 
 
 class NewerVersionError(EncodeError):
-    """A message of a version that we do not know was changed; writing it would lose data."""
+    """A message of an unknown newer version was changed; writing it would lose data."""
 
 
 class InvalidMessageError(ProblemsError):
@@ -224,17 +159,20 @@ class InvalidMessageError(ProblemsError):
 
 
 class UnknownFormatError(MetisError, LookupError):
-    """A name that no format has, or data that no format fits."""
+    """A name that no interchange format has, or data that fits no format."""
 
     def __init__(self, name: str | None, known: Sequence[str]) -> None:
         self.name = name
         self.known = tuple(known)
-        what = "this is no document of a known format" if name is None else f"no format {name!r}"
-        super().__init__(f"{what}; there are {', '.join(self.known)}")
+        fault = "the document fits no known format" if name is None else f"no format {name!r}"
+        super().__init__(f"{fault}; formats: {', '.join(self.known)}")
+
+
+# Tools
 
 
 class ToolError(MetisError):
-    """A tool that cannot be registered or found."""
+    """A tool that cannot be registered or does not exist."""
 
 
 class ToolDefinitionError(ToolError, ProblemsError):
@@ -250,28 +188,31 @@ class DuplicateToolError(ToolError):
 
 
 class UnknownServerError(ToolError, LookupError):
-    """A server that a thread names and nobody has set up."""
+    """An MCP server that a thread names and that is not configured."""
 
     def __init__(self, name: str, known: Sequence[str] = ()) -> None:
         self.name = name
         self.known = tuple(known)
-        there = ", ".join(self.known) or "none"
+        servers = ", ".join(self.known) or "none"
         super().__init__(
-            f"no MCP server is named {name!r}; there are: {there}. "
-            "Set it up, or say which servers the thread has from here on"
+            f"no MCP server is named {name!r}; configured: {servers}. "
+            "Configure it, or set the servers that the thread uses from here on"
         )
 
 
 class UnknownToolError(ToolError, LookupError):
-    """A tool name that no definition carries."""
+    """A tool name without a definition."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"no tool is named {name!r}")
 
 
+# Threads and bookmarks
+
+
 class ThreadError(MetisError):
-    """A thread of messages that cannot be."""
+    """An impossible thread of messages."""
 
 
 class UnknownHeadError(ThreadError, LookupError):
@@ -291,7 +232,7 @@ class CycleError(ThreadError):
 
 
 class BookmarkError(ThreadError, ValueError):
-    """A name that no bookmark may have."""
+    """An invalid bookmark name."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -299,15 +240,7 @@ class BookmarkError(ThreadError, ValueError):
         super().__init__(f"{reason}: {name!r}")
 
 
-_NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{1,12}(?![\w.]\d)")
-_ABOVE = re.compile(r"> *(\d[\d,_]{1,12})")
-_LIMIT = re.compile(
-    r"(?:(?:max(?:imum)?|available|model.?s?) (?:model )?(?:context|prompt|input|number of tokens)"
-    r"|context (?:size|length|window|limit)|token limit)\D{0,40}?(\d[\d,_]{1,12})"
-    r"|(\d[\d,_]{1,12})(?: tokens?)? max",
-    re.IGNORECASE,
-)
-"""The number behind the words for a limit, or before them."""
+# Providers
 
 
 class CriticalLossError(MetisError):
@@ -322,16 +255,16 @@ class CriticalLossError(MetisError):
 
 
 class UnknownAdapterError(MetisError, LookupError):
-    """A name that no adapter has."""
+    """A name that no provider has."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name = name
         self.known = tuple(known)
-        super().__init__(f"no adapter is named {name!r}; there are {', '.join(self.known)}")
+        super().__init__(f"unknown provider {name!r}. Providers: {', '.join(self.known)}")
 
 
 class ProviderError(MetisError):
-    """What a provider said when it refused or failed; nothing of its own words is lost."""
+    """A refusal or failure of a provider, with everything that the provider reported about it."""
 
     is_retryable = False
 
@@ -351,12 +284,12 @@ class ProviderError(MetisError):
         self.status = status
         self.code = code
         self.kind = kind
-        """The provider's own name for the kind of error."""
+        """The provider's name for the kind of error."""
         self.request_id = request_id
         self.retry_after_s = retry_after_s
-        who = provider or "the provider"
-        where = "" if status is None else f" ({status})"
-        super().__init__(f"{who}{where}: {text}")
+        name = provider or "the provider"
+        status_text = "" if status is None else f" ({status})"
+        super().__init__(f"{name}{status_text}: {text}")
 
 
 class RateLimitError(ProviderError):
@@ -376,26 +309,38 @@ class ServerError(ProviderError):
 
 
 class NetworkError(ProviderError):
-    """The provider was not reached, or its answer was cut off."""
+    """The provider could not be reached, or the connection broke off."""
 
     is_retryable = True
 
 
+# Providers report an overflow as prose only; these find the numbers in it (T185).
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{1,12}(?![\w.]\d)")
+_AFTER_GREATER = re.compile(r"> *(\d[\d,_]{1,12})")
+_LIMIT = re.compile(
+    r"(?:(?:max(?:imum)?|available|model.?s?) (?:model )?(?:context|prompt|input|number of tokens)"
+    r"|context (?:size|length|window|limit)|token limit)\D{0,40}?(\d[\d,_]{1,12})"
+    r"|(\d[\d,_]{1,12})(?: tokens?)? max",
+    re.IGNORECASE,
+)
+"""A number after or before the usual phrases for a limit."""
+
+
 class ContextOverflowError(ProviderError):
-    """More input than the model takes; where the provider names numbers, they are here (T185)."""
+    """More input than the model accepts, with the numbers that the provider names (T185)."""
 
     @property
     def limit_tokens(self) -> int | None:
-        """How much the model takes, if the provider says it."""
-        found = _ABOVE.search(self.text) or _LIMIT.search(self.text)
-        return None if found is None else _number(next(filter(None, found.groups())))
+        """How many tokens the model accepts, if the provider says so."""
+        match = _AFTER_GREATER.search(self.text) or _LIMIT.search(self.text)
+        return None if match is None else _number(next(filter(None, match.groups())))
 
     @property
     def input_tokens(self) -> int | None:
-        """How much it was given, if the provider says it."""
+        """How many tokens were sent, if the provider says so."""
         limit = self.limit_tokens
-        named = [number for each in _NUMBER.findall(self.text) if (number := _number(each))]
-        return None if limit is None else max((n for n in named if n > limit), default=None)
+        numbers = map(_number, _NUMBER.findall(self.text))
+        return None if limit is None else max((n for n in numbers if n > limit), default=None)
 
 
 def _number(text: str) -> int:
@@ -411,11 +356,14 @@ class OtherProviderError(ProviderError):
 
 
 class KeyFileError(MetisError):
-    """A file of keys that cannot be used; what it says never holds a key."""
+    """A key file that cannot be used; the text never contains a key."""
+
+
+# Stores
 
 
 class StoreError(MetisError):
-    """A store that cannot do what was asked; `hint` says what to do about it."""
+    """A store operation that failed; `hint` says what to do about it."""
 
     def __init__(self, text: str, *, hint: str = "") -> None:
         self.text = text
@@ -428,27 +376,27 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreFullError(StoreError):
-    """No room is left; what was to be written is not there, everything older is."""
+    """The disk is full; the last write is lost, everything older is intact."""
 
 
 class StoreReadOnlyError(StoreError):
-    """A store that may be read and not written."""
+    """A store that can be read but not written."""
 
 
 class StoreLockedError(StoreError):
-    """Somebody else holds the store for longer than we wait."""
+    """Another process locks the store for longer than we wait."""
 
 
 class StoreCorruptError(StoreError):
-    """What is on the disk is broken."""
+    """The data on disk is damaged."""
 
 
 class StoreVersionError(StoreError):
-    """A store of a newer metis; an older one would not keep what it does not know."""
+    """A store of a newer metis; an older one would not preserve what it does not know."""
 
 
 class ForeignStoreError(StoreError):
-    """A file or database that belongs to another program; it was not touched."""
+    """A file or database of another program; it was not changed."""
 
 
 class StoreClosedError(StoreError):
@@ -478,11 +426,14 @@ class DuplicateSessionError(StoreError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         hint = "delete it first, or import under new ids"
-        super().__init__(f"session {session_id!r} is there already", hint=hint)
+        super().__init__(f"session {session_id!r} exists already", hint=hint)
+
+
+# Models and prices
 
 
 class CatalogError(MetisError):
-    """Something about models or prices that the catalogue cannot answer."""
+    """A question about models or prices that the catalogue cannot answer."""
 
 
 class CatalogDataError(CatalogError, ProblemsError):
@@ -502,13 +453,13 @@ class WrongProviderError(CatalogError, LookupError):
     """A model of one provider was given to the adapter of another."""
 
     def __init__(self, model: str, *, adapter: str, provider: str) -> None:
-        super().__init__(
-            f"{adapter} does not serve {model!r}: it is a model of {provider}; "
-            f"take adapters.get({provider!r}), or name a model of {adapter}"
-        )
         self.model = model
         self.adapter = adapter
         self.provider = provider
+        super().__init__(
+            f"{adapter} does not serve {model!r}: it is a model of {provider}; "
+            f"use adapters.get({provider!r}), or name a model of {adapter}"
+        )
 
 
 class UnpricedModelError(CatalogError, LookupError):
@@ -531,22 +482,21 @@ class AmbiguousModelError(CatalogError, LookupError):
 
 
 class UnknownPricingError(CatalogError, LookupError):
-    """A pricing version that no table carries."""
+    """A pricing version that no table has."""
 
     def __init__(self, pricing_version: str, known: Sequence[str]) -> None:
         self.pricing_version = pricing_version
         self.known = tuple(known)
         super().__init__(
-            f"no price table has version {pricing_version!r}; there are {', '.join(self.known)}"
+            f"no price table has version {pricing_version!r}; versions: {', '.join(self.known)}"
         )
 
 
-if TYPE_CHECKING:
-    from decimal import Decimal
+# Settings, routing, events and sessions
 
 
 class SettingsError(MetisError, ValueError):
-    """A setting that cannot be used: `place` is a file with its line, a variable or an option."""
+    """An invalid setting: `place` is a file with its line, a variable or an option."""
 
     def __init__(self, reason: str, *, place: str) -> None:
         self.reason = reason
@@ -559,16 +509,16 @@ class RoutingError(MetisError):
 
 
 class RoutingPolicyError(RoutingError, ProblemsError):
-    """A rules file that cannot be used; the last good rules stay in force."""
+    """A rules file that cannot be used; the last valid rules stay in force."""
 
 
 class RefusedChoiceError(RoutingError):
-    """The model that the user asked for cannot take the turn; no other one is put in its place."""
+    """The model that the user requested cannot take the turn; no other one replaces it."""
 
     def __init__(self, model: str, *, reason: str, text: str) -> None:
         self.model = model
         self.reason = reason
-        super().__init__(f"{model} cannot take this turn: {text}")
+        super().__init__(f"{model} cannot be used: {text}")
 
 
 class NoModelError(RoutingError):
@@ -578,14 +528,14 @@ class NoModelError(RoutingError):
         self.tried = tuple(tried)
         self.providers = tuple(providers)
         """The providers that are configured."""
-        told = "".join(f"\n  {model}: {reason}" for model, reason in self.tried)
-        known = ", ".join(self.providers) or "none"
-        tried_text = f"; tried:{told}" if told else "; no slot names a model"
-        super().__init__(f"no model can take this turn{tried_text}\nproviders configured: {known}")
+        candidates = "".join(f"\n  {model}: {reason}" for model, reason in self.tried)
+        tried_text = f"; tried:{candidates}" if candidates else "; no slot names a model"
+        names = ", ".join(self.providers) or "none"
+        super().__init__(f"no model can take this turn{tried_text}\nproviders configured: {names}")
 
 
 class EventError(MetisError):
-    """An event that cannot be sent, kept or read."""
+    """A bus event that cannot be delivered, stored or read."""
 
 
 class InvalidEventError(EventError, ValueError):
@@ -598,7 +548,7 @@ class InvalidEventError(EventError, ValueError):
 
 
 class BusOverflowError(EventError):
-    """A subscriber has taken too few events for too long; the event was given to nobody."""
+    """A subscriber does not keep up; the event was delivered to no subscriber."""
 
     def __init__(self, subscriber: str, capacity: int) -> None:
         self.subscriber = subscriber
@@ -607,11 +557,11 @@ class BusOverflowError(EventError):
 
 
 class SessionError(MetisError):
-    """A session that cannot do what was asked."""
+    """A session that cannot do what was requested."""
 
 
 class SwapRefusedError(SessionError):
-    """The history does not fit the model that was asked for; nothing was changed."""
+    """The history does not fit the requested model; nothing was changed."""
 
     def __init__(self, model: str, *, capability: str, why: str, active: str | None) -> None:
         self.model = model
@@ -622,33 +572,31 @@ class SwapRefusedError(SessionError):
 
 
 class BudgetExceededError(SessionError):
-    """A budget is spent, or the next call would overdraw it; nothing was sent."""
+    """A budget is spent, or the next call would exceed it; nothing was sent."""
 
-    def __init__(self, scope: str, *, limit_usd: "Decimal", spent_usd: "Decimal") -> None:
+    def __init__(self, scope: str, *, limit_usd: Decimal, spent_usd: Decimal) -> None:
         self.scope = scope
         self.limit_usd = limit_usd
         self.spent_usd = spent_usd
-        super().__init__(
-            f"the budget of this {scope} is {limit_usd} USD, and {spent_usd} USD are spent"
-        )
+        super().__init__(f"the budget of this {scope} is {limit_usd} USD; {spent_usd} USD is spent")
 
 
 class TurnLimitError(SessionError):
-    """A turn was ended because the model went on and on."""
+    """A turn was ended because the model made too many calls."""
 
 
 class NoTurnError(SessionError):
-    """There is no turn that could be taken back or asked again."""
+    """There is no turn to undo or to retry."""
 
 
 class InvalidAnswerError(SessionError, ProblemsError):
-    """An answer that is not of the form that was asked for; it is stored all the same."""
+    """Output that does not match the requested schema; it is stored all the same."""
 
     def __init__(
-        self, subject: str, problems: "Sequence[Problem]", *, message: object = None
+        self, subject: str, problems: Sequence[Problem], *, message: object = None
     ) -> None:
         self.message = message
-        """The message of the answer; None if there was none."""
+        """The message with the output; None if there is none."""
         super().__init__(subject, problems)
 
 

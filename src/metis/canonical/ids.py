@@ -2,8 +2,8 @@
 
 A ULID is 26 characters of Crockford's base 32: 48 bits of milliseconds, then 80 random bits. Ids
 from one source always increase: within one millisecond, and after the clock was set back, the last
-id is counted up instead of drawing anew. This is the one file of a pure room with a clock and
-randomness; both can be passed in.
+id is incremented instead of drawn anew. This is the only module of the pure packages with a clock
+and randomness; both can be passed in.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ import time
 from collections.abc import Callable
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_VALUE = {letter: value for value, letter in enumerate(_ALPHABET)}
+_CHARACTER_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
-_LETTERS_OF_HASH = 25
+_HASH_DIGITS = 25
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LAST_PAIR = len(_PAIRS) - 1
-_PART = (1 << 50) - 1
+_LOW_50_BITS = (1 << 50) - 1
 _END = 1 << 128
 _sha256 = hashlib.sha256
 
 ULID_PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
-"""What a ULID looks like."""
+"""Matches a ULID."""
 
 TOOL_USE_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}")
-"""What a minted tool id looks like."""
+"""Matches a tool id as we mint them."""
 
 CANONICAL_TOOL_ID_PATTERN = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]+")
-"""What tells our tool ids from those of providers; short ones stand in examples and imports."""
+"""Matches our tool ids and not those of providers; examples and imports have short ones."""
 
 
 def _now_ms() -> int:
@@ -46,9 +46,9 @@ def _random_step() -> int:
 
 
 class UlidSource:
-    """Mints ULIDs that always increase, whatever the clock does and however many threads ask.
+    """Mints ULIDs that always increase, whatever the clock does and however many threads call it.
 
-    `after` continues behind an id of an earlier run: the ids of a session increase over restarts.
+    `after` is an id of an earlier run, so that the ids of a session increase over restarts.
     """
 
     def __init__(
@@ -64,32 +64,32 @@ class UlidSource:
         self._set(-1 if after is None else ulid_to_int(after))
 
     def mint(self) -> str:
-        """A new ULID, greater than every one that this source gave before."""
+        """Mint a ULID greater than all that this source minted before."""
         with self._lock:
             now = self._now_ms()
-            if now > self._moment or self._pair == _LAST_PAIR:
+            if now > self._time_ms or self._pair == _LAST_PAIR:
                 self._set(self._next(now))
             else:
                 self._pair += 1
             return self._stem + _PAIRS[self._pair]
 
     def mint_many(self, count: int) -> list[str]:
-        """Several new ULIDs at once, in order; cheaper than one by one."""
+        """Mint several ULIDs in order; cheaper than one by one."""
         if count < 1:
             return []
         with self._lock:
             number = self._next(self._now_ms())
             self._set(number + count - 1)
         minted: list[str] = []
-        while len(minted) < count:  # ids that differ in the last two letters only share the rest
+        while len(minted) < count:  # ids that differ only in the last two characters share the rest
             stem, pair = int_to_ulid(number)[:-2], number % len(_PAIRS)
             minted += [stem + last for last in _PAIRS[pair : pair + count - len(minted)]]
             number += len(_PAIRS) - pair
         return minted
 
     def _next(self, now: int) -> int:
-        """The number of the next id: drawn anew in a new millisecond, else counted up."""
-        if now > self._moment:
+        """Return the number of the next id: random in a new millisecond, else incremented."""
+        if now > self._time_ms:
             return (now << _RANDOM_BITS) | self._random_bits()
         return self._last() + 1
 
@@ -97,14 +97,14 @@ class UlidSource:
         return self._number + self._pair
 
     def _set(self, last: int) -> None:
-        """Remember the last id: its moment, its letters but for the last two, and those."""
+        """Store the last id: its time, its characters but for the last two, and those."""
         self._stem = "" if last < 0 else int_to_ulid(last)[:-2]
-        self._moment = last >> _RANDOM_BITS
+        self._time_ms = last >> _RANDOM_BITS
         self._pair = last % len(_PAIRS)
         self._number = last - self._pair
 
     def follow(self, ulid: str) -> None:
-        """From now on mint behind this id, too."""
+        """Mint only ids that are greater than this one from now on."""
         with self._lock:
             self._set(max(self._last(), ulid_to_int(ulid)))
 
@@ -113,68 +113,68 @@ _source = UlidSource()
 
 
 def new_ulid() -> str:
-    """A new ULID, greater than every one that this process minted before."""
+    """Mint a ULID greater than all that this process minted before."""
     return _source.mint()
 
 
 def new_ulid_after(ulid: str) -> str:
-    """A new ULID behind one that somebody else minted, by a random step.
+    """Mint a ULID greater than one that another process minted.
 
-    They count up from theirs within one millisecond; a random step keeps us from their next ids.
+    That process increments its ids within one millisecond; a random step avoids its next ones.
     """
     fresh = _source.mint()
     return fresh if fresh > ulid else int_to_ulid(ulid_to_int(ulid) + 1 + _random_step())
 
 
 def new_ulids(count: int) -> list[str]:
-    """Several new ULIDs at once, in order."""
+    """Mint several ULIDs in order."""
     return _source.mint_many(count)
 
 
 def new_tool_use_id() -> str:
-    """A new id for a tool call: `tu_` and a ULID."""
+    """Mint an id for a tool call: `tu_` and a ULID."""
     return f"tu_{_source.mint()}"
 
 
 def hashed_tool_id(*parts: str) -> str:
-    """A tool id that is the same for the same parts, in every process."""
-    # Hexadecimal digits are letters of a ULID, too, and cheaper to come by.
+    """Derive a tool id from texts: the same in every process."""
+    # Hexadecimal digits are valid characters of a ULID and cheaper to compute than base 32.
     text = "\0".join(parts)
     key = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
-    return "tu_0" + _sha256(key).hexdigest()[:_LETTERS_OF_HASH].upper()
+    return "tu_0" + _sha256(key).hexdigest()[:_HASH_DIGITS].upper()
 
 
 def new_session_id() -> str:
-    """A new id for a session: `sess_` and a ULID."""
+    """Mint an id for a session: `sess_` and a ULID."""
     return f"sess_{_source.mint()}"
 
 
 def is_ulid(text: str) -> bool:
-    """Whether a text is a well-formed ULID."""
+    """Return whether a text is a well-formed ULID."""
     return ULID_PATTERN.fullmatch(text) is not None
 
 
 def is_tool_use_id(text: str) -> bool:
-    """Whether a text is a tool id as we mint them."""
+    """Return whether a text is a tool id as we mint them."""
     return TOOL_USE_ID_PATTERN.fullmatch(text) is not None
 
 
 def ulid_to_int(ulid: str) -> int:
-    """The 128-bit number that a ULID spells."""
+    """Decode a ULID to its 128-bit number."""
     if not is_ulid(ulid):
         raise ValueError(f"{ulid!r} is not a ULID")
     number = 0
-    for letter in ulid:
-        number = (number << 5) | _VALUE[letter]
+    for character in ulid:
+        number = (number << 5) | _CHARACTER_VALUES[character]
     return number
 
 
 def int_to_ulid(number: int) -> str:
-    """The ULID that spells a 128-bit number."""
+    """Encode a 128-bit number as a ULID."""
     if not 0 <= number < _END:
         raise ValueError(f"{number} does not fit into a ULID")
-    # Three parts that are small numbers: shifting those is faster than shifting a large one.
-    a, b, c = number >> 100, number >> 50 & _PART, number & _PART
+    # Shifting three small numbers is faster than shifting one of 128 bits.
+    a, b, c = number >> 100, number >> 50 & _LOW_50_BITS, number & _LOW_50_BITS
     p = _PAIRS
     return (
         f"{p[a >> 20]}{p[a >> 10 & 1023]}{p[a & 1023]}"
@@ -184,5 +184,5 @@ def int_to_ulid(number: int) -> str:
 
 
 def ulid_time_ms(ulid: str) -> int:
-    """The milliseconds since 1970 that a ULID was minted at."""
+    """Return when a ULID was minted, in milliseconds since 1970."""
     return ulid_to_int(ulid) >> _RANDOM_BITS

@@ -1,4 +1,8 @@
-"""JSON values: paths that name a part of a document, and what a JSON value may hold."""
+"""JSON values: paths that name a part of a document, and what a JSON value may hold.
+
+A path reads `$.content[2].input["odd key"]`; `$` is the whole document. Paths are computed only for
+errors, so clarity goes before speed here; time and memory stay linear in the text.
+"""
 
 import json
 import math
@@ -12,7 +16,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def join_path(path: str, step: str | int) -> str:
-    """The path one step further: a key of an object, or an index of an array."""
+    """Extend a path by a step: a key of an object, or an index of an array."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     if _PLAIN_KEY.fullmatch(step):
@@ -21,72 +25,72 @@ def join_path(path: str, step: str | int) -> str:
 
 
 def path_at(data: bytes, offset: int) -> str:
-    """The path of the innermost value that holds the byte at `offset`, as far as the text goes."""
-    walk = _Walk()
+    """Return the path of the innermost value at an offset, as far as the text can be read."""
+    scan = _TokenScan()
     for match in _TOKEN.finditer(data):
         if match.start() > offset:
             break
-        walk.take(match.group())
-    return walk.path()
+        scan.read(match.group())
+    return scan.path()
 
 
 def path_deeper_than(data: bytes, depth: int) -> str | None:
-    """The path of the first value that is nested deeper than `depth`."""
-    walk = _Walk()
+    """Return the path of the first value that is nested deeper than `depth`."""
+    scan = _TokenScan()
     for match in _TOKEN.finditer(data):
-        walk.take(match.group())
-        if len(walk.levels) > depth:
-            return walk.path()
+        scan.read(match.group())
+        if len(scan.levels) > depth:
+            return scan.path()
     return None
 
 
 def line_of(data: bytes, path: str) -> int:
-    """The line, counted from one, where the value at `path`, or what is left of it, begins."""
-    walk = _Walk()
-    best, best_length = 0, -1
+    """Return the line, from 1, where the value at a path or its nearest ancestor begins."""
+    scan = _TokenScan()
+    best_offset, best_length = 0, -1
     for match in _TOKEN.finditer(data):
-        if not walk.take(match.group()):
+        if not scan.read(match.group()):
             continue
-        found = walk.path()
-        if len(found) > best_length and (found == path or _leads_to(found, path)):
-            best, best_length = match.start(), len(found)
-            if found == path:
+        current = scan.path()
+        if len(current) > best_length and (current == path or _is_ancestor(current, path)):
+            best_offset, best_length = match.start(), len(current)
+            if current == path:
                 break
-    return data.count(b"\n", 0, best) + 1
+    return data.count(b"\n", 0, best_offset) + 1
 
 
-def _leads_to(found: str, path: str) -> bool:
-    return path.startswith(found) and path[len(found) : len(found) + 1] in (".", "[")
+def _is_ancestor(ancestor: str, path: str) -> bool:
+    return path.startswith(ancestor) and path[len(ancestor) : len(ancestor) + 1] in (".", "[")
 
 
 class _Level:
-    """One open object or array: the step into the value that is being read, and its number."""
+    """One open object or array: the step to the value that is being read, and its number."""
 
-    __slots__ = ("count", "is_object", "step", "wants_key")
+    __slots__ = ("count", "expects_key", "is_object", "step")
 
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
-        self.wants_key = is_object
+        self.expects_key = is_object
         self.step: str | int | None = None
         self.count = 0
 
 
-class _Walk:
-    """A walk over the tokens of JSON text, right or wrong, that knows where it is."""
+class _TokenScan:
+    """Reads the tokens of JSON text, valid or not, and tracks the path of the current value."""
 
     def __init__(self) -> None:
         self.levels: list[_Level] = []
 
     def path(self) -> str:
-        """The path of the value where the walk is now."""
-        found = "$"
+        """Return the path of the current value."""
+        path = "$"
         for level in self.levels:
             if level.step is not None:
-                found = join_path(found, level.step)
-        return found
+                path = join_path(path, level.step)
+        return path
 
-    def take(self, token: bytes) -> bool:
-        """Go one token further; whether it begins a value."""
+    def read(self, token: bytes) -> bool:
+        """Read the next token; return whether it begins a value."""
         level = self.levels[-1] if self.levels else None
         if token in (b"}", b"]"):
             if level is not None:
@@ -94,13 +98,13 @@ class _Walk:
             return False
         if token == b",":
             if level is not None:
-                level.wants_key = level.is_object
+                level.expects_key = level.is_object
             return False
         if token == b":":
             return False
-        if level is not None and level.wants_key:
+        if level is not None and level.expects_key:
             level.step = _text(token)
-            level.wants_key = False
+            level.expects_key = False
             return False
         if level is not None and not level.is_object:
             level.step = level.count
@@ -123,7 +127,7 @@ _SCALARS = frozenset({str, int, bool, NoneType})
 
 
 def is_json(value: object) -> bool:
-    """Whether a value is surely plain JSON; a quick yes for what decoders give."""
+    """Return whether a value is certainly plain JSON; a fast yes for what decoders return."""
     try:
         return _is_json(value)
     except RecursionError:
@@ -149,7 +153,7 @@ def _is_json_object(value: dict[Any, Any]) -> bool:
 
 
 def json_text_fault(raw: bytes) -> str | None:
-    """What keeps a text from being JSON: bad syntax, two keys of one name, NaN; None if nothing."""
+    """Return why a text is not JSON: bad syntax, two keys of one name, NaN; None if it is JSON."""
     try:
         json.loads(
             raw.decode(),
@@ -164,7 +168,7 @@ def json_text_fault(raw: bytes) -> str | None:
 
 
 def number_fault(digits: str) -> str | None:
-    """What keeps the text of a number from being one that we can hold; None if nothing."""
+    """Return why the text of a number is out of range; None if it is not."""
     if digits.lstrip("-").isdigit():
         too_long = len(digits) > _MAX_DIGITS
         return f"an integer of {len(digits)} digits" if too_long else None
@@ -187,7 +191,7 @@ def _no_constant(name: str) -> None:
 
 
 def plain_json(value: Any) -> Any:
-    """The same JSON in dicts and lists, for values that came in other mappings and sequences."""
+    """Return JSON in dicts and lists, converted from other mappings and sequences."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
         return {key: plain_json(item) for key, item in entries.items()}
@@ -197,7 +201,7 @@ def plain_json(value: Any) -> Any:
 
 
 def json_fault(value: object, path: str = "$") -> tuple[str, str] | None:
-    """The path and the nature of the first thing that JSON has no place for, if there is one."""
+    """Return the path and the description of the first part that JSON cannot hold, if any."""
     try:
         return _fault(value, path)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Message: a role, an ordered list of blocks, and what is known about them."""
+"""Message: a role, an ordered list of blocks, and their metadata."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Self
@@ -20,7 +20,7 @@ NO_METADATA = MessageMetadata()
 
 
 class Role(OpenEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -53,22 +53,22 @@ class Message(Value, frozen=True, kw_only=True):
     session_id: str
 
     def digest(self) -> str:
-        """SHA-256 of what this message means: the same in every process and after every save."""
+        """Return the SHA-256 of this message: the same in every process and after every save."""
         return digest.digest(self)
 
     def content_digest(self) -> str:
-        """SHA-256 of role and blocks only, with tool ids replaced by their ordinals."""
+        """Return the SHA-256 of role and blocks only, with tool ids replaced by their ordinals."""
         return digest.content_digest(self.role, self.content)
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "content")
         set_field(self, "role", Role(self.role))
         set_field(self, "created_at", to_utc(self.created_at))
 
     def comparable(self) -> Self:
-        """The same without what only one adapter reads."""
+        """Return the message without what only one adapter reads, for comparing."""
         metadata, content = self.metadata.comparable(), comparable_blocks(self.content)
         if metadata is self.metadata and content is self.content:
             return self
@@ -76,7 +76,7 @@ class Message(Value, frozen=True, kw_only=True):
 
 
 def to_utc(moment: datetime) -> datetime:
-    """The same moment in UTC; a time without a zone is refused."""
+    """Convert a time to UTC; one without a zone is refused."""
     if moment.tzinfo is None:
         raise InvalidValueError("a time without a zone; give UTC", path="$.created_at")
     try:

@@ -1,4 +1,4 @@
-"""MessageMetadata: what is known about a message beside what it says."""
+"""MessageMetadata: provenance, accounting and status of a message."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -8,20 +8,14 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
-from metis.canonical.value import (
-    OpenEnum,
-    Value,
-    normalise_json,
-    normalise_tuple,
-    set_field,
-)
+from metis.canonical.value import OpenEnum, Value, normalise_json, normalise_tuple, set_field
 
 Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number that every store and every provider can hold."""
+"""An integer that every store and every provider can hold."""
 
 
 class MessageStatus(OpenEnum):
-    """How far a message has come."""
+    """How complete a message is."""
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -45,7 +39,7 @@ class StopReason(OpenEnum):
 
 
 class RoutingMode(OpenEnum):
-    """Why this model was picked, in the six classes that people ask about."""
+    """Why this model was chosen, in six classes."""
 
     OVERRIDE = "override"
     MANUAL = "manual"
@@ -56,7 +50,7 @@ class RoutingMode(OpenEnum):
 
 
 class ChainPolicy(OpenEnum):
-    """The seven slots of the routing chain, in the order in which they are asked."""
+    """The seven slots of the routing chain, in the order in which they are tried."""
 
     PER_MESSAGE_OVERRIDE = "per_message_override"
     MANUAL_STICKY = "manual_sticky"
@@ -102,7 +96,7 @@ class RoutingDecisionRecord(Value, frozen=True, kw_only=True):
     rule_name: str | None = None
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "alternatives_considered")
         normalise_json(self, "confidence")
@@ -131,16 +125,16 @@ class Usage(Value, frozen=True, kw_only=True):
     output_tokens: Count
     pricing_version: str
     reasoning_output_tokens: Count = 0
-    """Of `output_tokens`, those spent on reasoning."""
+    """Of `output_tokens`, those used for reasoning."""
     reported_cost_usd: Decimal | None = None
-    """What the provider says it charged; a cross-check, never our figure."""
+    """The amount that the provider reports; a cross-check, never our figure."""
     server_tool_requests: Mapping[str, int] | None = None
-    """Uses of server-side tools that are charged by the piece, by tool name."""
+    """Requests of server-side tools that are charged per use, by tool name."""
     service_tier: str | None = None
     """The tier that the provider reports: standard, batch, flex, priority."""
 
     def __post_init__(self) -> None:
-        """Refuse money that is no number, also when it was read."""
+        """Refuse amounts that are not finite, also when decoding."""
         cost, reported = self.cost_usd, self.reported_cost_usd
         if type(cost) is Decimal and not cost.is_finite():
             raise InvalidValueError(f"{cost} is not an amount of money", path="$.cost_usd")
@@ -150,11 +144,11 @@ class Usage(Value, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """All input tokens: fresh, read from a cache and written to one."""
+        """All input tokens: uncached, read from a cache and written to one."""
         return self.input_tokens + self.cached_input_tokens + self.cache_creation_input_tokens
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_json(self, "server_tool_requests")
         set_field(self, "cost_usd", exact_usd(self.cost_usd, path="$.cost_usd"))
@@ -164,7 +158,7 @@ class Usage(Value, frozen=True, kw_only=True):
 
 
 def exact_usd(amount: Decimal | int | str, *, path: str = "$") -> Decimal:
-    """An amount of money as a plain, finite Decimal; floats are refused."""
+    """Convert an amount of money to a plain, finite Decimal; floats are refused."""
     if isinstance(amount, float):
         raise InvalidValueError("money is a Decimal, never a float", path=path)
     try:
@@ -183,12 +177,12 @@ class Outcome(Value, frozen=True, kw_only=True):
     status: OutcomeStatus
     tool_name: str | None = None
     ui: Any = UNSET
-    """What a screen needs to show the result; models never see it."""
+    """What a user interface shows of the result; it is never sent to a model."""
     value: Any = UNSET
-    """The result as a structured value, where the tool gives one."""
+    """The result as a structured value, if the tool returns one."""
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "side_effects")
         normalise_json(self, "side_effects", "ui", "value")
@@ -196,7 +190,7 @@ class Outcome(Value, frozen=True, kw_only=True):
 
 
 class CacheHint(Value, frozen=True, kw_only=True):
-    """A place where a reusable prefix ends: after block number `after` of this message."""
+    """The end of a reusable prefix: after block number `after` of this message."""
 
     after: Count
     ttl: str | None = None
@@ -206,14 +200,14 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     """Provenance, accounting, linkage and status of a message."""
 
     external: Mapping[str, Any] | None = None
-    """Ids that other systems gave to this message."""
+    """Ids of this message in other systems."""
     hints: tuple[CacheHint, ...] = ()
-    """Where reusable prefixes end; no part of equality, hashes or digests."""
+    """Where reusable prefixes end; not part of equality, hashes or digests."""
     model: str | None = None
     options: Mapping[str, Any] | None = None
-    """Changes of options that hold from this turn on."""
+    """Changes of options that apply from this turn on."""
     origin: str | None = None
-    """Where the message came from, if it was not produced by a turn here."""
+    """Where the message was imported from, if no turn here produced it."""
     outcome: Outcome | None = None
     parent_tool_use_id: str | None = None
     parents: tuple[str, ...] = ()
@@ -222,7 +216,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     """Whether a developer message is told before what it is attached to, and not behind it."""
     provider: str | None = None
     provider_raw: Mapping[str, Any] | None = None
-    """For the adapter that wrote it only; no part of equality, hashes or digests."""
+    """For the adapter that wrote it only; not part of equality, hashes or digests."""
     response_id: str | None = None
     routing: RoutingDecisionRecord | None = None
     status: MessageStatus = MessageStatus.COMPLETE
@@ -232,7 +226,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     user_id: str | None = None
 
     def normalise(self) -> None:
-        """Tidy what the constructor was given."""
+        """Normalise the arguments of the constructor."""
         super().normalise()
         normalise_tuple(self, "hints")
         normalise_tuple(self, "parents")
@@ -242,7 +236,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
             set_field(self, "stop_reason", StopReason(self.stop_reason))
 
     def comparable(self) -> Self:
-        """The same without what only one adapter reads."""
+        """Return the metadata without what only one adapter reads, for comparing."""
         if self.provider_raw is None and not self.hints:
             return self
         return replace(self, provider_raw=None, hints=())

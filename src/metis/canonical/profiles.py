@@ -1,4 +1,7 @@
-"""The two rule profiles: which blocks each role may hold, and which fields only `full` accepts."""
+"""The two rule profiles: which blocks each role may hold, and which fields only `full` accepts.
+
+`strict` is the source text of the canonical form to the letter; `full` accepts the additions.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, cast
@@ -20,41 +23,41 @@ from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, Usa
 from metis.canonical.value import OpenEnum, UnknownBlock, Value, fields_of
 
 RuleProfile = Literal["strict", "full"]
-"""`strict` is the source text to the letter; `full` knows the additions."""
+"""`strict` is the source text to the letter; `full` accepts the additions."""
 
-_MEDIA = frozenset({"image", "document", "audio", "video"})
-_SAID = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
+_MEDIA_BLOCKS = frozenset({"image", "document", "audio", "video"})
+_MODEL_BLOCKS = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
 
 ALLOWED_BLOCKS: Mapping[RuleProfile, Mapping[Role, frozenset[str]]] = {
     "strict": {
         Role.USER: frozenset({"text", "image"}),
-        Role.ASSISTANT: _SAID,
+        Role.ASSISTANT: _MODEL_BLOCKS,
         Role.SYSTEM: frozenset({"text"}),
         Role.TOOL: frozenset({"tool_result"}),
     },
     "full": {
-        Role.USER: frozenset({"text", "opaque"}) | _MEDIA,
-        Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA,
-        Role.ASSISTANT: _SAID | {"artifact", "opaque"},
+        Role.USER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
+        Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
+        Role.ASSISTANT: _MODEL_BLOCKS | {"artifact", "opaque"},
         Role.SYSTEM: frozenset({"text", "opaque"}),
         Role.TOOL: frozenset({"tool_result"}),
     },
 }
-"""The tags that a message of each role may hold."""
+"""The tags of the blocks that a message of each role may hold."""
 
 ALLOWED_IN_TOOL_RESULT: Mapping[RuleProfile, frozenset[str]] = {
     "strict": frozenset({"text", "image"}),
-    "full": frozenset({"text", "artifact", "opaque"}) | _MEDIA,
+    "full": frozenset({"text", "artifact", "opaque"}) | _MEDIA_BLOCKS,
 }
-"""The tags that a tool result may hold."""
+"""The tags of the blocks that a tool result may hold."""
 
-_ROW_OF_ROLE = {
+_ROLE_ROWS = {
     Role.USER: "M-125",
     Role.ASSISTANT: "M-128",
     Role.TOOL: "M-131",
     Role.SYSTEM: "M-133",
 }
-_ROW_OF_PAIR = {
+_PAIR_ROWS = {
     (Role.USER, "tool_use"): "M-126",
     (Role.USER, "tool_result"): "M-127",
     (Role.ASSISTANT, "tool_result"): "M-129",
@@ -63,16 +66,16 @@ _ROW_OF_PAIR = {
 
 
 def misplaced_blocks(message: Message, profile: RuleProfile) -> Iterator[tuple[str, str, str]]:
-    """Row, path and text for every block that may not stand where it stands.
+    """Yield row, path and text for every block that its message or tool result may not hold.
 
-    Blocks and roles that we do not know are a newer writer's business: `full` lets them be.
+    Unknown blocks and roles come from a newer version; `full` accepts them.
     """
     allowed = ALLOWED_BLOCKS[profile].get(message.role)
     for index, block in enumerate(message.content):
         path = f"$.content[{index}]"
-        if allowed is not None and not _may_stand(block, allowed, profile):
-            row = _ROW_OF_PAIR.get((message.role, block.type)) or _ROW_OF_ROLE.get(message.role)
-            text = f"a {message.role} message holds no {block.type} block"
+        if allowed is not None and not _is_allowed(block, allowed, profile):
+            row = _PAIR_ROWS.get((message.role, block.type)) or _ROLE_ROWS.get(message.role)
+            text = f"a {message.role} message may not hold a {block.type} block"
             yield row or "M-125", path, text
         if isinstance(block, ToolResultBlock):
             yield from _misplaced_in_result(block, path, profile)
@@ -82,12 +85,12 @@ def _misplaced_in_result(
     result: ToolResultBlock, path: str, profile: RuleProfile
 ) -> Iterator[tuple[str, str, str]]:
     for index, inner in enumerate(result.content):
-        if not _may_stand(inner, ALLOWED_IN_TOOL_RESULT[profile], profile):
-            text = f"a tool result holds no {inner.type} block"
+        if not _is_allowed(inner, ALLOWED_IN_TOOL_RESULT[profile], profile):
+            text = f"a tool result may not hold a {inner.type} block"
             yield "M-045", f"{path}.content[{index}]", text
 
 
-def _may_stand(block: object, allowed: frozenset[str], profile: RuleProfile) -> bool:
+def _is_allowed(block: object, allowed: frozenset[str], profile: RuleProfile) -> bool:
     if isinstance(block, UnknownBlock):
         return profile == "full"
     return getattr(block, "type", None) in allowed
@@ -141,40 +144,40 @@ SPEC_FIELDS: Mapping[type[Value], frozenset[str]] = {
 }
 """The types of the source text with their fields; everything else is an addition."""
 
-_TEXT = "it is no part of the source text"
+_NOT_IN_SOURCE = "not part of the source text"
 
 
 def additions(message: Message, _: RuleProfile) -> Iterator[tuple[str, str, str]]:
-    """Row, path and text for every part of a message that the source text does not know."""
+    """Yield row, path and text for every part of a message that is not in the source text."""
     if message.role == Role.DEVELOPER:
-        yield "M-033", "$.role", f"the role {str(message.role)!r}: {_TEXT}"
-    yield from _added(message, "$")
+        yield "M-033", "$.role", f"the role {str(message.role)!r}: {_NOT_IN_SOURCE}"
+    yield from _additions_in(message, "$")
 
 
-def _added(value: object, path: str) -> Iterator[tuple[str, str, str]]:
+def _additions_in(value: object, path: str) -> Iterator[tuple[str, str, str]]:
     if isinstance(value, Value):
         yield from _added_fields(value, path)
     elif isinstance(value, tuple):
         for index, item in enumerate(cast("tuple[object, ...]", value)):
-            yield from _added(item, join_path(path, index))
+            yield from _additions_in(item, join_path(path, index))
     elif isinstance(value, UnknownBlock):
-        yield "M-037", path, f"the block {value.type!r}: {_TEXT}"
+        yield "M-037", path, f"the block {value.type!r}: {_NOT_IN_SOURCE}"
     elif isinstance(value, OpenEnum) and not value.is_known:
-        yield "M-028", path, f"{value.value!r} is no {type(value).__name__}"
+        yield "M-028", path, f"{value.value!r} is not a {type(value).__name__}"
 
 
 def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
-    known = SPEC_FIELDS.get(type(value))
-    if known is None:
+    source_fields = SPEC_FIELDS.get(type(value))
+    if source_fields is None:
         kind = getattr(value, "type", type(value).__name__)
-        yield "M-037", path, f"{kind!r}: {_TEXT}"
+        yield "M-037", path, f"{kind!r}: {_NOT_IN_SOURCE}"
         return
     if value.extra is not UNSET:
         for name in value.extra:
-            yield "M-037", join_path(path, name), _TEXT
+            yield "M-037", join_path(path, name), _NOT_IN_SOURCE
     for field in fields_of(type(value)):
         content = getattr(value, field.name)
-        if field.name in known:
-            yield from _added(content, join_path(path, field.name))
+        if field.name in source_fields:
+            yield from _additions_in(content, join_path(path, field.name))
         elif field.default is NODEFAULT or content is not field.default:
-            yield "M-037", join_path(path, field.name), _TEXT
+            yield "M-037", join_path(path, field.name), _NOT_IN_SOURCE

@@ -1,9 +1,8 @@
-"""Careful decoding of JSON documents.
+"""Careful decoding: JSON into values, with unknown parts preserved and faults at their paths.
 
-limits, duplicate keys, unknown parts, and errors that name the path.
-
-The fast decoder of the codec handles what this version wrote itself. Every other document comes
-here.
+The fast decoder of the codec handles what this version wrote itself; all other documents come here.
+They are first checked as JSON, because msgspec takes the last of two equal keys and stops at the
+interpreter's stack; here both are errors that name the path. Then they are decoded level by level.
 """
 
 import json
@@ -11,7 +10,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import cache
+from functools import cache, reduce
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import msgspec
@@ -22,24 +21,171 @@ from metis.canonical.errors import DecodeError, InvalidValueError, LimitError
 from metis.canonical.json_value import join_path, number_fault, path_at, path_deeper_than
 from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
+_MAX_PATH_TEXT = 80
+_MAX_PYTHON_DEPTH = 900
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_decode_any = msgspec.json.Decoder().decode
+
+
+class Limits(Struct, frozen=True):
+    """How large and how deeply nested a document may be.
+
+    The depth of canonical bytes is bounded by the interpreter only (about a thousand levels); that
+    of all other documents, such as those written by hand, by `max_depth`.
+    """
+
+    max_bytes: int = 64 * 1024 * 1024
+    max_depth: int = 100
+
+
+LIMITS = Limits()
+"""The default limits."""
+
+
+class _Fault:
+    """A placeholder in the parsed tree for something that JSON does not allow."""
+
+    def __init__(self, reason: str, key: str | None = None) -> None:
+        self.reason = reason
+        self.key = key
+
+
+class _Parser:
+    """Parses JSON text into a tree, with a placeholder at every fault."""
+
+    def __init__(self) -> None:
+        self.has_faults = False
+
+    def parse(self, text: str) -> Any:
+        """Parse a text; numbers stay as they are written."""
+        return json.loads(
+            text,
+            object_pairs_hook=self._object,
+            parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
+            parse_int=self._number,
+            parse_float=self._number,
+        )
+
+    def _fault(self, reason: str, key: str | None = None) -> _Fault:
+        self.has_faults = True
+        return _Fault(reason, key)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> Any:
+        entries = dict(pairs)
+        if len(entries) == len(pairs):
+            return entries
+        earlier: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in earlier or earlier.add(key))
+        return self._fault("the key appears twice", doubled)
+
+    def _number(self, digits: str) -> Any:
+        fault = number_fault(digits)
+        return digits if fault is None else self._fault(fault)
+
+
+def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
+    """Return the bytes of a document that may be given as text."""
+    try:
+        return data.encode() if isinstance(data, str) else bytes(data)
+    except UnicodeEncodeError as error:
+        raise DecodeError(f"lone surrogate at character {error.start}") from None
+
+
+def check_json(data: bytes, limits: Limits = LIMITS) -> None:
+    """Refuse what is not JSON, what exceeds the limits, and objects with two keys of one name."""
+    if len(data) > limits.max_bytes:
+        raise LimitError(f"{len(data)} bytes; the limit is {limits.max_bytes}")
+    if data.count(b"{") + data.count(b"[") > limits.max_depth:
+        _check_depth(data, limits)
+    parser = _Parser()
+    tree = _parse(data, parser, limits)
+    if parser.has_faults or _SURROGATE.search(data):
+        for steps, reason in _faults(tree, []):
+            raise DecodeError(reason, path=reduce(join_path, steps, "$"))
+    try:
+        _decode_any(data)
+    except msgspec.DecodeError as error:
+        reason, path = split_msgspec_error(error)
+        raise DecodeError(reason, path=path) from None
+
+
+def _check_depth(data: bytes, limits: Limits) -> None:
+    path = path_deeper_than(data, limits.max_depth)
+    if path is not None:
+        shown = path if len(path) <= _MAX_PATH_TEXT else f"{path[:_MAX_PATH_TEXT]}..."
+        raise LimitError(f"nested deeper than {limits.max_depth} levels", path=shown)
+
+
+def _parse(data: bytes, parser: _Parser, limits: Limits) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 at byte {error.start}"
+        raise DecodeError(reason, path=path_at(data, error.start)) from None
+    try:
+        return parser.parse(text)
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode())
+        reason = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {offset}"
+        raise DecodeError(reason, path=path_at(data, offset)) from None
+    except RecursionError:
+        _check_depth(data, Limits(max_depth=_MAX_PYTHON_DEPTH))
+        raise LimitError(f"nested deeper than {limits.max_depth} levels") from None
+
+
+def _faults(tree: Any, steps: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the steps to every fault and its reason; the list of steps is reused, so copy it."""
+    match tree:
+        case _Fault():
+            yield steps if tree.key is None else [*steps, tree.key], tree.reason
+        case str():
+            if not _is_unicode(tree):
+                yield steps, "a lone surrogate is not valid text"
+        case dict():
+            for key, value in cast("dict[str, Any]", tree).items():
+                if not _is_unicode(key):
+                    yield steps, "a key contains a lone surrogate"
+                yield from _faults_inside(value, key, steps)
+        case list():
+            for index, value in enumerate(cast("list[Any]", tree)):
+                yield from _faults_inside(value, index, steps)
+        case _:
+            return
+
+
+def _faults_inside(
+    value: Any, step: str | int, steps: list[str | int]
+) -> Iterator[tuple[list[str | int], str]]:
+    steps.append(step)
+    yield from _faults(value, steps)
+    steps.pop()
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 Reader = Callable[[Raw, str, list[str]], Any]
-"""Reads one JSON value at a path; adds the paths of unknown parts to the list."""
+"""Decodes one JSON value at a path, and adds the paths of unknown parts to the list."""
 
 _BLOCKS = frozenset(BLOCK_TYPES.values())
-_TOO_FINE = re.compile(rb"\.\d{6}0*[1-9]")
+_FINER_THAN_MICROSECONDS = re.compile(rb"\.\d{6}0*[1-9]")
 _MSGSPEC_PATH = re.compile(r"^(?P<reason>.*?) - at `(?P<path>.*)`$", re.DOTALL)
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _split_array = msgspec.json.Decoder(list[Raw]).decode
 
 
-def read_value(kind: type[Value], raw: Raw, path: str, unknown: list[str]) -> Any:
-    """A canonical value from JSON that may hold more than we know."""
-    return read_fields(kind, _object(raw, path), path, unknown)
-
-
-def read_fields(kind: type[Value], found: dict[str, Raw], path: str, unknown: list[str]) -> Any:
-    """The same from an object that was split already."""
-    rest = dict(found)
+def read_fields(
+    kind: type[Value], raw_fields: dict[str, Raw], path: str, unknown: list[str]
+) -> Any:
+    """Decode a canonical value from the raw fields of a JSON object, which may be unknown to us."""
+    rest = dict(raw_fields)
     values: dict[str, Any] = {}
     if kind.__struct_config__.tag_field is not None:
         rest.pop(kind.__struct_config__.tag_field, None)
@@ -70,7 +216,7 @@ def _object(raw: Raw, path: str) -> dict[str, Raw]:
 
 @cache
 def _reader(annotation: Any) -> Reader:
-    """The reader for a type annotation; types without canonical parts go straight to msgspec."""
+    """Return the reader for a type annotation; msgspec decodes types without canonical parts."""
     inner = annotation
     while get_origin(inner) is Annotated:
         inner = get_args(inner)[0]
@@ -83,7 +229,7 @@ def _reader(annotation: Any) -> Reader:
         return _mapping_reader(_reader(members[1]))
     if get_origin(inner) in (Union, types.UnionType):
         return _union_reader(annotation, members)
-    return _read_moment if inner is datetime else _plain_reader(annotation)
+    return _read_datetime if inner is datetime else _plain_reader(annotation)
 
 
 def _union_reader(annotation: Any, members: tuple[Any, ...]) -> Reader:
@@ -96,7 +242,7 @@ def _union_reader(annotation: Any, members: tuple[Any, ...]) -> Reader:
 
 
 def _value_reader(kind: type[Value]) -> Reader:
-    return lambda raw, path, unknown: read_value(kind, raw, path, unknown)
+    return lambda raw, path, unknown: read_fields(kind, _object(raw, path), path, unknown)
 
 
 def _tuple_reader(read_item: Reader) -> Reader:
@@ -126,8 +272,8 @@ def _optional_reader(read_present: Reader) -> Reader:
 
 
 def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
-    found = _object(raw, path)
-    tag = found.get("type")
+    raw_fields = _object(raw, path)
+    tag = raw_fields.get("type")
     if tag is None:
         raise DecodeError("a block has no `type`", path=join_path(path, "type"))
     name = _plain_reader(str)(tag, join_path(path, "type"), unknown)
@@ -135,11 +281,11 @@ def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
     if kind is None:
         unknown.append(path)
         return UnknownBlock(raw)
-    return read_fields(kind, found, path, unknown)
+    return read_fields(kind, raw_fields, path, unknown)
 
 
-def _read_moment(raw: Raw, path: str, unknown: list[str]) -> datetime:
-    if _TOO_FINE.search(bytes(raw)):
+def _read_datetime(raw: Raw, path: str, unknown: list[str]) -> datetime:
+    if _FINER_THAN_MICROSECONDS.search(bytes(raw)):
         raise DecodeError("a time finer than a microsecond", path=path)
     moment = cast("datetime", _plain_reader(datetime)(raw, path, unknown))
     if moment.tzinfo is None:
@@ -161,7 +307,7 @@ def _plain_reader(annotation: Any) -> Reader:
 
 
 def split_msgspec_error(error: Exception) -> tuple[str, str]:
-    """The reason and the path in a text of msgspec."""
+    """Split the text of a msgspec error into its reason and its path."""
     match = _MSGSPEC_PATH.match(str(error))
     reason, path = (match["reason"], match["path"]) if match else (str(error), "$")
     return reason[:1].lower() + reason[1:], path
@@ -171,160 +317,3 @@ def _kind_of(raw: Raw) -> str:
     kinds = {b"{": "an object", b"[": "an array", b'"': "a string", b"n": "null"}
     kinds |= {b"t": "true", b"f": "false"}
     return kinds.get(bytes(raw)[:1], "a number")
-
-
-_PATH_SHOWN = 80
-_STACK = 900
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_read_any = msgspec.json.Decoder().decode
-
-
-class Limits(Struct, frozen=True):
-    """How large and how deeply nested a document may be.
-
-    Canonical bytes are bounded in depth by the interpreter alone (about a thousand levels); all
-    other documents, and so all that was made by hand, by `max_depth`.
-    """
-
-    max_bytes: int = 64 * 1024 * 1024
-    max_depth: int = 100
-
-
-LIMITS = Limits()
-"""The limits that hold unless others are given."""
-
-
-class _Fault:
-    """Stands in the tree where the text holds something that JSON does not allow."""
-
-    def __init__(self, reason: str, key: str | None = None) -> None:
-        self.reason = reason
-        self.key = key
-
-
-class _Parser:
-    """Reads JSON text into a tree, with a mark at every fault."""
-
-    def __init__(self) -> None:
-        self.has_faults = False
-
-    def parse(self, text: str) -> Any:
-        """The tree of a text; numbers are left as they are written."""
-        return json.loads(
-            text,
-            object_pairs_hook=self._object,
-            parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
-            parse_int=self._number,
-            parse_float=self._number,
-        )
-
-    def _fault(self, reason: str, key: str | None = None) -> _Fault:
-        self.has_faults = True
-        return _Fault(reason, key)
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> Any:
-        found = dict(pairs)
-        if len(found) == len(pairs):
-            return found
-        seen: set[str] = set()
-        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))
-        return self._fault("the key stands here twice", doubled)
-
-    def _number(self, digits: str) -> Any:
-        fault = number_fault(digits)
-        return digits if fault is None else self._fault(fault)
-
-
-def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
-    """The bytes of a document that may have come as text."""
-    try:
-        return data.encode() if isinstance(data, str) else bytes(data)
-    except UnicodeEncodeError as error:
-        raise DecodeError(f"lone surrogate at character {error.start}") from None
-
-
-def check_json(data: bytes, limits: Limits = LIMITS) -> None:
-    """Refuse what is not JSON, what exceeds the limits, and objects with two keys of one name."""
-    if len(data) > limits.max_bytes:
-        raise LimitError(f"{len(data)} bytes; at most {limits.max_bytes} are read")
-    if data.count(b"{") + data.count(b"[") > limits.max_depth:
-        _check_depth(data, limits)
-    parser = _Parser()
-    tree = _parse(data, parser, limits)
-    if parser.has_faults or _SURROGATE.search(data):
-        for steps, reason in _faults(tree, []):
-            raise DecodeError(reason, path=_path(steps))
-    try:
-        _read_any(data)
-    except msgspec.DecodeError as error:
-        reason, path = split_msgspec_error(error)
-        raise DecodeError(reason, path=path) from None
-
-
-def _check_depth(data: bytes, limits: Limits) -> None:
-    path = path_deeper_than(data, limits.max_depth)
-    if path is not None:
-        shown = path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}..."
-        raise LimitError(f"nested deeper than {limits.max_depth} levels", path=shown)
-
-
-def _parse(data: bytes, parser: _Parser, limits: Limits) -> Any:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        reason = f"not UTF-8 at byte {error.start}"
-        raise DecodeError(reason, path=path_at(data, error.start)) from None
-    try:
-        return parser.parse(text)
-    except json.JSONDecodeError as error:
-        offset = len(text[: error.pos].encode())
-        reason = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {offset}"
-        raise DecodeError(reason, path=path_at(data, offset)) from None
-    except RecursionError:
-        _check_depth(data, Limits(max_depth=_STACK))
-        raise LimitError(f"nested deeper than {limits.max_depth} levels") from None
-
-
-def _faults(tree: Any, steps: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
-    """The steps to every fault, and what it is; the list of steps is the caller's to read only."""
-    match tree:
-        case _Fault():
-            yield steps if tree.key is None else [*steps, tree.key], tree.reason
-        case str():
-            if not _is_unicode(tree):
-                yield steps, "a lone surrogate is not text"
-        case dict():
-            for key, value in cast("dict[str, Any]", tree).items():
-                if not _is_unicode(key):
-                    yield steps, "a key holds a lone surrogate"
-                yield from _inside(value, key, steps)
-        case list():
-            for index, value in enumerate(cast("list[Any]", tree)):
-                yield from _inside(value, index, steps)
-        case _:
-            return
-
-
-def _inside(
-    value: Any, step: str | int, steps: list[str | int]
-) -> Iterator[tuple[list[str | int], str]]:
-    steps.append(step)
-    yield from _faults(value, steps)
-    steps.pop()
-
-
-def _path(steps: list[str | int]) -> str:
-    path = "$"
-    for step in steps:
-        path = join_path(path, step)
-    return path
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,9 +1,9 @@
-"""The rules of the canonical form, as one table, under two profiles.
+"""The rules of the canonical form as one table under two profiles, and the rules of a session.
 
 `strict` is the source text to the letter (rows M-123 to M-149) and refuses everything that was
-added to it; `full`, the default, knows the additions and holds the fields to what they promise.
-Rules run when a message is complete. A partial message may break all of them; of a cancelled or
-failed one only the rules marked `always` are asked.
+added to it; `full`, the default, accepts the additions and checks that the fields are consistent.
+Rules run when a message is complete. A partial message may break all of them; a cancelled or failed
+one only has to fulfil the rules marked `always`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,18 +32,18 @@ from metis.canonical.tools import ToolSet
 from metis.canonical.value import canonical_bytes
 
 Breaches = Iterator[tuple[str, str, str]]
-"""What a check finds: row, path and text."""
+"""What a check yields: row, path and text of every breach."""
 
 
 class Rule(NamedTuple):
-    """One row of the table: under which profiles it holds, and what finds its breaches."""
+    """One row of the table: the profiles that it belongs to, and the check."""
 
     profiles: frozenset[RuleProfile]
     check: Callable[[Message, RuleProfile], Breaches]
     always: bool = False
 
 
-_UNFINISHED = (MessageStatus.CANCELLED, MessageStatus.ERROR)
+_ENDED_EARLY = (MessageStatus.CANCELLED, MessageStatus.ERROR)
 BOTH = frozenset[RuleProfile]({"strict", "full"})
 STRICT = frozenset[RuleProfile]({"strict"})
 FULL = frozenset[RuleProfile]({"full"})
@@ -52,25 +52,27 @@ FULL = frozenset[RuleProfile]({"full"})
 def validate(
     message: Message, profile: RuleProfile = "full", *, tools: ToolSet | None = None
 ) -> list[Problem]:
-    """Every rule that a message breaks, each with the path of the offending part.
+    """Return every rule that a message breaks, each with the path of the offending part.
 
     With `tools`, the input of each call is checked against the schema of its tool as well.
     """
     status = message.metadata.status
     if status == MessageStatus.PARTIAL:
         return []
-    malformed = [Problem(path=path, rule=row, text=text) for row, path, text in _faults(message)]
+    malformed = [
+        Problem(path=path, rule=row, text=text) for row, path, text in _malformations(message)
+    ]
     if malformed:
         return malformed
     if profile == "full" and tools is None and is_surely_valid(message):
         return []
-    is_finished = status not in _UNFINISHED
+    is_complete = status not in _ENDED_EARLY
     problems = [
         Problem(path=path, rule=row, text=text)
-        for check in _CHECKS[profile, is_finished]
+        for check in _CHECKS[profile, is_complete]
         for row, path, text in check(message, profile)
     ]
-    if tools is not None and is_finished:
+    if tools is not None and is_complete:
         problems += _input_problems(message, tools)
     return problems
 
@@ -78,7 +80,7 @@ def validate(
 def check(
     message: Message, profile: RuleProfile = "full", *, tools: ToolSet | None = None
 ) -> Message:
-    """The message itself, if it breaks no rule; else an InvalidMessageError with every problem."""
+    """Return the message itself if it breaks no rule; else raise with every problem."""
     problems = validate(message, profile, tools=tools)
     if problems:
         raise InvalidMessageError(f"message {message.id} breaks the rules", problems)
@@ -86,9 +88,9 @@ def check(
 
 
 def check_and_encode(message: Message) -> EncodedParts:
-    """The bytes of the parts of a message that breaks no rule, for a store: proof and bytes in one.
+    """Check a message and return the bytes of its parts, which a store writes; one step for both.
 
-    A partial message is asked for what holds of one that failed, since that is how it may end.
+    A partial message is checked as a failed one, since that is how it may end.
 
     Raises:
         InvalidMessageError: the message breaks rules of the profile `full`.
@@ -103,24 +105,24 @@ def check_and_encode(message: Message) -> EncodedParts:
 
 
 def as_failed(message: Message) -> Message:
-    """A message that will not be finished, as it ends."""
+    """Return a message that will not be finished with the status of a failed one."""
     status, reason = MessageStatus.ERROR, StopReason.ERROR
     metadata = replace(message.metadata, status=status, stop_reason=reason)
     return replace(message, metadata=metadata)
 
 
-def _faults(message: Message) -> Breaches:
-    """What keeps a message from being one at all; no rule is asked of such a message."""
+def _malformations(message: Message) -> Breaches:
+    """Yield why a message is malformed; the rules are not run on such a message."""
     if message.schema_version != SCHEMA_VERSION and message.sealed is UNSET:
-        text = f"version {message.schema_version} is not the one that is written, {SCHEMA_VERSION}"
+        text = f"version {message.schema_version} cannot be written; it must be {SCHEMA_VERSION}"
         yield "M-275", "$.schema_version", text
     try:
-        is_whole = survives_round_trip(message)
+        is_consistent = survives_round_trip(message)
     except (DecodeError, EncodeError) as error:
         yield "M-010", error.path, error.reason
         return
-    if not is_whole:
-        yield "M-010", "$", "the message is not what its own bytes say"
+    if not is_consistent:
+        yield "M-010", "$", "the message changes when it is encoded and decoded"
 
 
 def _has_content(message: Message, _: RuleProfile) -> Breaches:
@@ -150,24 +152,28 @@ def _has_provenance(message: Message, profile: RuleProfile) -> Breaches:
         return
     metadata = message.metadata
     if profile == "full" and metadata.origin is not None:
-        return  # what came from elsewhere has no decision and perhaps no usage of ours
-    needed = {
+        return  # imported messages have no routing decision and perhaps no usage
+    required = {
         "model": ("M-146", metadata.model),
         "provider": ("M-146", metadata.provider),
         "routing": ("M-147", metadata.routing),
         "usage": ("M-148", metadata.usage),
     }
-    for name, (row, value) in needed.items():
+    for name, (row, value) in required.items():
         if value is None:
             yield row, f"$.metadata.{name}", "a complete assistant message needs it"
 
 
 def _has_parent(message: Message, _: RuleProfile) -> Breaches:
     if message.role == Role.TOOL and message.metadata.parent_tool_use_id is None:
-        yield "M-149", "$.metadata.parent_tool_use_id", "a tool message names the call it answers"
+        yield (
+            "M-149",
+            "$.metadata.parent_tool_use_id",
+            "a tool message must name the call that it belongs to",
+        )
 
 
-def _names_its_parent_twice_alike(message: Message, _: RuleProfile) -> Breaches:
+def _has_consistent_parent(message: Message, _: RuleProfile) -> Breaches:
     parent = message.metadata.parent_tool_use_id
     for block in message.content:
         if isinstance(block, ToolResultBlock) and parent not in (None, block.tool_use_id):
@@ -175,7 +181,7 @@ def _names_its_parent_twice_alike(message: Message, _: RuleProfile) -> Breaches:
             yield "M-070", "$.metadata.parent_tool_use_id", text
 
 
-def _names_its_model(message: Message, _: RuleProfile) -> Breaches:
+def _has_consistent_model(message: Message, _: RuleProfile) -> Breaches:
     model, provider = message.metadata.model, message.metadata.provider
     if model is None:
         return
@@ -186,19 +192,19 @@ def _names_its_model(message: Message, _: RuleProfile) -> Breaches:
         yield "M-067", "$.metadata.provider", f"{provider!r} is not the provider of {model!r}"
 
 
-def _explains_its_route(message: Message, _: RuleProfile) -> Breaches:
+def _has_consistent_routing(message: Message, _: RuleProfile) -> Breaches:
     routing = message.metadata.routing
     if routing is None:
         return
     at = "$.metadata.routing"
     if message.metadata.model not in (None, routing.chosen_model):
-        yield "M-081", f"{at}.chosen_model", "it differs from metadata.model"
+        yield "M-081", f"{at}.chosen_model", "differs from metadata.model"
     if not routing.reason:
-        yield "M-082", f"{at}.reason", "it is empty"
+        yield "M-082", f"{at}.reason", "is empty"
     if (routing.mode == RoutingMode.RULE) != (routing.rule_name is not None):
-        yield "M-083", f"{at}.rule_name", "it is set if and only if the mode is rule"
+        yield "M-083", f"{at}.rule_name", "must be set if and only if the mode is rule"
     if (routing.mode == RoutingMode.PATTERN) != (routing.confidence is not None):
-        yield "M-084", f"{at}.confidence", "it is set if and only if the mode is pattern"
+        yield "M-084", f"{at}.confidence", "must be set if and only if the mode is pattern"
     if routing.confidence is not None and not 0 <= routing.confidence <= 1:
         yield "M-084", f"{at}.confidence", f"{routing.confidence} is not within 0 and 1"
 
@@ -213,40 +219,40 @@ _COUNTS = (
     ("M-102", "cache_creation_1h_input_tokens"),
     ("M-100", "reasoning_output_tokens"),
 )
-_PARTS = (
+_SUBTOTALS = (
     ("cache_creation_1h_input_tokens", "cache_creation_input_tokens"),
     ("reasoning_output_tokens", "output_tokens"),
 )
 
 
-def _counts_right(message: Message, _: RuleProfile) -> Breaches:
+def _has_consistent_usage(message: Message, _: RuleProfile) -> Breaches:
     usage = message.metadata.usage
     if usage is None:
         return
     for row, name in _COUNTS:
         if getattr(usage, name) < 0:
-            yield row, f"$.metadata.usage.{name}", "it is negative"
-    for part, whole in _PARTS:
-        if getattr(usage, part) > getattr(usage, whole):
-            yield "M-106", f"$.metadata.usage.{part}", f"a part is larger than {whole}"
+            yield row, f"$.metadata.usage.{name}", "is negative"
+    for part, total in _SUBTOTALS:
+        if getattr(usage, part) > getattr(usage, total):
+            yield "M-106", f"$.metadata.usage.{part}", f"is larger than {total}, which includes it"
     if not usage.pricing_version:
-        yield "M-104", "$.metadata.usage.pricing_version", "it is empty"
+        yield "M-104", "$.metadata.usage.pricing_version", "is empty"
 
 
 def _has_media_types(message: Message, _: RuleProfile) -> Breaches:
     for index, block in enumerate(message.content):
-        if not isinstance(block, _MAYBE_MEDIA):
+        if not isinstance(block, _MEDIA_OR_RESULT):
             continue
         path = f"$.content[{index}]"
         inner = block.content if isinstance(block, ToolResultBlock) else ()
         parts = [(path, block), *((f"{path}.content[{i}]", part) for i, part in enumerate(inner))]
-        for place, part in parts:
-            if isinstance(part, _WITH_MEDIA) and not _is_media_type(part.media_type):
-                yield "M-047", f"{place}.media_type", f"{part.media_type!r} is not a media type"
+        for part_path, part in parts:
+            if isinstance(part, _MEDIA_BLOCKS) and not _is_media_type(part.media_type):
+                yield "M-047", f"{part_path}.media_type", f"{part.media_type!r} is not a media type"
 
 
-_WITH_MEDIA = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
-_MAYBE_MEDIA = (*_WITH_MEDIA, ToolResultBlock)
+_MEDIA_BLOCKS = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
+_MEDIA_OR_RESULT = (*_MEDIA_BLOCKS, ToolResultBlock)
 
 
 def _is_media_type(text: str) -> bool:
@@ -254,10 +260,10 @@ def _is_media_type(text: str) -> bool:
     return bool(kind and slash and subtype) and not (set(kind + subtype) & set(' /\\"()<>@,:;[]?='))
 
 
-def _holds_invalid_input_apart(message: Message, _: RuleProfile) -> Breaches:
+def _has_no_input_if_invalid(message: Message, _: RuleProfile) -> Breaches:
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock) and block.invalid is not None and block.input:
-            text = "a call whose arguments were invalid has no input"
+            text = "a call with invalid arguments must have an empty input"
             yield "M-042", f"$.content[{index}].input", text
 
 
@@ -269,23 +275,23 @@ RULES = (
     Rule(BOTH, _has_canonical_tool_ids),
     Rule(BOTH, _has_provenance),
     Rule(BOTH, _has_parent, always=True),
-    Rule(FULL, _names_its_parent_twice_alike),
-    Rule(FULL, _names_its_model),
-    Rule(FULL, _explains_its_route),
-    Rule(FULL, _counts_right),
+    Rule(FULL, _has_consistent_parent),
+    Rule(FULL, _has_consistent_model),
+    Rule(FULL, _has_consistent_routing),
+    Rule(FULL, _has_consistent_usage),
     Rule(FULL, _has_media_types),
-    Rule(FULL, _holds_invalid_input_apart),
+    Rule(FULL, _has_no_input_if_invalid),
 )
 """The rule table."""
 
 _CHECKS = {
-    (profile, is_finished): tuple(
-        rule.check for rule in RULES if profile in rule.profiles and (rule.always or is_finished)
+    (profile, is_complete): tuple(
+        rule.check for rule in RULES if profile in rule.profiles and (rule.always or is_complete)
     )
     for profile in BOTH
-    for is_finished in (True, False)
+    for is_complete in (True, False)
 }
-"""The checks that a message has to pass, by profile and by whether it came to its end."""
+"""The checks of a message, by profile and by whether it is complete."""
 
 
 def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
@@ -304,12 +310,12 @@ def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
 def validate_session(
     messages: Sequence[Message], profile: RuleProfile = "full", *, tools: ToolSet | None = None
 ) -> list[Problem]:
-    """Every broken rule in a list of messages: those of each message, and those between them.
+    """Return every broken rule in a list of messages: within each message, and between them.
 
     Paths start with the index of the message: `$[3].content[0].tool_use_id`. The list may hold
     several sessions.
     """
-    ledger = _Ledger()
+    ledger = _CallLedger()
     problems: list[Problem] = []
     for index, message in enumerate(messages):
         at = f"$[{index}]"
@@ -317,33 +323,33 @@ def validate_session(
             path = at + problem.path.removeprefix("$")
             problems.append(Problem(path=path, rule=problem.rule, text=problem.text))
         if message.metadata.status != MessageStatus.PARTIAL:
-            problems.extend(ledger.enter(message, at))
+            problems.extend(ledger.add(message, at))
     return problems
 
 
-class _Ledger:
-    """What the messages so far have called and answered."""
+class _CallLedger:
+    """The tool calls and results of the messages so far."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, str] = {}
+        self._newest_id: dict[str, str] = {}
         self._session_of_call: dict[str, str] = {}
-        self._answer_to: dict[str, str] = {}
+        self._result_of_call: dict[str, str] = {}
 
-    def enter(self, message: Message, at: str) -> Iterator[Problem]:
+    def add(self, message: Message, at: str) -> Iterator[Problem]:
         yield from self._check_order(message, at)
-        for place, block in enumerate(message.content):
-            path = f"{at}.content[{place}]"
+        for index, block in enumerate(message.content):
+            path = f"{at}.content[{index}]"
             if isinstance(block, ToolUseBlock):
                 yield from self._check_call(block, message, f"{path}.id")
             elif isinstance(block, ToolResultBlock):
                 yield from self._check_result(block, message, f"{path}.tool_use_id")
 
     def _check_order(self, message: Message, at: str) -> Iterator[Problem]:
-        newest = self._newest.get(message.session_id, "")
+        newest = self._newest_id.get(message.session_id, "")
         if message.id <= newest:
             text = f"{message.id!r} does not come after {newest!r}"
             yield Problem(path=f"{at}.id", rule="M-165", text=text)
-        self._newest[message.session_id] = max(newest, message.id)
+        self._newest_id[message.session_id] = max(newest, message.id)
 
     def _check_call(self, call: ToolUseBlock, message: Message, path: str) -> Iterator[Problem]:
         owner = self._session_of_call.get(call.id)
@@ -367,8 +373,8 @@ class _Ledger:
         elif owner != message.session_id:
             text = f"{call!r} belongs to session {owner!r}"
             yield Problem(path=path, rule="M-139", text=text)
-        elif call in self._answer_to:
-            text = f"{call!r} was answered by message {self._answer_to[call]!r} already"
+        elif call in self._result_of_call:
+            text = f"{call!r} has a result in message {self._result_of_call[call]!r} already"
             yield Problem(path=path, rule="M-140", text=text)
         else:
-            self._answer_to[call] = message.id
+            self._result_of_call[call] = message.id

@@ -19,12 +19,13 @@ from metis.canonical.errors import (
 )
 from metis.canonical.json_value import join_path, json_fault
 from metis.canonical.reader import check_json, read_fields, to_bytes
-from metis.canonical.schema.subset import check_schema, describe, is_json_scalar, is_object
+from metis.canonical.schema.subset import check_schema, describe, is_json_scalar
 from metis.canonical.schema.validate import Validator, compile_tool_input
+from metis.canonical.schema.walk import is_object
 from metis.canonical.value import Value, canonical_bytes, fields_of, set_field
 
 MAX_NAME_LENGTH = 64
-"""The longest tool name that every provider takes."""
+"""The longest tool name that every provider accepts."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -57,9 +58,9 @@ class ToolDefinition(Value, frozen=True):
     requires_workspace: bool = True
 
     def normalise(self) -> None:
-        """Refuse fields that no definition has, and turn a plain string into its SideEffects."""
+        """Refuse unknown fields, and turn a plain string into its SideEffects."""
         if self.extra is not UNSET:
-            raise TypeError("a tool definition has no fields beside its own")
+            raise TypeError("a tool definition has no extra fields")
         try:
             set_field(self, "side_effects", SideEffects(self.side_effects))
         except ValueError as error:
@@ -70,11 +71,11 @@ _FIELDS = frozenset(field.name for field in fields_of(ToolDefinition))
 
 
 class ToolSet(Mapping[str, ToolDefinition]):
-    """Tools by name; each is checked when the set is made, and none is added later."""
+    """Tools by name, immutable; each is checked when the set is constructed."""
 
-    __slots__ = ("_checks", "_tools")
+    __slots__ = ("_tools", "_validators")
     _tools: dict[str, ToolDefinition]
-    _checks: dict[str, Validator]
+    _validators: dict[str, Validator]
 
     def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
         tools: dict[str, ToolDefinition] = {}
@@ -83,16 +84,16 @@ class ToolSet(Mapping[str, ToolDefinition]):
             if definition.name in tools:
                 raise DuplicateToolError(definition.name)
             tools[definition.name] = definition
-        checks = {name: compile_tool_input(tool.input_schema) for name, tool in tools.items()}
+        validators = {name: compile_tool_input(tool.input_schema) for name, tool in tools.items()}
         object.__setattr__(self, "_tools", tools)
-        object.__setattr__(self, "_checks", checks)
+        object.__setattr__(self, "_validators", validators)
 
     def check_input(self, name: str, value: object, path: str = "$") -> list[Problem]:
-        """Every place where the input of a call does not match the schema of the tool."""
-        check = self._checks.get(name)
-        if check is None:
+        """Return every problem of the input of a call by the schema of its tool."""
+        validate = self._validators.get(name)
+        if validate is None:
             raise UnknownToolError(name)
-        return check(value, path)
+        return validate(value, path)
 
     def __getitem__(self, name: str) -> ToolDefinition:
         try:
@@ -105,7 +106,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
     @overload
     def get(self, key: str, default: ToolDefinition | T, /) -> ToolDefinition | T: ...
     def get(self, key: str, default: object = None, /) -> object:
-        """The tool of that name, or the default."""
+        """Return the tool of that name, or the default."""
         return self._tools.get(key, default)
 
     def __contains__(self, name: object) -> bool:
@@ -128,7 +129,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
 
 
 def check_tool(definition: ToolDefinition) -> list[Problem]:
-    """Every reason to refuse a tool definition, each with its path; empty if there is none."""
+    """Return every reason to refuse a tool definition, each with its path."""
     return [
         *_check_name(definition.name),
         *_check_description(definition.description),
@@ -139,7 +140,7 @@ def check_tool(definition: ToolDefinition) -> list[Problem]:
 
 
 def encode_tool(definition: ToolDefinition) -> bytes:
-    """The canonical bytes of a tool definition."""
+    """Encode a tool definition canonically."""
     fault = json_fault(definition.input_schema, "$.input_schema")
     if fault:
         path, reason = fault
@@ -148,7 +149,7 @@ def encode_tool(definition: ToolDefinition) -> bytes:
 
 
 def decode_tool(data: bytes | str) -> ToolDefinition:
-    """A tool definition from its JSON; a field that it does not have is refused."""
+    """Decode a tool definition; an unknown field is refused."""
     data = to_bytes(data)
     check_json(data)
     try:

@@ -1,15 +1,13 @@
-"""Value: the base class of the canonical types, how unknown parts are preserved.
-
-And how values are encoded.
+"""Value: the base class of the canonical types, how unknown parts are preserved, and their bytes.
 
 Three rules hold for every value:
 
-1. It never changes after it was made.
-2. Its bytes are always the same: keys sorted, no blanks, defaults left out.
+1. It is immutable.
+2. Its bytes are always the same: keys sorted, no white space, defaults omitted.
 3. Two values are equal if and only if their bytes are, not counting what carries no meaning
    (`provider_raw` and the hints). `1`, `1.0` and `true` are three different inputs.
 
-msgspec writes Structs fast, but it has no place for fields that a newer writer added. Such fields
+msgspec encodes Structs fast, but it has no place for fields that a newer version added. Such fields
 live in `extra`; its type is foreign to msgspec, so that the fast encoder stops there and the
 careful one, which merges them in, takes over. Values without unknown fields pay nothing for this.
 """
@@ -51,23 +49,23 @@ class OpenEnum(StrEnum):
         return self._value_ in type(self)._value2member_map_
 
 
-_BLANKS = b" \t\r\n"
+_WHITE_SPACE = b" \t\r\n"
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def normalised_json(raw: bytes) -> bytes:
-    """The same JSON with sorted keys and no blanks: equal meaning gives equal bytes."""
+    """Return JSON with sorted keys and without white space: equal meaning gives equal bytes."""
     try:
         value = json.loads(raw)
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return text.encode()
     except (ValueError, RecursionError):
-        # Numbers and nesting beyond what Python takes stay as they were written.
+        # Numbers and nesting beyond what Python can parse stay as they were written.
         return raw
 
 
 class Extra(Mapping[str, Any]):
-    """The unknown fields of a value, by name; each keeps the bytes that it was read from.
+    """The unknown fields of a value by name, each with the bytes that it was read from.
 
     >>> Extra({"mood": "calm"})["mood"]
     'calm'
@@ -77,7 +75,9 @@ class Extra(Mapping[str, Any]):
     _raw: dict[str, bytes]
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_raw", {name: _bytes_of(fields, name) for name in sorted(fields)})
+        object.__setattr__(
+            self, "_raw", {name: _raw_field(fields, name) for name in sorted(fields)}
+        )
 
     def __getitem__(self, name: str) -> Any:
         return msgspec.json.decode(self._raw[name])
@@ -89,11 +89,11 @@ class Extra(Mapping[str, Any]):
         return len(self._raw)
 
     def raw(self) -> dict[str, bytes]:
-        """The JSON text of each field, exactly as it was read."""
+        """Return the JSON text of each field, exactly as it was read."""
         return dict(self._raw)
 
     def normalised(self) -> dict[str, bytes]:
-        """The JSON text of each field in normal form, for comparing."""
+        """Return the JSON text of each field in normalised form, for comparing."""
         return {name: normalised_json(raw) for name, raw in self._raw.items()}
 
     def __setattr__(self, name: str, value: object) -> Never:
@@ -112,28 +112,28 @@ class Extra(Mapping[str, Any]):
         return Extra, ({name: Raw(raw) for name, raw in self._raw.items()},)
 
 
-def _bytes_of(fields: Mapping[str, Any], name: str) -> bytes:
+def _raw_field(fields: Mapping[str, Any], name: str) -> bytes:
     value = fields[name]
     if isinstance(value, Raw):
         fault = json_text_fault(bytes(value))
         if fault:
             raise InvalidValueError(fault, path=join_path("$", name))
         return bytes(value)
-    found = json_fault(value, join_path("$", name))
-    if found:
-        raise InvalidValueError(found[1], path=found[0])
+    fault_at = json_fault(value, join_path("$", name))
+    if fault_at:
+        raise InvalidValueError(fault_at[1], path=fault_at[0])
     return _encode_sorted(value)
 
 
 class UnknownBlock:
-    """A block whose tag this version does not know; it stays in its place, byte for byte."""
+    """A block whose tag this version does not know, preserved byte for byte."""
 
     __slots__ = ("_raw", "_type")
     _raw: bytes
     _type: str
 
     def __init__(self, raw: bytes | Raw) -> None:
-        raw = bytes(raw).strip(_BLANKS)
+        raw = bytes(raw).strip(_WHITE_SPACE)
         try:
             tag = msgspec.json.decode(raw, type=dict[str, Raw])["type"]
             kind = msgspec.json.decode(tag, type=str)
@@ -144,7 +144,7 @@ class UnknownBlock:
 
     @property
     def type(self) -> str:
-        """The tag that the block carries."""
+        """The tag of the block."""
         return self._type
 
     @property
@@ -176,19 +176,19 @@ class UnknownBlock:
 
 
 _FIELDS: dict[type, tuple[FieldInfo, ...]] = {}
-_NAMELESS = frozenset({"extra", "sealed"})
+_NOT_IN_JSON = frozenset({"extra", "sealed"})
 T = TypeVar("T")
 
 
-class _UnknownFieldsFound(Exception):  # noqa: N818 - a signal, no error: it never leaves this module
+class _UnknownFieldsSignal(Exception):  # noqa: N818 - a signal that never leaves this module
     """The fast encoder met unknown fields."""
 
 
 class Sealed:
     """The exact bytes of a value of a newer version, and what we understood of them.
 
-    As long as the value still says what was understood, the exact bytes are written; once it was
-    changed, writing it would lose what we did not understand, and is refused.
+    While the value is unchanged, the exact bytes are written. Once it was changed, writing it would
+    lose what we did not understand, and is refused.
     """
 
     __slots__ = ("_data", "_understood")
@@ -198,7 +198,7 @@ class Sealed:
         self._understood = hashlib.sha256(understood).digest()
 
     def open(self, understood: bytes) -> bytes:
-        """The exact bytes, if what is understood has not changed."""
+        """Return the exact bytes, if what is understood has not changed."""
         if hashlib.sha256(understood).digest() != self._understood:
             reason = "written by a newer version and changed since; update metis to save it"
             raise NewerVersionError(reason, path="$.schema_version")
@@ -206,12 +206,12 @@ class Sealed:
 
 
 class NormalisingMeta(StructMeta):
-    """Lets a class tidy what its constructor was given; decoding does not come this way."""
+    """Calls `normalise` after construction; decoding skips it, because decoders check more."""
 
     if not TYPE_CHECKING:  # a typed `__call__` would hide the constructors' signatures
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
-            """Make a value and let it tidy itself."""
+            """Construct a value and normalise its fields."""
             value = super().__call__(*args, **kwargs)
             value.normalise()
             return value
@@ -233,12 +233,12 @@ class Value(
     """Fields that a newer writer added."""
 
     def normalise(self) -> None:
-        """Bring what the constructor was given into the one form that it has in memory."""
+        """Bring the arguments of the constructor into the one form that they have in memory."""
         if self.extra is not UNSET:
             normalise_extra(self)
 
     def comparable(self) -> Self:
-        """This value without the parts that carry no meaning."""
+        """Return this value without the parts that carry no meaning."""
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -253,37 +253,37 @@ class Value(
 
 
 def raw_constructor(kind: type[T]) -> Callable[..., T]:
-    """A constructor that tidies nothing, for parts that are in order already, as decoders give.
+    """Return a constructor that skips `normalise`, for arguments that are normalised already.
 
-    All fields without a default have to be given; nothing looks whether they are.
+    All fields without a default have to be given; this is not checked.
     """
     call = StructMeta.__call__
     if issubclass(kind, Struct) and not kind.__match_args__:
-        # All fields go by name. To change a copy is three times as fast as to begin with nothing.
-        needed = [field.name for field in fields(kind) if field.required]
-        return cast("Callable[..., T]", partial(replace, call(kind, **dict.fromkeys(needed))))
-    # Bound to the type itself, which is faster than a partial; the type checker knows neither.
+        # All fields go by name. Changing a copy is three times as fast as a new construction.
+        required = [field.name for field in fields(kind) if field.required]
+        return cast("Callable[..., T]", partial(replace, call(kind, **dict.fromkeys(required))))
+    # Bound to the type itself, which is faster than a partial; the type checker supports neither.
     return cast("Callable[..., T]", call.__get__(kind, StructMeta))
 
 
 def canonical_bytes(value: object) -> bytes:
-    """The canonical bytes of a value; unknown parts appear exactly as they were read."""
-    return _write(value, encode_fast, normal=False)
+    """Encode a value canonically; unknown parts appear exactly as they were read."""
+    return _encode(value, encode_fast, normalised=False)
 
 
 def comparable_bytes(value: object) -> bytes:
-    """The bytes that equality, hashes and digests go by."""
+    """Return the bytes that equality, hashes and digests compare."""
     bare = value.comparable() if isinstance(value, Value) else value
-    return _write(bare, _write_normal, normal=True)
+    return _encode(bare, _encode_normalised, normalised=True)
 
 
 def set_field(value: Value, name: str, content: object) -> None:
-    """Set a field of a value that is still being made; only `normalise` may do this."""
+    """Set a field of a value under construction; only `normalise` may do this."""
     force_setattr(value, name, content)
 
 
 def normalise_tuple(value: Value, name: str) -> None:
-    """Turn a list that the constructor was given into a tuple."""
+    """Turn a list argument into a tuple."""
     content = getattr(value, name)
     if type(content) is not tuple:
         set_field(value, name, tuple(content))
@@ -296,7 +296,7 @@ def normalise_extra(value: Value) -> None:
 
 
 def normalise_json(value: Value, *names: str) -> None:
-    """Refuse in free fields what JSON has no place for, before writing could lose it."""
+    """Refuse what JSON cannot hold in free fields, before encoding could lose it."""
     for name in names:
         content = getattr(value, name)
         if content is not UNSET and not is_json(content):
@@ -308,38 +308,38 @@ def normalise_json(value: Value, *names: str) -> None:
 
 
 def fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
-    """The fields of a canonical type that have a name in JSON."""
-    known = _FIELDS.get(kind)
-    if known is None:
-        known = tuple(field for field in fields(kind) if field.name not in _NAMELESS)
-        _FIELDS[kind] = known
-    return known
+    """Return the fields of a canonical type that appear in JSON."""
+    json_fields = _FIELDS.get(kind)
+    if json_fields is None:
+        json_fields = tuple(field for field in fields(kind) if field.name not in _NOT_IN_JSON)
+        _FIELDS[kind] = json_fields
+    return json_fields
 
 
 def _hook(value: object) -> Raw:
     if isinstance(value, UnknownBlock):
         return Raw(value.raw)
     if isinstance(value, Extra | Sealed):
-        raise _UnknownFieldsFound
-    raise TypeError(f"{type(value).__name__} is no part of the canonical form")
+        raise _UnknownFieldsSignal
+    raise TypeError(f"{type(value).__name__} is not part of the canonical form")
 
 
-def _hook_normal(value: object) -> Raw:
+def _hook_normalised(value: object) -> Raw:
     if isinstance(value, UnknownBlock):
         return Raw(normalised_json(value.raw))
     return _hook(value)
 
 
 encode_fast = msgspec.json.Encoder(order="sorted", enc_hook=_hook).encode
-_write_normal = msgspec.json.Encoder(order="sorted", enc_hook=_hook_normal).encode
+_encode_normalised = msgspec.json.Encoder(order="sorted", enc_hook=_hook_normalised).encode
 
 
-def _write(value: object, encoder: Callable[[object], bytes], *, normal: bool) -> bytes:
+def _encode(value: object, encoder: Callable[[object], bytes], *, normalised: bool) -> bytes:
     try:
         try:
             return encoder(value)
-        except _UnknownFieldsFound:
-            return encoder(_tree(value, normal=normal))
+        except _UnknownFieldsSignal:
+            return encoder(_tree(value, normalised=normalised))
     except EncodeError:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -347,46 +347,44 @@ def _write(value: object, encoder: Callable[[object], bytes], *, normal: bool) -
         raise EncodeError(reason, path=path) from None
 
 
-def _tree(value: object, *, normal: bool) -> object:
-    """The value as plain objects, with unknown fields merged in."""
+def _tree(value: object, *, normalised: bool) -> object:
+    """Return a value as plain objects, with unknown fields merged in."""
     if isinstance(value, Value):
-        return _tree_of_value(value, normal=normal)
+        return _value_tree(value, normalised=normalised)
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
-        return [_tree(item, normal=normal) for item in items]
+        return [_tree(item, normalised=normalised) for item in items]
     return value
 
 
-def _tree_of_value(value: Value, *, normal: bool) -> object:
-    tree = _tree_of_fields(value, normal=normal)
+def _value_tree(value: Value, *, normalised: bool) -> object:
+    tree = _fields_tree(value, normalised=normalised)
     sealed = getattr(value, "sealed", UNSET)
-    if normal or sealed is UNSET:
+    if normalised or sealed is UNSET:
         return tree
     return Raw(sealed.open(encode_fast(tree)))
 
 
-def _tree_of_fields(value: Value, *, normal: bool) -> dict[str, object]:
+def _fields_tree(value: Value, *, normalised: bool) -> dict[str, object]:
     tree: dict[str, object] = {}
     for field in fields_of(type(value)):
         content = getattr(value, field.name)
         if content is not UNSET and (field.default is NODEFAULT or content is not field.default):
-            tree[field.encode_name] = _tree(content, normal=normal)
+            tree[field.encode_name] = _tree(content, normalised=normalised)
     config = value.__struct_config__
     if config.tag_field is not None:
         tree[config.tag_field] = config.tag
     if value.extra is not UNSET:
-        extra = value.extra.normalised() if normal else value.extra.raw()
+        extra = value.extra.normalised() if normalised else value.extra.raw()
         for name, raw in extra.items():
             if name in tree or name in {field.encode_name for field in fields_of(type(value))}:
-                raise EncodeError(
-                    "an unknown field bears the name of a known one", path=f"$.{name}"
-                )
+                raise EncodeError("an unknown field has the name of a known one", path=f"$.{name}")
             tree[name] = Raw(raw)
     return tree
 
 
 def _fault(value: object, path: str) -> tuple[str, str] | None:
-    """The path and the nature of the first thing in a value that cannot be written."""
+    """Return the path and the description of the first part that cannot be written."""
     if isinstance(value, Value):
         parts = [
             (join_path(path, f.encode_name), getattr(value, f.name)) for f in fields_of(type(value))
@@ -398,4 +396,4 @@ def _fault(value: object, path: str) -> tuple[str, str] | None:
         return json_fault(value, path)  # pyright: ignore[reportUnknownArgumentType] - any JSON
     else:
         return None
-    return next((fault for place, part in parts if (fault := _fault(part, place))), None)
+    return next((fault for part_path, part in parts if (fault := _fault(part, part_path))), None)

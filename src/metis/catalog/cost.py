@@ -1,6 +1,6 @@
-"""Cost: tokens times rates, exactly; and what the past would cost under another table.
+"""Cost: tokens times rates, exactly, and what past messages would cost under another table.
 
-The amount is always ours: what a provider says it charged is never looked at (M-181).
+The amount is always ours: what a provider reports as charged is never used (M-181).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,15 +23,15 @@ _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
 
 
 class Cost(Decimal):
-    """An amount of US dollars that knows how it came about; it compares and adds as a Decimal."""
+    """An amount of US dollars with its breakdown; it compares and adds as a Decimal."""
 
     model: str
     pricing_version: str
     parts: Mapping[str, Decimal]
     """The amount by bucket: `input`, `cached_read`, `cache_write`, `cache_write_1h`, `output`, and
-    `server_tool.<name>` for charges by the piece; their sum is the amount."""
+    `server_tool.<name>` for charges per use; their sum is the amount."""
     notes: tuple[str, ...]
-    """What the table could not say, such as a service tier that it does not hold."""
+    """What the table lacks, such as the rates of a service tier."""
 
     def __new__(
         cls,
@@ -42,7 +42,7 @@ class Cost(Decimal):
         parts: Mapping[str, Decimal],
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Make a cost of an amount, its parts and where the rates were found."""
+        """Construct a cost from an amount, its parts and the source of the rates."""
         self = super().__new__(cls, amount)
         self.model = model
         self.pricing_version = pricing_version
@@ -73,23 +73,23 @@ def _restore(
 def cost(
     usage: Usage, model: str, at: datetime | None = None, *, table: PriceTable | None = None
 ) -> Cost:
-    """What a model call costs, exactly.
+    """Return the exact cost of a model call.
 
-    Without a table, the newest one dated up to `at` that knows the model is taken, else the oldest
+    Without a table, the newest one dated up to `at` that has the model is used, else the oldest
     later one. Without `at`, the rates are those in force on the date of the table.
     """
     _refuse_negative(usage)
     if at is not None and at.utcoffset() is None:
-        raise InvalidValueError("a time needs a zone", path="$.at")
-    chosen, model_id = _choose(model, at, table)
+        raise InvalidValueError("a time must have a zone", path="$.at")
+    chosen, model_id = _choose_table(model, at, table)
     period = chosen.prices(model_id).period_on(chosen.dated_on if at is None else _day(at))
     tariff, notes = _tariff(period, usage.service_tier, at)
     with localcontext(EXACT_CONTEXT):
         token_parts = _token_parts(usage, tariff)
         tool_parts, tool_notes = _tool_parts(usage, period)
-        parts = {name: _plain(amount) for name, amount in {**token_parts, **tool_parts}.items()}
+        parts = {name: _shortest(amount) for name, amount in {**token_parts, **tool_parts}.items()}
         return Cost(
-            _plain(sum(parts.values(), Decimal(0))),
+            _shortest(sum(parts.values(), Decimal(0))),
             model=model_id,
             pricing_version=chosen.pricing_version,
             parts=parts,
@@ -100,7 +100,7 @@ def cost(
 def price(
     usage: Usage, model: str, at: datetime | None = None, *, table: PriceTable | None = None
 ) -> Usage:
-    """The same usage with its cost and the version of the table that gave it."""
+    """Return a usage with its cost and the version of the price table."""
     amount = cost(usage, model, at, table=table)
     return replace(usage, cost_usd=Decimal(amount), pricing_version=amount.pricing_version)
 
@@ -131,7 +131,7 @@ class Repricing(Struct, frozen=True, kw_only=True):
     repriced: tuple[RepricedMessage, ...]
     unpriced: tuple[UnpricedMessage, ...]
     without_usage_count: int
-    """Messages that cost nothing because no model made them, such as those of the user."""
+    """Messages that cost nothing because no model wrote them, such as those of the user."""
 
     @property
     def old_total_usd(self) -> Decimal:
@@ -145,14 +145,14 @@ class Repricing(Struct, frozen=True, kw_only=True):
 
     @property
     def unpriced_models(self) -> tuple[str, ...]:
-        """The models that the table does not know, sorted."""
+        """The models that the table does not have, sorted."""
         return tuple(sorted({entry.model for entry in self.unpriced if entry.model is not None}))
 
 
 def reprice(
     messages: Iterable[Message], table: PriceTable | str, *, at_creation: bool = False
 ) -> Repricing:
-    """What messages would cost under a table or version; the messages stay as they are.
+    """Return what messages would cost under a table or version; the messages are not changed.
 
     The rates are those in force on the date of the table, or with `at_creation` those that the
     table gives for the time of each message.
@@ -185,7 +185,7 @@ def _reprice(
     model = message.metadata.model
     try:
         if model is None:
-            raise InvalidValueError("the message names no model")
+            raise InvalidValueError("the message has no model")
         new_cost = cost(usage, model, at, table=table)
     except MetisError as error:
         return UnpricedMessage(
@@ -202,7 +202,7 @@ def _reprice(
 
 def _total(amounts: Iterable[Decimal]) -> Decimal:
     with localcontext(EXACT_CONTEXT):
-        return _plain(sum(amounts, Decimal(0)))
+        return _shortest(sum(amounts, Decimal(0)))
 
 
 def _refuse_negative(usage: Usage) -> None:
@@ -216,33 +216,35 @@ def _refuse_negative(usage: Usage) -> None:
     }
     for name, count in counts.items():
         if count < 0:
-            raise InvalidValueError(f"{count} is no count", path=f"$.{name}")
+            raise InvalidValueError(f"{count} is not a count", path=f"$.{name}")
 
 
-def _choose(model: str, at: datetime | None, table: PriceTable | None) -> tuple[PriceTable, str]:
-    """The table to price by, and the model's canonical id in it."""
+def _choose_table(
+    model: str, at: datetime | None, table: PriceTable | None
+) -> tuple[PriceTable, str]:
+    """Return the table to use, and the canonical id of the model in it."""
     if table is not None:
-        return table, _canonical(model, table)
-    model_id = _canonical(model, price_table())
-    for version in _versions_by_fitness(at):
+        return table, _canonical_id(model, table)
+    model_id = _canonical_id(model, price_table())
+    for version in _versions_by_preference(at):
         candidate = price_table(version)
         if model_id in candidate.models:
             return candidate, model_id
     return price_table(), model_id
 
 
-def _canonical(model: str, table: PriceTable) -> str:
-    """The canonical id; a name of that form need not be in the catalogue to have a price."""
+def _canonical_id(model: str, table: PriceTable) -> str:
+    """Return the canonical id; a name of that form may have a price without being catalogued."""
     if model in table.models:
         return model
-    known = catalog()
-    if is_model_id(model) and model.lower() not in known.aliases:
+    models = catalog()
+    if is_model_id(model) and model.lower() not in models.aliases:
         return model
-    return known.resolve(model)
+    return models.resolve(model)
 
 
-def _versions_by_fitness(at: datetime | None) -> Iterator[str]:
-    """The newest table up to a time first, back to the oldest; then the later ones in order."""
+def _versions_by_preference(at: datetime | None) -> Iterator[str]:
+    """Yield the newest table up to a time first, back to the oldest; then the later ones."""
     versions = pricing_versions()
     day = versions[-1] if at is None else _day(at).isoformat()
     yield from reversed([version for version in versions if version <= day])
@@ -256,7 +258,7 @@ def _day(at: datetime) -> date:
 def _tariff(
     period: Period, service_tier: object, at: datetime | None
 ) -> tuple[Tariff, tuple[str, ...]]:
-    """The tariff for a service tier and an hour, and what the table could not say about them."""
+    """Return the tariff for a service tier and a time, and notes on what the table lacks."""
     name = service_tier.lower() if isinstance(service_tier, str) else ""
     if name in period.service_tiers:
         return period.service_tiers[name], ()
@@ -264,7 +266,7 @@ def _tariff(
     if name not in _STANDARD_TIERS or not isinstance(service_tier, str | None):
         notes = (f"no rates for service tier {service_tier!r}: standard rates used",)
     if at is None:
-        unknown_hour = ("peak hours not looked at: no time given",) if period.peak_hours else ()
+        unknown_hour = ("peak hours ignored: no time given",) if period.peak_hours else ()
         return period.standard, (*notes, *unknown_hour)
     for peak in period.peak_hours:
         if peak.contains(at):
@@ -286,7 +288,7 @@ def _token_parts(usage: Usage, tariff: Tariff) -> dict[str, Decimal]:
 
 
 def _tool_parts(usage: Usage, period: Period) -> tuple[dict[str, Decimal], tuple[str, ...]]:
-    """The charges of server-side tools, and a note for each tool without a known charge."""
+    """Return the charges of server-side tools, and a note for each tool without one."""
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     for tool, count in sorted((usage.server_tool_requests or {}).items()):
@@ -298,7 +300,7 @@ def _tool_parts(usage: Usage, period: Period) -> tuple[dict[str, Decimal], tuple
     return parts, tuple(notes)
 
 
-def _plain(amount: Decimal) -> Decimal:
-    """The amount without trailing zeros and without an exponent."""
+def _shortest(amount: Decimal) -> Decimal:
+    """Return an amount without trailing zeros and without an exponent."""
     shortest = amount.normalize()
     return shortest.quantize(Decimal(1)) if shortest == shortest.to_integral_value() else shortest

@@ -1,6 +1,6 @@
-"""Currencies: rates that a provider states in other money than dollars, brought to dollars.
+"""Currencies: rates that a provider states in another currency, converted to US dollars.
 
-A price table may name what one unit of another currency is worth, and a model be priced in it::
+A price table may state the value of one unit of another currency, and price models in it::
 
     [currencies]
     CNY = 0.14
@@ -8,8 +8,8 @@ A price table may name what one unit of another currency is worth, and a model b
     [models]
     "deepseek:deepseek-v4-pro" = { currency = "CNY", input_per_mtok = 2, output_per_mtok = 8 }
 
-The keys are those of dollars without their `_usd`. A version of a table holds one rate of exchange,
-so that what was priced under it stays what it was.
+The keys are those of dollar rates without their `_usd`. A version of a table has one exchange rate
+per currency, so that what was priced under it never changes.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,9 @@ from typing import Any, cast
 from metis.canonical.errors import Problem
 
 EXACT_CONTEXT = Context(prec=100, traps=[Inexact, InvalidOperation])
-"""Money is never rounded: in this context a result that does not fit is an error."""
+"""Decimal arithmetic that raises an error instead of rounding."""
 
-
-_AMOUNTS = frozenset(
+_RATE_KEYS = frozenset(
     {
         "input_per_mtok",
         "output_per_mtok",
@@ -31,79 +30,78 @@ _AMOUNTS = frozenset(
         "cache_write_1h_per_mtok",
     }
 )
-_USES = "per_use"
-_Row = dict[str, Any]
+_Fields = dict[str, Any]
 
 
-def read_currencies(data: object, problems: list[Problem]) -> dict[str, Decimal]:
-    """What one unit of each currency is worth in dollars."""
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        problems.append(Problem("$.currencies", "KX-17", "this is a table"))
-        return {}
-    found: dict[str, Decimal] = {}
-    for name, value in cast("_Row", data).items():
-        worth = _decimal(value)
-        if worth is None or not worth.is_finite() or worth <= 0:
-            text = f"{value!r} is not what a unit of a currency is worth"
-            problems.append(Problem(f"$.currencies.{name}", "KX-17", text))
-        else:
-            found[name] = worth
-    return found
-
-
-def convert_to_usd(
-    row: object, currencies: Mapping[str, Decimal], path: str, problems: list[Problem]
-) -> object:
-    """A row of a price table with its amounts in dollars; one without a currency is in them."""
-    if not isinstance(row, dict) or "currency" not in row:
-        return cast("object", row)
-    fields = cast("_Row", row)
-    worth = currencies.get(str(fields["currency"]))
-    if worth is None:
-        text = f"the table does not say what {fields['currency']!r} is worth"
-        problems.append(Problem(f"{path}.currency", "KX-17", text))
-        worth = Decimal(1)
-    return _converted({key: fields[key] for key in fields if key != "currency"}, worth)
-
-
-def _converted(fields: _Row, worth: Decimal) -> _Row:
-    found: _Row = {}
-    for key, value in fields.items():
-        if key in _AMOUNTS:
-            found[f"{key}_usd"] = _worth(value, worth)
-        elif key == _USES and isinstance(value, dict):
-            uses = cast("_Row", value).items()
-            found[f"{key}_usd"] = {name: _worth(charge, worth) for name, charge in uses}
-        else:
-            found[key] = _inner(value, worth)
-    return found
-
-
-def _inner(value: Any, worth: Decimal) -> Any:
-    """What may hold rates of its own: hours of the day, tiers of service, longer prompts."""
-    if isinstance(value, dict):
-        return _converted(cast("_Row", value), worth)
-    if isinstance(value, list):
-        return [_inner(each, worth) for each in cast("list[Any]", value)]
-    return value
-
-
-def _worth(value: object, worth: Decimal) -> object:
-    """An amount in dollars; what is none is left for whoever reads it to refuse."""
-    amount = _decimal(value)
-    if amount is None:
-        return value
-    with localcontext(EXACT_CONTEXT):
-        return amount * worth
-
-
-def _decimal(value: object) -> Decimal | None:
-    """An exact number; a float has lost digits already."""
+def exact_decimal(value: object) -> Decimal | None:
+    """Convert a number or a text exactly; None for floats, which have lost digits already."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
     try:
         return Decimal(value)
     except InvalidOperation:
         return None
+
+
+def read_currencies(data: object, problems: list[Problem]) -> dict[str, Decimal]:
+    """Read what one unit of each currency is worth in US dollars."""
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        problems.append(Problem("$.currencies", "KX-17", "must be a table"))
+        return {}
+    currencies: dict[str, Decimal] = {}
+    for name, value in cast("_Fields", data).items():
+        usd_per_unit = exact_decimal(value)
+        if usd_per_unit is None or not usd_per_unit.is_finite() or usd_per_unit <= 0:
+            text = f"{value!r} is not an exchange rate"
+            problems.append(Problem(f"$.currencies.{name}", "KX-17", text))
+        else:
+            currencies[name] = usd_per_unit
+    return currencies
+
+
+def convert_to_usd(
+    row: object, currencies: Mapping[str, Decimal], path: str, problems: list[Problem]
+) -> object:
+    """Convert the amounts of a price table row to US dollars, if it states another currency."""
+    if not isinstance(row, dict) or "currency" not in row:
+        return cast("object", row)
+    fields = cast("_Fields", row)
+    usd_per_unit = currencies.get(str(fields["currency"]))
+    if usd_per_unit is None:
+        text = f"the table has no exchange rate for {fields['currency']!r}"
+        problems.append(Problem(f"{path}.currency", "KX-17", text))
+        usd_per_unit = Decimal(1)
+    return _convert_fields({key: fields[key] for key in fields if key != "currency"}, usd_per_unit)
+
+
+def _convert_fields(fields: _Fields, usd_per_unit: Decimal) -> _Fields:
+    converted: _Fields = {}
+    for key, value in fields.items():
+        if key in _RATE_KEYS:
+            converted[f"{key}_usd"] = _to_usd(value, usd_per_unit)
+        elif key == "per_use" and isinstance(value, dict):
+            charges = cast("_Fields", value).items()
+            converted["per_use_usd"] = {name: _to_usd(one, usd_per_unit) for name, one in charges}
+        else:
+            converted[key] = _convert_nested(value, usd_per_unit)
+    return converted
+
+
+def _convert_nested(value: Any, usd_per_unit: Decimal) -> Any:
+    """Convert rates in nested tables: peak hours, service tiers, long prompts."""
+    if isinstance(value, dict):
+        return _convert_fields(cast("_Fields", value), usd_per_unit)
+    if isinstance(value, list):
+        return [_convert_nested(item, usd_per_unit) for item in cast("list[Any]", value)]
+    return value
+
+
+def _to_usd(value: object, usd_per_unit: Decimal) -> object:
+    """Convert an amount; what is not an amount is refused by the reader of the price table."""
+    amount = exact_decimal(value)
+    if amount is None:
+        return value
+    with localcontext(EXACT_CONTEXT):
+        return amount * usd_per_unit

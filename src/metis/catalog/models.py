@@ -1,6 +1,6 @@
-"""Catalog: which models there are, what each can do, and the short names people use.
+"""Catalog: known models, what each can do, and their aliases.
 
-A catalogue is read from plain data, as a TOML file gives it::
+A catalogue is read from the data of a TOML file::
 
     [providers]
     anthropic = { supports = ["streaming", "system_prompt"], accepted_image_media_types = [...] }
@@ -12,9 +12,9 @@ A catalogue is read from plain data, as a TOML file gives it::
     [aliases]
     haiku = "anthropic:claude-haiku-4-5"
 
-What a provider supports holds for all of its models; a model adds to it with `supports` and takes
-from it with `lacks`. A file that is laid over another states its own providers, or all that its
-models support.
+What a provider supports applies to all of its models; a model adds to it with `supports` and
+removes from it with `lacks`. A file that is laid over another one states its providers itself, or
+everything that its models support.
 """
 
 import difflib
@@ -36,23 +36,23 @@ from metis.canonical.errors import (
     UnknownModelError,
 )
 
-# The name is the provider's own; it may hold "/" and ":" (`openrouter:deepseek/deepseek-r1:free`).
+# Providers choose names, which may contain "/" and ":" (`openrouter:deepseek/deepseek-r1:free`).
 _MODEL_ID = re.compile(r"([a-z0-9][a-z0-9_.-]*):([!-~]+)")
 
 
 class ModelId(Struct, frozen=True, order=True):
-    """The canonical id of a model: who serves it, and what it is called there."""
+    """The canonical id of a model: its provider, and its name there."""
 
     provider: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `<provider>:<model_name>`, split at the first colon."""
+        """Parse `<provider>:<model_name>`, split at the first colon."""
         match = _MODEL_ID.fullmatch(text)
         if match is None:
             raise InvalidValueError(
-                f"{text!r} is not a model id; it reads <provider>:<model_name>, "
+                f"{text!r} is not a model id; the form is <provider>:<model_name>, "
                 "such as anthropic:claude-sonnet-4-6"
             )
         return cls(provider=match[1], name=match[2])
@@ -62,7 +62,7 @@ class ModelId(Struct, frozen=True, order=True):
 
 
 def is_model_id(text: str) -> bool:
-    """Whether a text has the form of a canonical model id."""
+    """Return whether a text has the form of a canonical model id."""
     return _MODEL_ID.fullmatch(text) is not None
 
 
@@ -71,7 +71,7 @@ _SUFFIX_BOUNDARIES = (":", "/", "-")
 
 
 class AdapterCapabilities(Struct, frozen=True, kw_only=True):
-    """What a model can carry and how much of it; an honest `False` keeps a swap safe."""
+    """What a model accepts, and its limits; a wrong `True` would make a model swap fail."""
 
     supports_thinking: bool
     supports_images: bool
@@ -89,7 +89,7 @@ class AdapterCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """One model: its canonical id, its short names and what it can do."""
+    """One model: its canonical id, its aliases and what it can do."""
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -98,11 +98,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     supports_audio: bool = False
     supports_video: bool = False
     supports_embeddings: bool = False
-    """Whether it gives vectors for texts; no provider here is asked for them."""
+    """Whether it returns embeddings; metis does not request them."""
     deprecated_on: date | None = None
     """The day on which the provider stops or stopped serving it, where known."""
     wire_name: str
-    """What the provider calls it; mostly the part of the id after the colon."""
+    """The name that the provider uses; in most cases the part of the id after the colon."""
 
     @property
     def provider(self) -> str:
@@ -111,21 +111,21 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
 
 
 class Catalog(Struct, frozen=True, kw_only=True):
-    """All known models by canonical id, and the table of aliases beside them."""
+    """All known models by canonical id, and the aliases."""
 
     entries: Mapping[str, ModelInfo]
     aliases: Mapping[str, str]
 
     def model(self, name: str) -> ModelInfo:
-        """The model that a canonical id, an alias or a unique suffix names."""
+        """Return the model of a canonical id, an alias or a unique suffix."""
         return self.entries[self.resolve(name)]
 
     def capabilities(self, name: str) -> AdapterCapabilities:
-        """What the named model can do."""
+        """Return what the named model can do."""
         return self.model(name).capabilities
 
     def models(self, provider: str | None = None) -> tuple[ModelInfo, ...]:
-        """All models, or those of one provider, sorted by id."""
+        """Return all models, or those of one provider, sorted by id."""
         return tuple(
             entry
             for _, entry in sorted(self.entries.items())
@@ -133,7 +133,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
         )
 
     def resolve(self, name: str) -> str:
-        """The canonical id for an id, an alias or a suffix that fits one model only."""
+        """Return the canonical id of an id, an alias or a suffix that fits one model only."""
         if name in self.entries:
             return name
         alias = self.aliases.get(name.lower())
@@ -147,15 +147,16 @@ class Catalog(Struct, frozen=True, kw_only=True):
         return candidates[0]
 
     def with_overlay(self, overlay: Mapping[str, object]) -> "Catalog":
-        """This catalogue with models and aliases of the user's own added or replaced."""
+        """Return this catalogue with the models and aliases of a user added or replaced."""
         return read_catalog(overlay, base=self)
 
     def _hint(self, name: str) -> str:
         near = difflib.get_close_matches(name, [*self.aliases, *self.entries], n=3)
-        question = f"did you mean {' or '.join(near)}? Else " if near else ""
+        if near:
+            return f"did you mean {' or '.join(near)}?"
         model = name if is_model_id(name) else f"<provider>:{name}"
         return (
-            f"{question}add it to a TOML file and read that with catalog(overlay=path):\n"
+            "add it to a TOML file and read that with catalog(overlay=path):\n"
             "  [models]\n"
             f'  "{model}" = {{ max_context_tokens = 128000, max_output_tokens = 8192, '
             'supports = ["streaming", "system_prompt", "tools"] }'
@@ -163,14 +164,14 @@ class Catalog(Struct, frozen=True, kw_only=True):
 
 
 class _ProviderRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds for all models of a provider."""
+    """What applies to all models of a provider."""
 
     supports: frozenset[str] = frozenset()
     accepted_image_media_types: tuple[str, ...] = ()
 
 
 class _ModelRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the models table."""
+    """One row of the models table."""
 
     max_context_tokens: int
     max_output_tokens: int
@@ -192,7 +193,7 @@ _SECTIONS = frozenset(("version", "source", "providers", "models", "aliases"))
 
 
 def read_catalog(data: Mapping[str, object], *, base: Catalog | None = None) -> Catalog:
-    """Read a catalogue from plain data, upon another one if given; every problem is reported."""
+    """Read a catalogue from plain data, over another one if given; every problem is reported."""
     problems = [
         Problem(f"$.{name}", "M-179", f"no section is called {name!r}")
         for name in data
@@ -209,7 +210,7 @@ def read_catalog(data: Mapping[str, object], *, base: Catalog | None = None) -> 
             entries[model] = _model_info(model, row, provider)
     aliases = {**(base.aliases if base else {}), **_read_aliases(data, entries, problems)}
     if problems:
-        raise CatalogDataError("the models cannot be used", problems)
+        raise CatalogDataError("the model table cannot be used", problems)
     return Catalog(entries=_with_aliases(entries, aliases), aliases=aliases)
 
 
@@ -223,10 +224,10 @@ def _read_providers(data: Mapping[str, object], problems: list[Problem]) -> dict
 def _rows(
     data: Mapping[str, object], section: str, kind: type[_Row], problems: list[Problem]
 ) -> Iterator[tuple[str, _Row]]:
-    """The rows of a section as Structs; a row of another shape is a problem."""
+    """Yield the rows of a section as Structs; a row of another shape is a problem."""
     content = data.get(section, {})
     if not isinstance(content, dict):
-        problems.append(Problem(f"$.{section}", "M-179", "this is a table of tables"))
+        problems.append(Problem(f"$.{section}", "M-179", "must be a table of tables"))
         return
     for name, row in cast("dict[str, Any]", content).items():
         try:
@@ -242,22 +243,24 @@ def _model_problems(
         yield Problem(path, "M-174", "the key is not <provider>:<model_name>")
     yield from _flag_problems(row.supports | row.lacks, path)
     if min(row.max_context_tokens, row.max_output_tokens) < 1:
-        yield Problem(path, "M-214", "limits are counts of tokens above zero")
+        yield Problem(path, "M-214", "limits must be token counts above zero")
     if row.supports & row.lacks:
-        yield Problem(path, "M-203", "a thing is both in `supports` and in `lacks`")
+        yield Problem(path, "M-203", "a capability is both in `supports` and in `lacks`")
     if "images" in row.supports and not _image_media_types(row, provider):
-        yield Problem(path, "M-216", "a model with images names the media types that it accepts")
+        yield Problem(
+            path, "M-216", "a model with images must name the media types that it accepts"
+        )
 
 
 def _flag_problems(names: AbstractSet[str], path: str) -> Iterator[Problem]:
     for name in sorted(names - _FLAGS):
-        known = ", ".join(sorted(_FLAGS))
-        yield Problem(path, "M-203", f"{name!r} is no capability; there are {known}")
+        text = f"{name!r} is not a capability; capabilities: {', '.join(sorted(_FLAGS))}"
+        yield Problem(path, "M-203", text)
 
 
 def _image_media_types(row: _ModelRow, provider: _ProviderRow) -> tuple[str, ...]:
-    own = row.accepted_image_media_types
-    return provider.accepted_image_media_types if own is None else own
+    media_types = row.accepted_image_media_types
+    return provider.accepted_image_media_types if media_types is None else media_types
 
 
 def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo:
@@ -294,7 +297,7 @@ def _read_aliases(
         if alias in entries or is_model_id(alias):
             problems.append(Problem(path, "M-180", "a canonical id cannot be an alias"))
         if alias != alias.lower():
-            problems.append(Problem(path, "M-180", "aliases are written in lower case"))
+            problems.append(Problem(path, "M-180", "aliases must be in lower case"))
         if target not in entries:
             problems.append(Problem(path, "M-180", f"no model has the id {target!r}"))
     return aliases
@@ -317,7 +320,7 @@ def _is_suffix(name: str, model: str) -> bool:
 
 
 class Capability(StrEnum):
-    """One thing that a model can do or not."""
+    """One capability of a model, by which models are searched."""
 
     AUDIO = "audio"
     CACHING = "caching"
@@ -332,7 +335,7 @@ class Capability(StrEnum):
     VISION = "vision"
 
 
-_FIELDS: Mapping[Capability, str] = {
+_ADAPTER_FIELDS: Mapping[Capability, str] = {
     Capability.CACHING: "supports_prompt_caching",
     Capability.JSON_MODE: "supports_structured_output",
     Capability.PARALLEL_TOOLS: "supports_parallel_tool_calls",
@@ -341,7 +344,7 @@ _FIELDS: Mapping[Capability, str] = {
     Capability.TOOLS: "supports_tools",
     Capability.VISION: "supports_images",
 }
-_LISTED: Mapping[Capability, str] = {
+_MODEL_FIELDS: Mapping[Capability, str] = {
     Capability.AUDIO: "supports_audio",
     Capability.DOCUMENTS: "supports_documents",
     Capability.EMBEDDINGS: "supports_embeddings",
@@ -352,8 +355,8 @@ _LISTED: Mapping[Capability, str] = {
 def capability_set(
     capabilities: AdapterCapabilities, info: ModelInfo | None = None
 ) -> frozenset[Capability]:
-    """What a model can do; some of it is known only of models that a catalogue lists."""
-    found = {each for each, field in _FIELDS.items() if getattr(capabilities, field)}
+    """Return what a model can do; some of it is known only of models in a catalogue."""
+    supported = {name for name, field in _ADAPTER_FIELDS.items() if getattr(capabilities, field)}
     if info is not None:
-        found |= {each for each, field in _LISTED.items() if getattr(info, field)}
-    return frozenset(found)
+        supported |= {name for name, field in _MODEL_FIELDS.items() if getattr(info, field)}
+    return frozenset(supported)

@@ -1,6 +1,6 @@
 """PriceTable: what models cost, by version and date.
 
-A table is read from plain data, as a TOML file gives it::
+A table is read from the data of a TOML file::
 
     pricing_version = "2026-05-08"
     source = "where the rates come from"
@@ -9,36 +9,46 @@ A table is read from plain data, as a TOML file gives it::
     "anthropic:claude-sonnet-4-6" = { input_per_mtok_usd = 3, output_per_mtok_usd = 15,
         cached_read_per_mtok_usd = 0.3, cache_write_per_mtok_usd = 3.75 }
 
-Rates are US dollars per million tokens, or in another currency that the table knows
-(`metis.catalog.currency`). A model has one set of rates, or a list of them with
-`starts_on` dates. Beside the rates a set may hold
+Rates are US dollars per million tokens, or in another currency of the table (see
+`metis.catalog.currency`). A model has one set of rates, or a list of them with `starts_on` dates.
+Beside the rates a set may hold
 
 - `long_context`: rates with `above_tokens`, for prompts longer than that;
-- `service_tiers`: by name, own rates or a `multiplier` of the standard ones;
+- `service_tiers`: by name, other rates or a `multiplier` of the standard ones;
 - `peak_hours`: rates with `starts_at` and `ends_at`, for those hours of the day in UTC;
 - `per_use_usd`: charges per request of a server-side tool.
 
 Rates that are absent have a default (M-188): reading from a cache and writing to it cost as much as
-fresh input; writing for one hour costs twice the input rate where five-minute writes have a rate of
-their own, and as much as fresh input where they have not. The default follows the tier in force.
+uncached input; writing for one hour costs twice the input rate where five-minute writes have a
+rate, and as much as uncached input where they have none. The default follows the tier in force.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Context, Decimal, InvalidOperation, localcontext
+from decimal import Context, Decimal, localcontext
 from itertools import pairwise
 from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.canonical.errors import CatalogDataError, InvalidValueError, Problem, UnpricedModelError
-from metis.catalog.currency import EXACT_CONTEXT, convert_to_usd, read_currencies
+from metis.canonical.errors import (
+    CatalogDataError,
+    InvalidValueError,
+    Problem,
+    UnpricedModelError,
+)
+from metis.catalog.currency import (
+    EXACT_CONTEXT,
+    convert_to_usd,
+    exact_decimal,
+    read_currencies,
+)
 from metis.catalog.models import is_model_id
 
 _MAX_RATE = 1_000_000
 _FINEST_RATE = Decimal("1E-12")
-_ROUNDING = Context(prec=40, traps=[])
+_ROUNDING_CONTEXT = Context(prec=40, traps=[])
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -51,45 +61,45 @@ class Rates(Struct, frozen=True, kw_only=True):
     cache_write_1h_per_mtok_usd: Decimal | None = None
 
     def by_bucket(self) -> dict[str, Decimal]:
-        """The rate of every bucket of tokens, with the defaults filled in."""
-        fresh, read, write, write_1h = (
+        """Return the rate of every token bucket, with the defaults filled in."""
+        uncached, read, write, write_1h = (
             self.input_per_mtok_usd,
             self.cached_read_per_mtok_usd,
             self.cache_write_per_mtok_usd,
             self.cache_write_1h_per_mtok_usd,
         )
         if write_1h is None:
-            write_1h = fresh if write is None else _times(fresh, Decimal(2))
+            write_1h = uncached if write is None else _multiply(uncached, Decimal(2))
         return {
-            "input": fresh,
-            "cached_read": fresh if read is None else read,
-            "cache_write": fresh if write is None else write,
+            "input": uncached,
+            "cached_read": uncached if read is None else read,
+            "cache_write": uncached if write is None else write,
             "cache_write_1h": write_1h,
             "output": self.output_per_mtok_usd,
         }
 
     def times(self, multiplier: Decimal) -> "Rates":
-        """These rates, each multiplied."""
+        """Return these rates, each multiplied."""
 
-        def maybe(rate: Decimal | None) -> Decimal | None:
-            return None if rate is None else _times(rate, multiplier)
+        def optional(rate: Decimal | None) -> Decimal | None:
+            return None if rate is None else _multiply(rate, multiplier)
 
         return Rates(
-            input_per_mtok_usd=_times(self.input_per_mtok_usd, multiplier),
-            output_per_mtok_usd=_times(self.output_per_mtok_usd, multiplier),
-            cached_read_per_mtok_usd=maybe(self.cached_read_per_mtok_usd),
-            cache_write_per_mtok_usd=maybe(self.cache_write_per_mtok_usd),
-            cache_write_1h_per_mtok_usd=maybe(self.cache_write_1h_per_mtok_usd),
+            input_per_mtok_usd=_multiply(self.input_per_mtok_usd, multiplier),
+            output_per_mtok_usd=_multiply(self.output_per_mtok_usd, multiplier),
+            cached_read_per_mtok_usd=optional(self.cached_read_per_mtok_usd),
+            cache_write_per_mtok_usd=optional(self.cache_write_per_mtok_usd),
+            cache_write_1h_per_mtok_usd=optional(self.cache_write_1h_per_mtok_usd),
         )
 
 
-def _times(rate: Decimal, multiplier: Decimal) -> Decimal:
+def _multiply(rate: Decimal, multiplier: Decimal) -> Decimal:
     with localcontext(EXACT_CONTEXT):
         return rate * multiplier
 
 
 class LongContext(Struct, frozen=True):
-    """Rates that hold for prompts of more than `above_tokens` tokens."""
+    """Rates for prompts of more than `above_tokens` tokens."""
 
     above_tokens: int
     rates: Rates
@@ -102,7 +112,7 @@ class Tariff(Struct, frozen=True):
     long_context: tuple[LongContext, ...] = ()
 
     def rates_for(self, prompt_tokens: int) -> Rates:
-        """The one set of rates for a prompt; at a limit itself the lower set still holds (T151)."""
+        """Return the rates for all of a prompt; at the limit itself the lower ones apply (T151)."""
         chosen = self.rates
         for tier in self.long_context:
             if prompt_tokens > tier.above_tokens:
@@ -110,7 +120,7 @@ class Tariff(Struct, frozen=True):
         return chosen
 
     def times(self, multiplier: Decimal) -> "Tariff":
-        """This tariff with every rate multiplied."""
+        """Return this tariff with every rate multiplied."""
         return Tariff(
             rates=self.rates.times(multiplier),
             long_context=tuple(
@@ -127,7 +137,7 @@ class PeakHours(Struct, frozen=True):
     tariff: Tariff
 
     def contains(self, at: datetime) -> bool:
-        """Whether a moment lies within these hours."""
+        """Return whether a time lies within these hours."""
         now = at.astimezone(UTC).time()
         if self.starts_at <= self.ends_at:
             return self.starts_at <= now < self.ends_at
@@ -151,11 +161,11 @@ class ModelPrices(Struct, frozen=True):
     periods: tuple[Period, ...]
 
     def period_on(self, day: date | None) -> Period:
-        """The period with the latest start up to a day; without a day, the newest one."""
+        """Return the period with the latest start up to a day; without a day, the newest one."""
         if day is None:
             return self.periods[-1]
-        begun = [period for period in self.periods if (period.starts_on or date.min) <= day]
-        return begun[-1] if begun else self.periods[0]
+        started = [period for period in self.periods if (period.starts_on or date.min) <= day]
+        return started[-1] if started else self.periods[0]
 
 
 class PriceTable(Struct, frozen=True, kw_only=True):
@@ -174,14 +184,14 @@ class PriceTable(Struct, frozen=True, kw_only=True):
             return None
 
     def prices(self, model: str) -> ModelPrices:
-        """The prices of a model by canonical id; a missing one is an error, never free."""
+        """Return the prices of a canonical model id; a missing one is an error, never free."""
         prices = self.models.get(model)
         if prices is None:
             raise UnpricedModelError(model, self.pricing_version, _hint(model))
         return prices
 
     def with_overlay(self, overlay: "PriceTable") -> "PriceTable":
-        """This table with the overlay's models added or replaced; the version names both."""
+        """Return this table with the overlay's models added or replaced; the version names both."""
         return PriceTable(
             pricing_version=f"{self.pricing_version}+{overlay.pricing_version}",
             source=f"{self.source}; {overlay.source}",
@@ -220,7 +230,7 @@ def read_price_table(data: Mapping[str, object]) -> PriceTable:
 def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value.strip():
-        problems.append(Problem(f"$.{name}", "M-186", f"a price table states its {name}"))
+        problems.append(Problem(f"$.{name}", "M-186", f"a price table must state its {name}"))
         return ""
     return value
 
@@ -236,12 +246,12 @@ def _read_model(
         problems.append(Problem(path, "M-178", "the key is not <provider>:<model_name>"))
     if isinstance(row, list):
         rows = cast("list[object]", row)
-        places = [(period, f"{path}[{index}]") for index, period in enumerate(rows)]
+        paths = [(period, f"{path}[{index}]") for index, period in enumerate(rows)]
     else:
-        places = [(row, path)]
+        paths = [(row, path)]
     periods = [
-        _read_period(convert_to_usd(period, currencies, place, problems), place, problems)
-        for period, place in places
+        _read_period(convert_to_usd(period, currencies, at, problems), at, problems)
+        for period, at in paths
     ]
     problems += _period_problems(periods, path)
     return ModelPrices(tuple(periods))
@@ -249,10 +259,10 @@ def _read_model(
 
 def _period_problems(periods: Sequence[Period], path: str) -> Iterator[Problem]:
     if not periods:
-        yield Problem(path, "M-186", "a model has at least one set of rates")
+        yield Problem(path, "M-186", "a model must have at least one set of rates")
     starts = [period.starts_on or date.min for period in periods]
     if any(later <= earlier for earlier, later in pairwise(starts)):
-        yield Problem(path, "M-183", "periods follow each other, each with a later starts_on")
+        yield Problem(path, "M-183", "each period must have a later starts_on than the one before")
 
 
 _PERIOD_KEYS = ("starts_on", "service_tiers", "peak_hours", "per_use_usd")
@@ -289,7 +299,7 @@ def _read_tariff(fields: Mapping[str, object], path: str, problems: list[Problem
     limits = [tier.above_tokens for tier in tiers]
     if limits != sorted(set(limits)):
         problems.append(
-            Problem(f"{path}.long_context", "T151", "above_tokens rises from tier to tier")
+            Problem(f"{path}.long_context", "T151", "above_tokens must rise from tier to tier")
         )
     return Tariff(_read_rates(fields, path, problems), tiers)
 
@@ -315,7 +325,7 @@ def _read_long_context(row: object, path: str, problems: list[Problem]) -> LongC
     problems += _unknown_keys(fields, ("above_tokens", *Rates.__struct_fields__), path)
     above_tokens = fields.get("above_tokens")
     if type(above_tokens) is not int or above_tokens < 1:
-        problems.append(Problem(f"{path}.above_tokens", "T151", "this is a count of tokens"))
+        problems.append(Problem(f"{path}.above_tokens", "T151", "must be a token count"))
         above_tokens = 0
     return LongContext(above_tokens, _read_rates(fields, path, problems))
 
@@ -335,7 +345,7 @@ def _read_peak_hours(row: object, path: str, problems: list[Problem]) -> PeakHou
     hours = {name: fields.get(name) for name in ("starts_at", "ends_at")}
     for name, hour in hours.items():
         if type(hour) is not time:
-            problems.append(Problem(f"{path}.{name}", "T152", "this is a time of the day in UTC"))
+            problems.append(Problem(f"{path}.{name}", "T152", "must be a time of day in UTC"))
     return PeakHours(
         starts_at=cast("time", hours["starts_at"]),
         ends_at=cast("time", hours["ends_at"]),
@@ -346,12 +356,12 @@ def _read_peak_hours(row: object, path: str, problems: list[Problem]) -> PeakHou
 def _day(value: object, path: str, problems: list[Problem]) -> date | None:
     if value is None or type(value) is date:
         return value
-    problems.append(Problem(path, "M-183", "this is a date"))
+    problems.append(Problem(path, "M-183", "must be a date"))
     return None
 
 
 def _amount(value: object, path: str, problems: list[Problem]) -> Decimal:
-    """An exact amount, not below zero; floats have lost digits already and are refused."""
+    """Return an exact amount, not below zero; floats have lost digits already and are refused."""
     try:
         amount = _exact(value)
     except InvalidValueError as error:
@@ -361,15 +371,12 @@ def _amount(value: object, path: str, problems: list[Problem]) -> Decimal:
 
 
 def _exact(value: object) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
+    amount = exact_decimal(value)
+    if amount is None:
         raise InvalidValueError(f"{value!r} is not an exact decimal number")
-    try:
-        amount = Decimal(value)
-    except InvalidOperation:
-        raise InvalidValueError(f"{value!r} is not a decimal number") from None
     if not amount.is_finite() or not 0 <= amount <= _MAX_RATE:
         raise InvalidValueError(f"{value} is not between 0 and {_MAX_RATE}")
-    if amount != amount.quantize(_FINEST_RATE, context=_ROUNDING):
+    if amount != amount.quantize(_FINEST_RATE, context=_ROUNDING_CONTEXT):
         raise InvalidValueError(f"{value} is finer than {_FINEST_RATE}, as if it had been a float")
     return amount
 
@@ -377,7 +384,7 @@ def _exact(value: object) -> Decimal:
 def _table(value: object, path: str, problems: list[Problem]) -> Mapping[str, Any]:
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
-    problems.append(Problem(path, "M-186", "this is a table"))
+    problems.append(Problem(path, "M-186", "must be a table"))
     return {}
 
 
@@ -393,13 +400,15 @@ def _optional_list(
     value = fields.get(name, [])
     if isinstance(value, list):
         return cast("list[object]", value)
-    problems.append(Problem(f"{path}.{name}", "M-186", "this is a list"))
+    problems.append(Problem(f"{path}.{name}", "M-186", "must be a list"))
     return []
 
 
 def _unknown_keys(
-    fields: Mapping[str, object], known: Sequence[str], path: str
+    fields: Mapping[str, object], allowed: Sequence[str], path: str
 ) -> Iterator[Problem]:
     for name in fields:
-        if name not in known:
-            yield Problem(f"{path}.{name}", "M-186", f"unknown; there are {', '.join(known)}")
+        if name not in allowed:
+            yield Problem(
+                f"{path}.{name}", "M-186", f"unknown key; allowed are {', '.join(allowed)}"
+            )

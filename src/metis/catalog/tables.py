@@ -1,7 +1,4 @@
-"""The only reader of the data files.
-
-the tables that metis ships, and a user's file laid over them.
-"""
+"""The only reader of the data files: the tables that metis ships, and a user's file over them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -28,83 +25,79 @@ _DATA = files("metis.catalog") / "data"
 
 
 def catalog(overlay: Path | None = None) -> Catalog:
-    """All known models; a user's TOML file can add models and aliases or replace them."""
+    """Return all known models; a user's TOML file can add models and aliases or replace them."""
     shipped = _shipped_catalog()
-    return shipped if overlay is None else shipped.with_overlay(_read_file(overlay))
+    return shipped if overlay is None else shipped.with_overlay(_read_user_file(overlay))
 
 
 def price_table(version: str | None = None, *, overlay: Path | None = None) -> PriceTable:
-    """A price table by version, the newest by default; a user's TOML file can be laid over it."""
+    """Return a price table by version, the newest by default, with a user's TOML file over it."""
     table = _shipped_price_table(pricing_versions()[-1] if version is None else version)
-    return table if overlay is None else table.with_overlay(read_price_table(_read_file(overlay)))
+    if overlay is None:
+        return table
+    return table.with_overlay(read_price_table(_read_user_file(overlay)))
 
 
 @cache
 def pricing_versions() -> tuple[str, ...]:
-    """The versions of all price tables, from the oldest to the newest."""
+    """Return the versions of all price tables, from the oldest to the newest."""
     names = (file.name for file in (_DATA / "prices").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 @cache
 def option_rules() -> OptionRules:
-    """What single models do not take."""
-    name = "refusals.toml"
-    return read_option_rules(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+    """Return which options single models refuse."""
+    return read_option_rules(_read_shipped("refusals.toml"))
 
 
 @cache
 def reasoning_rules() -> ReasoningTable:
-    """How models can be told how much to think."""
-    name = "reasoning.toml"
-    return read_reasoning_rules(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+    """Return how models are told how much to think."""
+    return read_reasoning_rules(_read_shipped("reasoning.toml"))
 
 
 @cache
 def output_rules() -> OutputTable:
-    """Which models can be told what their answer shall be."""
-    name = "output.toml"
-    return read_output_rules(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+    """Return which models support structured output."""
+    return read_output_rules(_read_shipped("output.toml"))
 
 
 @cache
 def model_pointers() -> Mapping[str, str]:
-    """Names for models by size, from the smallest to the largest."""
-    name = "pointers.toml"
-    return _parse((_DATA / name).read_text(encoding="utf-8"), name)["pointers"]
+    """Return names for models by size, from the smallest to the largest."""
+    return _read_shipped("pointers.toml")["pointers"]
 
 
 @cache
 def token_table() -> TokenTable:
-    """What costs how many tokens, by family of models."""
-    name = "tokens.toml"
-    return read_token_table(_parse((_DATA / name).read_text(encoding="utf-8"), name))
+    """Return what costs how many tokens, by model family."""
+    return read_token_table(_read_shipped("tokens.toml"))
 
 
 def preload_tables() -> None:
-    """Read every table that the first call of a model needs; each is read once."""
+    """Read every table that the first model call needs, so that it does not wait for them."""
     for table in (price_table, option_rules, reasoning_rules, token_table):
         table()
 
 
 @cache
 def _shipped_catalog() -> Catalog:
-    models, aliases = (
-        _parse((_DATA / name).read_text(encoding="utf-8"), name)
-        for name in ("models.toml", "aliases.toml")
-    )
-    return read_catalog({**models, **aliases})
+    return read_catalog({**_read_shipped("models.toml"), **_read_shipped("aliases.toml")})
 
 
 @cache
 def _shipped_price_table(version: str) -> PriceTable:
     if version not in pricing_versions():
         raise UnknownPricingError(version, pricing_versions())
-    name = f"{version}.toml"
-    return read_price_table(_parse((_DATA / "prices" / name).read_text(encoding="utf-8"), name))
+    return read_price_table(_read_shipped(f"prices/{version}.toml"))
 
 
-def _read_file(path: Path) -> Mapping[str, Any]:
+def _read_shipped(name: str) -> Mapping[str, Any]:
+    return _parse((_DATA / name).read_text(encoding="utf-8"), name)
+
+
+def _read_user_file(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -114,7 +107,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 
 
 def _parse(text: str, name: str) -> Mapping[str, Any]:
-    """The content of a TOML file, in which no number ever becomes a float."""
+    """Return the content of a TOML file, in which no number ever becomes a float."""
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:

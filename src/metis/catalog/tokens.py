@@ -1,4 +1,9 @@
-"""Token estimates: text features, weights per model family, and rules for media."""
+"""Token estimates: text features, weights per model family, and rules for media.
+
+Vocabularies split text by words, runs of digits and signs, and cover some scripts better than
+others. The number of such features predicts the number of tokens; the weights belong to a model
+family and are data. All of it is an estimate: the provider reports the real count afterwards.
+"""
 
 import math
 import re
@@ -42,12 +47,12 @@ FEATURES = (
     "emoji",
     "other",
 )
-"""What is counted: in ASCII from `word` to `indent`, after that characters by script."""
+"""The features of a text: of ASCII from `word` to `indent`, then characters by script."""
 
-_LONG = 18
+_LONG_WORD_LENGTH = 18
 _FOREIGN_SHARE = 100
 
-_RANGES = (
+_SCRIPT_RANGES = (
     (0x80, "typographic"),
     (0xC0, "latin"),
     (0x250, "other"),
@@ -90,18 +95,18 @@ _RANGES = (
     (0x20000, "cjk"),
     (0x40000, "other"),
 )
-"""Where each script begins; it goes on to the next."""
+"""The first code point of each script, up to the next."""
 
-_STARTS = [start for start, _ in _RANGES]
+_RANGE_STARTS = [start for start, _ in _SCRIPT_RANGES]
 
 
 @cache
 def _script(char: str) -> str:
-    return _RANGES[bisect_right(_STARTS, ord(char)) - 1][1]
+    return _SCRIPT_RANGES[bisect_right(_RANGE_STARTS, ord(char)) - 1][1]
 
 
-def _table(letters: bytes) -> bytes:
-    """Every ASCII character as its class: letters, digit, space, line or sign."""
+def _class_table(letters: bytes) -> bytes:
+    """Return a translation table from characters to classes: letter, digit, space, line or sign."""
     table = bytearray(b"p" * 256)
     for byte in range(256):
         char = chr(byte)
@@ -116,28 +121,28 @@ def _table(letters: bytes) -> bytes:
     return bytes(table)
 
 
-_CASED, _PLAIN = _table(b"lu"), _table(b"aa")
-_LONG_WORD = b"a" * (_LONG + 1)
-_long_words = re.compile(b"a{%d,}" % (_LONG + 1)).findall
+_CASE_CLASSES, _PLAIN_CLASSES = _class_table(b"lu"), _class_table(b"aa")
+_LONG_WORD = b"a" * (_LONG_WORD_LENGTH + 1)
+_long_words = re.compile(b"a{%d,}" % (_LONG_WORD_LENGTH + 1)).findall
 
 
 def count_features(text: str) -> dict[str, int]:
-    """The counts of one text, by name; those of scripts that do not occur are left out."""
+    """Count the features of a text in a few passes that run in C; absent scripts are omitted."""
     plain = text.encode("ascii", "ignore")
-    classes = plain.translate(_PLAIN)
-    cased = plain.translate(_CASED)
+    classes = plain.translate(_PLAIN_CLASSES)
+    cased = plain.translate(_CASE_CLASSES)
     long_words = _long_words(classes) if _LONG_WORD in classes else []
     counts = {
-        "word": _starts(classes, b"a", b"sndp"),
-        "long": sum(map(len, long_words)) - _LONG * len(long_words),
+        "word": _count_runs(classes, b"a", b"sndp"),
+        "long": sum(map(len, long_words)) - _LONG_WORD_LENGTH * len(long_words),
         "upper": cased.count(b"u"),
         "camel": cased.count(b"lu"),
         "digit": classes.count(b"d"),
-        "number": _starts(classes, b"d", b"snap"),
+        "number": _count_runs(classes, b"d", b"snap"),
         "mixed": classes.count(b"da") + classes.count(b"ad"),
         "sign": classes.count(b"p"),
-        "signs": _starts(classes, b"p", b"snda"),
-        "line": _starts(classes, b"n", b"spda"),
+        "signs": _count_runs(classes, b"p", b"snda"),
+        "line": _count_runs(classes, b"n", b"spda"),
         "indent": classes.count(b"ss"),
     }
     if len(plain) != len(text):
@@ -150,76 +155,71 @@ def count_features(text: str) -> dict[str, int]:
     return counts
 
 
-def _starts(classes: bytes, kind: bytes, before: bytes) -> int:
-    """How many runs of one class there are."""
-    pairs = sum(classes.count(bytes((one,)) + kind) for one in before)
+def _count_runs(classes: bytes, kind: bytes, before: bytes) -> int:
+    """Return the number of runs of one class."""
+    pairs = sum(classes.count(bytes((other,)) + kind) for other in before)
     return pairs + classes.startswith(kind)
 
 
 DEFAULT_IMAGE_SIZE = (1024, 1024)
-"""The size that a picture is taken to have if its bytes are elsewhere."""
+"""The assumed size of an image whose bytes are not available."""
 
 
 class ImageRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a picture is counted: by squares of `side` pixels, after it was scaled down."""
+    """How the tokens of an image are counted: by square tiles, after it was scaled down."""
 
-    longest: int
-    """The longest side that is looked at."""
-    shortest: int | None = None
-    """The shorter side to which larger pictures are brought; None if there is no such rule."""
-    side: int
+    max_long_side: int
+    """Images are scaled down until the longer side has so many pixels."""
+    max_short_side: int | None = None
+    """And then until the shorter side has so many; None if there is no such rule."""
+    tile_side: int
     base: float = 0
-    each: float = 1
-    most: int | None = None
-    """The most squares that one picture has."""
+    tokens_per_tile: float = 1
+    max_tiles: int | None = None
     rounding: Literal["up", "none"] = "up"
 
     def tokens(self, width: int, height: int) -> int:
-        """The tokens of a picture."""
-        scale = min(1.0, self.longest / max(width, height))
-        if self.shortest is not None:
-            scale = min(scale, self.shortest / min(width, height))
-        across, down = width * scale / self.side, height * scale / self.side
-        squares = math.ceil(across) * math.ceil(down) if self.rounding == "up" else across * down
-        if self.most is not None:
-            squares = min(squares, self.most)
-        return math.ceil(self.base + self.each * squares)
+        """Return the tokens of an image."""
+        scale = min(1.0, self.max_long_side / max(width, height))
+        if self.max_short_side is not None:
+            scale = min(scale, self.max_short_side / min(width, height))
+        across, down = width * scale / self.tile_side, height * scale / self.tile_side
+        tiles = math.ceil(across) * math.ceil(down) if self.rounding == "up" else across * down
+        if self.max_tiles is not None:
+            tiles = min(tiles, self.max_tiles)
+        return math.ceil(self.base + self.tokens_per_tile * tiles)
 
 
 class TokenRates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What costs tokens in one family of models, and how many."""
+    """How many tokens each part of a request takes in one model family."""
 
     text: Mapping[str, float]
     scale: float = 1
     message: float = 4
-    """Around each message."""
+    """Overhead of a message."""
     call: float = 8
-    """Around each call of a tool and around each result."""
+    """Overhead of a tool call, and of a tool result."""
     request: float = 3
     tools: float = 0
-    """Once, if there are tools."""
+    """Overhead of a request with tools."""
     tool: float = 8
-    """Around each tool."""
+    """Overhead of a tool definition."""
     schema: float = 1
-    """How the definition of a tool compares to its JSON."""
+    """The factor between the tokens of a tool definition and those of its JSON."""
     image: ImageRule
     page: int = 1500
-    """A page of a document that is no text."""
-    sound: float = 25
-    """A second of sound."""
-    film: float = 263
-    """A second of film."""
+    """One page of a document that is not text."""
+    audio_second: float = 25
+    video_second: float = 263
 
     def text_tokens(self, text: str) -> float:
-        """The tokens of a text."""
-        weights = self.text
-        return self.scale * sum(
-            weights[name] * count for name, count in count_features(text).items()
-        )
+        """Return the tokens of a text."""
+        weights, counts = self.text, count_features(text)
+        return self.scale * sum(weights[name] * count for name, count in counts.items())
 
 
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row: which models, whose weights, and what is special."""
+    """One row: the models, their weights, and rates of their own."""
 
     models: tuple[str, ...]
     text: str
@@ -227,19 +227,19 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     rates: Mapping[str, float] = {}
 
 
-class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+class _TokenData(Struct, frozen=True, forbid_unknown_fields=True):
     text: Mapping[str, Mapping[str, float]]
     image: Mapping[str, ImageRule]
     family: tuple[_Family, ...]
 
 
 class TokenTable(Struct, frozen=True):
-    """The families in order; the first whose pattern fits a model is its own."""
+    """The families in order; the first that matches a model applies."""
 
     rows: tuple[tuple[tuple[str, ...], TokenRates], ...]
 
     def rates(self, model: str) -> TokenRates:
-        """The rates of a model, given by its canonical id; the last family takes all others."""
+        """Return the rates of a canonical model id; the last family matches all others."""
         name = model.lower()
         return next(
             rates
@@ -249,16 +249,16 @@ class TokenTable(Struct, frozen=True):
 
 
 def read_token_table(data: Mapping[str, object]) -> TokenTable:
-    """Read the families from plain data, as a TOML file gives them."""
+    """Read the families from the data of a TOML file."""
     try:
-        table = msgspec.convert(data, _Table, strict=False)
+        table = msgspec.convert(data, _TokenData, strict=False)
         return TokenTable(tuple((row.models, _rates(row, table)) for row in table.family))
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         problem = Problem("$", "M-202", str(error))
-        raise CatalogDataError("the rates of tokens cannot be used", [problem]) from None
+        raise CatalogDataError("the token rates cannot be used", [problem]) from None
 
 
-def _rates(row: _Family, table: _Table) -> TokenRates:
+def _rates(row: _Family, table: _TokenData) -> TokenRates:
     weights = {name: float(table.text[row.text].get(name, 1)) for name in FEATURES}
-    more = {name: float(value) for name, value in row.rates.items()}
-    return TokenRates(text=weights, image=table.image[row.image], **more)  # pyright: ignore[reportArgumentType] - the names are checked at run time
+    overrides = {name: float(value) for name, value in row.rates.items()}
+    return TokenRates(text=weights, image=table.image[row.image], **overrides)  # pyright: ignore[reportArgumentType] - the names are checked at run time

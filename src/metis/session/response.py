@@ -23,8 +23,8 @@ from metis.canonical.metadata import (
     StopReason,
     Usage,
 )
-from metis.canonical.schema.output import compile_output_schema
 from metis.canonical.schema.subset import describe
+from metis.canonical.schema.validate import compile_output_schema
 from metis.session.models import Models, ResolvedModel
 from metis.wire.call import UNPRICED
 from metis.wire.codec import StreamDecoder

@@ -1,4 +1,8 @@
-"""Accumulator: adds up the stream events of one response to its content."""
+"""Accumulator: adds up the stream events of one response to its content.
+
+Sessions do not need it, because stream decoders build the message themselves; the law checker
+compares its result with theirs, and programs that consume events can use it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,36 +32,38 @@ from metis.streaming.events import (
 
 
 class Accumulator:
-    """Adds up the events of one answer; `content` can be asked for at any moment.
+    """Adds up the events of one response; `content` is available at any moment.
 
-    A call that has not ended counts with the arguments that came so far: as input if they are a
-    JSON object already, else as invalid input with the raw text.
+    A call that has not ended has the arguments that arrived so far: as input if they are a JSON
+    object already, else as invalid input with the raw text.
     """
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.final_event: MessageComplete | StreamError | None = None
-        self._parts: dict[int, _Part] = {}
+        self._blocks: dict[int, _PartialBlock] = {}
 
     def add(self, event: StreamEvent) -> None:
-        """Take one event into account."""
+        """Add one event."""
         match event:
             case TextDelta():
-                self._part(event.content_block_index, "text").pieces.append(event.text)
+                self._partial(event.content_block_index, "text").pieces.append(event.text)
             case ThinkingDelta():
-                part = self._part(event.content_block_index, "thinking")
-                part.pieces.append(event.text)
-                part.signature = event.signature or part.signature
+                partial = self._partial(event.content_block_index, "thinking")
+                partial.pieces.append(event.text)
+                partial.signature = event.signature or partial.signature
             case ToolUseStart():
-                part = self._part(event.content_block_index, "tool_use")
-                part.tool_use_id, part.tool_name = event.tool_use_id, event.tool_name
+                partial = self._partial(event.content_block_index, "tool_use")
+                partial.tool_use_id, partial.tool_name = event.tool_use_id, event.tool_name
             case ToolUseInputDelta():
-                self._part(event.content_block_index, "tool_use").pieces.append(event.partial_json)
+                self._partial(event.content_block_index, "tool_use").pieces.append(
+                    event.partial_json
+                )
             case ToolUseEnd():
-                part = self._part(event.content_block_index, "tool_use")
-                part.ending = event.final_input, event.invalid
+                partial = self._partial(event.content_block_index, "tool_use")
+                partial.final_input = event.final_input, event.invalid
             case BlockAdded():
-                self._part(event.content_block_index, "whole").whole = event.block
+                self._partial(event.content_block_index, "complete").complete_block = event.block
             case UsageUpdate():
                 self.usage = event.usage
             case MessageComplete() | StreamError():
@@ -68,38 +74,42 @@ class Accumulator:
     @property
     def content(self) -> tuple[ContentBlock, ...]:
         """The blocks so far, in the order of their indexes."""
-        return tuple(self._parts[index].block() for index in sorted(self._parts))
+        return tuple(self._blocks[index].block() for index in sorted(self._blocks))
 
     def partial_input(self, index: int) -> dict[str, Any]:
-        """What the arguments of the call at an index say so far: a view, never an input."""
-        part = self._parts.get(index)
-        return partial_arguments("".join(part.pieces)) if part and part.kind == "tool_use" else {}
+        """Return the arguments so far of the call at an index: for display, never as an input."""
+        partial = self._blocks.get(index)
+        return (
+            partial_arguments("".join(partial.pieces))
+            if partial and partial.kind == "tool_use"
+            else {}
+        )
 
-    def _part(self, index: int, kind: str) -> "_Part":
-        part = self._parts.get(index)
-        if part is None:
-            part = self._parts[index] = _Part(kind)
-        return part
+    def _partial(self, index: int, kind: str) -> "_PartialBlock":
+        partial = self._blocks.get(index)
+        if partial is None:
+            partial = self._blocks[index] = _PartialBlock(kind)
+        return partial
 
 
-class _Part:
-    """One block that is coming in."""
+class _PartialBlock:
+    """One block that is arriving."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
         self.signature: str | None = None
         self.tool_use_id = self.tool_name = ""
-        self.ending: tuple[Mapping[str, Any], InvalidInput | None] | None = None
-        self.whole: ContentBlock | None = None
+        self.final_input: tuple[Mapping[str, Any], InvalidInput | None] | None = None
+        self.complete_block: ContentBlock | None = None
 
     def block(self) -> ContentBlock:
-        if self.whole is not None:
-            return self.whole
+        if self.complete_block is not None:
+            return self.complete_block
         text = "".join(self.pieces)
         if self.kind == "thinking":
             return ThinkingBlock(text=text, signature=self.signature)
         if self.kind == "tool_use":
-            arguments, invalid = self.ending or parse_arguments(text)
+            arguments, invalid = self.final_input or parse_arguments(text)
             return ToolUseBlock(self.tool_use_id, self.tool_name, arguments, invalid)
         return TextBlock(text)

@@ -12,19 +12,19 @@ from metis.canonical.blocks import InvalidInput, ToolUseBlock
 from metis.canonical.message import Message
 from metis.canonical.schema.subset import describe
 
-_read_any = msgspec.json.Decoder().decode
-_write = msgspec.json.Encoder(order="deterministic").encode
-_CLOSER = {"{": "}", "[": "]"}
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
-_BORDER = re.compile(r"[][{},]")
+_BRACKET_OR_COMMA = re.compile(r"[][{},]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
 def mark_invalid_calls(message: Message, arguments: Iterable[Sequence[str]]) -> Message:
-    """The message with every call whose arguments were no JSON object marked as such (T32).
+    """Mark every call of a message whose arguments are not a JSON object as invalid (T32).
 
-    `arguments` are the pieces that came for each of its blocks.
+    `arguments` are the pieces that arrived for each of its blocks.
     """
     faults = [parse_arguments("".join(pieces))[1] for pieces in arguments]
     if not any(faults):
@@ -44,20 +44,20 @@ _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
-    """The input of a call from the raw text of its arguments.
+    """Parse the raw text of arguments to the input of a call.
 
-    No text at all is an empty input (T34), and so is an empty object that the real one was glued to
-    (T35). What is no JSON object is never taken for one: the input stays empty, and the raw text
-    and the fault are kept.
+    No text is an empty input: models omit the arguments of tools without parameters (T34). Some
+    models write `{}` and append the real object (T35). Text that is not a JSON object gives an
+    empty input with the raw text and the fault, so that no call runs with wrong arguments.
     """
     try:
-        value = _read_any(text.encode())
+        value = _decode_any(text.encode())
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if not text.strip():
             return {}, None
-        meant = [each for each in split_joined_objects(text) if each]
-        if len(meant) == 1:
-            return meant[0], None
+        non_empty = [joined for joined in split_joined_objects(text) if joined]
+        if len(non_empty) == 1:
+            return non_empty[0], None
         return {}, InvalidInput(raw=text, error=f"not JSON: {error}")
     if isinstance(value, dict):
         return value, None  # pyright: ignore[reportUnknownVariableType] - JSON has string keys, and a cast costs time
@@ -65,65 +65,71 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], InvalidInput | None]:
 
 
 def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | None, bool]:
-    """The same, and whether the text is just what we would write for that input."""
+    """Parse arguments, and return whether the text is exactly what we would write for the input."""
     try:
         data = text.encode()
-        value = _read_any(data)
+        value = _decode_any(data)
     except (ValueError, RecursionError):
         return *parse_arguments(text), False
     if type(value) is not dict:
         return *parse_arguments(text), False
-    return cast("dict[str, Any]", value), None, _write(value) == data
+    return cast("dict[str, Any]", value), None, _encode(value) == data
 
 
 def split_joined_objects(text: str) -> list[dict[str, Any]]:
-    """The objects that were glued into one text; none if it is not made of several (T35)."""
-    found: list[dict[str, Any]] = []
+    """Split objects that were joined into one text (T35); return none if there are not several."""
+    objects: list[dict[str, Any]] = []
     rest = text.strip()
     while rest.startswith("{"):
         try:
             value, end = _decoder.raw_decode(rest)
         except (ValueError, RecursionError):
             return []
-        found.append(cast("dict[str, Any]", value))
+        objects.append(cast("dict[str, Any]", value))
         rest = rest[end:].lstrip()
-    return found if len(found) > 1 and not rest else []
+    return objects if len(objects) > 1 and not rest else []
 
 
 def partial_arguments(text: str) -> dict[str, Any]:
-    """What arguments that are still coming say so far: a view for screens, never an input (T123).
+    """Parse arguments that are still arriving, for display only and never as an input (T123).
 
     >>> partial_arguments('{"path": "notes.t')
     {'path': 'notes.t'}
     """
-    bare = _STRING.sub(lambda found: "_" * len(found[0]), text)
-    if '"' in bare:  # the last string goes on; half of an escape says nothing yet
-        bare = bare[: bare.index('"')]
+    outside_strings = _STRING.sub(lambda string: "_" * len(string[0]), text)
+    if '"' in outside_strings:  # the last string is incomplete; half of an escape is dropped
+        outside_strings = outside_strings[: outside_strings.index('"')]
         text = _HALF_ESCAPE.sub(r"\1", text)
-        whole = _object(text + '"' + _closing(bare))
+        closed = _decode_object(text + '"' + _closing_brackets(outside_strings))
     else:
-        whole = _object(text + _closing(bare))
-    if whole is not None:
-        return whole
-    # What stands behind the last whole value says nothing yet.
-    ends = [found.start() + (found[0] != ",") for found in _BORDER.finditer(bare)]
-    return _object(text[: ends[-1]] + _closing(bare[: ends[-1]])) or {} if ends else {}
+        closed = _decode_object(text + _closing_brackets(outside_strings))
+    if closed is not None:
+        return closed
+    # What follows the last complete value is dropped.
+    ends = [
+        match.start() + (match[0] != ",") for match in _BRACKET_OR_COMMA.finditer(outside_strings)
+    ]
+    return (
+        _decode_object(text[: ends[-1]] + _closing_brackets(outside_strings[: ends[-1]])) or {}
+        if ends
+        else {}
+    )
 
 
-def _closing(bare: str) -> str:
-    """The brackets that close what is open in a text without strings."""
+def _closing_brackets(outside_strings: str) -> str:
+    """Return the brackets that close what is open in a text without strings."""
     closers: list[str] = []
-    for found in _BRACKET.findall(bare):
-        if found in _CLOSER:
-            closers.append(_CLOSER[found])
+    for bracket in _BRACKET.findall(outside_strings):
+        if bracket in _CLOSING:
+            closers.append(_CLOSING[bracket])
         elif closers:
             closers.pop()
     return "".join(reversed(closers))
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _decode_object(text: str) -> dict[str, Any] | None:
     try:
-        value = _read_any(text.encode())
+        value = _decode_any(text.encode())
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None

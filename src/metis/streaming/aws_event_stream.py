@@ -1,4 +1,9 @@
-"""The binary AWS event stream: bytes in, frames out, cut anywhere."""
+"""The binary AWS event stream: bytes in, frames out, cut anywhere.
+
+A frame is a length, the length of its headers, a checksum of these two, the headers, the payload
+and a checksum of everything before. A wrong checksum, an exception in place of an event and a frame
+that was cut off end the stream with an error; a stream without one ended normally (T135).
+"""
 
 import struct
 import zlib
@@ -20,9 +25,9 @@ from metis.canonical.errors import (
 
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM_SIZE = 4
-_LEAST = _PRELUDE.size + _CHECKSUM_SIZE
-_USUAL = 256
-"""How many bytes the headers of a frame mostly have at the most."""
+_MIN_FRAME_BYTES = _PRELUDE.size + _CHECKSUM_SIZE
+_MAX_CACHED_HEADER_BYTES = 256
+"""Headers up to this size are cached: a stream repeats the same few."""
 MAX_FRAME_BYTES = 24 * 1024 * 1024
 """How large a frame may be."""
 
@@ -30,15 +35,15 @@ HeaderValue = str | bytes | int | bool
 
 
 class EventFrame(Struct, frozen=True):
-    """One event: its name, what it says, and all of its headers."""
+    """One event: its name, its payload, and all of its headers."""
 
     name: str
     payload: bytes
     headers: Mapping[str, HeaderValue] = {}
 
 
-class _Said(Struct):
-    """What the payload of an exception tells."""
+class _ExceptionPayload(Struct):
+    """The part of an exception's payload that is read."""
 
     message: str = ""
 
@@ -54,13 +59,13 @@ _EXCEPTIONS: Mapping[str, tuple[type[ProviderError], int]] = {
     "throttlingException": (RateLimitError, 429),
     "validationException": (InvalidRequestError, 400),
 }
-_read_said = msgspec.json.Decoder(_Said).decode
+_decode_exception = msgspec.json.Decoder(_ExceptionPayload).decode
 
 
 class EventStreamParser:
-    """Splits a stream of bytes into frames; feed it as the bytes come, then finish.
+    """Splits a stream of bytes into frames; feed it as the bytes arrive, then finish.
 
-    `error` is set when the stream is broken or its sender says that it failed; nothing comes after.
+    `error` is set when the stream is broken or reports a failure; no frame comes after that.
     """
 
     def __init__(self) -> None:
@@ -68,17 +73,17 @@ class EventStreamParser:
         self.error: ProviderError | None = None
 
     def feed(self, chunk: bytes) -> list[EventFrame]:
-        """The frames that are complete with this chunk."""
+        """Return the frames that are complete with this chunk."""
         frames: list[EventFrame] = []
         if self.error is not None:
             return frames
         start = 0
         try:
-            data = self._joined(chunk)
+            data = self._available(chunk)
             while (size := _size_at(data, start)) is not None:
-                frame = _frame(data[start : start + size])
+                frame = _parse_frame(data[start : start + size])
                 start += size
-                self.error = _told(frame)
+                self.error = _error_of(frame)
                 if self.error is not None:
                     break
                 frames.append(frame)
@@ -87,8 +92,8 @@ class EventStreamParser:
             self.error = NetworkError(f"the event stream is broken: {broken}")
         return frames
 
-    def _joined(self, chunk: bytes) -> bytes:
-        """What is there to be read; nothing yet if a frame that began before is still not whole."""
+    def _available(self, chunk: bytes) -> bytes:
+        """Return the bytes to parse; none while a frame that began before is incomplete."""
         if not self._buffer:
             return chunk
         self._buffer += chunk
@@ -98,110 +103,106 @@ class EventStreamParser:
         return data
 
     def finish(self) -> None:
-        """Say that no more bytes come; a frame that is not whole is an error."""
+        """Note that no more bytes come; an incomplete frame is an error."""
         if self._buffer and self.error is None:
             self.error = NetworkError("the event stream was cut off inside of a frame")
 
 
 def encode_event_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """The bytes of a frame whose headers are texts."""
-    written = b"".join(
+    """Encode a frame whose headers are texts."""
+    encoded_headers = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value
         for name, value in ((name, text.encode()) for name, text in headers.items())
     )
-    size = _LEAST + len(written) + len(payload)
-    prelude = struct.pack(">II", size, len(written))
-    frame = prelude + zlib.crc32(prelude).to_bytes(4, "big") + written + payload
+    size = _MIN_FRAME_BYTES + len(encoded_headers) + len(payload)
+    prelude = struct.pack(">II", size, len(encoded_headers))
+    frame = prelude + zlib.crc32(prelude).to_bytes(4, "big") + encoded_headers + payload
     return frame + zlib.crc32(frame).to_bytes(_CHECKSUM_SIZE, "big")
 
 
 class _BrokenFrameError(ValueError):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
 
 
 def _size_at(buffer: bytes | bytearray, start: int) -> int | None:
-    """The size of the frame that begins here; None if it is not whole yet."""
+    """Return the size of the frame that begins at an offset; None if it is incomplete."""
     if len(buffer) - start < _PRELUDE.size:
         return None
-    size, headers, checksum = _PRELUDE.unpack_from(buffer, start)
+    size, header_size, checksum = _PRELUDE.unpack_from(buffer, start)
     if zlib.crc32(buffer[start : start + _PRELUDE.size - _CHECKSUM_SIZE]) != checksum:
         raise _BrokenFrameError("the checksum of a prelude is wrong")
-    if size > MAX_FRAME_BYTES or size < _LEAST + headers:
+    if size > MAX_FRAME_BYTES or size < _MIN_FRAME_BYTES + header_size:
         raise _BrokenFrameError(f"a frame cannot have {size} bytes")
     return size if len(buffer) - start >= size else None
 
 
-def _frame(data: bytes) -> EventFrame:
+def _parse_frame(data: bytes) -> EventFrame:
     end = len(data) - _CHECKSUM_SIZE
     if zlib.crc32(data[:end]) != int.from_bytes(data[end:], "big"):
         raise _BrokenFrameError("the checksum of a frame is wrong")
     body = _PRELUDE.size + _PRELUDE.unpack_from(data)[1]
     try:
-        written = data[_PRELUDE.size : body]
-        headers = _known(written) if len(written) <= _USUAL else _headers(written)
+        encoded = data[_PRELUDE.size : body]
+        is_small = len(encoded) <= _MAX_CACHED_HEADER_BYTES
+        headers = _cached_headers(encoded) if is_small else _parse_headers(encoded)
     except (IndexError, KeyError, UnicodeDecodeError, struct.error) as error:
         raise _BrokenFrameError(f"a header cannot be read: {error}") from None
     return EventFrame(str(headers.get(":event-type", "")), data[body:end], headers)
 
 
-@lru_cache(maxsize=64)
-def _known(data: bytes) -> Mapping[str, HeaderValue]:
-    """The headers of a frame; the same few come again and again."""
-    return _headers(data)
-
-
-def _headers(data: bytes) -> Mapping[str, HeaderValue]:
-    found: dict[str, HeaderValue] = {}
-    place = 0
-    while place < len(data):
-        named = place + 1 + data[place]
-        name, kind = data[place + 1 : named].decode(), data[named]
-        found[name], place = _VALUES[kind](data, named + 1)
-    if place > len(data):
+def _parse_headers(data: bytes) -> Mapping[str, HeaderValue]:
+    headers: dict[str, HeaderValue] = {}
+    offset = 0
+    while offset < len(data):
+        name_end = offset + 1 + data[offset]
+        name, kind = data[offset + 1 : name_end].decode(), data[name_end]
+        headers[name], offset = _HEADER_READERS[kind](data, name_end + 1)
+    if offset > len(data):
         raise _BrokenFrameError("a header is longer than all headers")
-    return found
+    return headers
 
 
+_cached_headers = lru_cache(maxsize=64)(_parse_headers)
 _Reader = Callable[[bytes, int], tuple[HeaderValue, int]]
 
 
-def _number(form: str) -> _Reader:
-    shape = struct.Struct(form)
+def _number_reader(form: str) -> _Reader:
+    number = struct.Struct(form)
 
-    def read(data: bytes, place: int) -> tuple[int, int]:
-        return shape.unpack_from(data, place)[0], place + shape.size
+    def read(data: bytes, offset: int) -> tuple[int, int]:
+        return number.unpack_from(data, offset)[0], offset + number.size
 
     return read
 
 
-def _long(data: bytes, place: int) -> tuple[bytes, int]:
-    start = place + 2
-    end = start + int.from_bytes(data[place:start], "big")
+def _read_bytes(data: bytes, offset: int) -> tuple[bytes, int]:
+    start = offset + 2
+    end = start + int.from_bytes(data[offset:start], "big")
     return data[start:end], end
 
 
-def _text(data: bytes, place: int) -> tuple[str, int]:
-    value, end = _long(data, place)
+def _read_text(data: bytes, offset: int) -> tuple[str, int]:
+    value, end = _read_bytes(data, offset)
     return value.decode(), end
 
 
-_VALUES: Mapping[int, _Reader] = {
-    0: lambda _, place: (True, place),
-    1: lambda _, place: (False, place),
-    2: _number(">b"),
-    3: _number(">h"),
-    4: _number(">i"),
-    5: _number(">q"),
-    6: _long,
-    7: _text,
-    8: _number(">q"),
-    9: lambda data, place: (data[place : place + 16], place + 16),
+_HEADER_READERS: Mapping[int, _Reader] = {
+    0: lambda _, offset: (True, offset),
+    1: lambda _, offset: (False, offset),
+    2: _number_reader(">b"),
+    3: _number_reader(">h"),
+    4: _number_reader(">i"),
+    5: _number_reader(">q"),
+    6: _read_bytes,
+    7: _read_text,
+    8: _number_reader(">q"),
+    9: lambda data, offset: (data[offset : offset + 16], offset + 16),
 }
-"""How the value of a header is read, by the number of its type."""
+"""How the value of a header is read, by the type number of the AWS format."""
 
 
-def _told(frame: EventFrame) -> ProviderError | None:
-    """The error that a frame stands for; None if it is an event."""
+def _error_of(frame: EventFrame) -> ProviderError | None:
+    """Return the error that a frame reports; None if it is an event."""
     headers = frame.headers
     match headers.get(":message-type", "event"):
         case "event":
@@ -209,16 +210,17 @@ def _told(frame: EventFrame) -> ProviderError | None:
         case "exception":
             name = str(headers.get(":exception-type", ""))
             kind, status = _EXCEPTIONS.get(name, (OtherProviderError, None))
-            return kind(_words(frame.payload) or name, status=status, code=name or None, kind=name)
+            text = _exception_text(frame.payload) or name
+            return kind(text, status=status, code=name or None, kind=name)
         case other:
             name = str(headers.get(":error-code", other))
             text = str(headers.get(":error-message", "")) or name
             return ServerError(text, code=name, kind=name)
 
 
-def _words(payload: bytes) -> str:
-    """What an exception says; its payload is mostly JSON."""
+def _exception_text(payload: bytes) -> str:
+    """Return the message of an exception, whose payload is JSON in most cases."""
     try:
-        return _read_said(payload).message
+        return _decode_exception(payload).message
     except (ValueError, RecursionError):
         return payload.decode(errors="replace")

@@ -1,9 +1,9 @@
-"""StreamEvent: what happens while an answer comes in, the same for every provider.
+"""StreamEvent: what happens while a response arrives, the same for every provider.
 
 Order: one `message_start`, then deltas, then exactly one `message_complete` or `error`. A tool call
 is one `tool_use_start`, any number of `tool_use_input_delta`, one `tool_use_end`. The index of the
-content block never decreases. Deltas are for screens and for translation; what counts in the end is
-the message that `message_complete` carries.
+content block never decreases. Deltas are for user interfaces and for translation; the message that
+`message_complete` carries is the result.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,20 +33,20 @@ from metis.canonical.metadata import StopReason, Usage
 
 
 class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
-    """What all stream events share."""
+    """Base class of all stream events."""
 
     message_id: str
 
 
 class MessageStart(Event, frozen=True, tag="message_start"):
-    """An answer begins."""
+    """A response begins."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     model: str | None = None
     response_id: str | None = None
     role: str = "assistant"
     protocol: str | None = None
-    """The protocol that the provider's own ids in this stream belong to."""
+    """The protocol that the provider ids in this stream belong to."""
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
@@ -58,9 +58,9 @@ class TextDelta(Event, frozen=True, tag="text_delta"):
 
 
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
-    """More of a thought; the signature, if there is one, comes with the last delta.
+    """More thinking; the signature, if there is one, comes with the last delta.
 
-    `format` comes with the first delta of a thought that stood in the text of its host.
+    `format` comes with the first delta of thinking that the host wrote into its text.
     """
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
@@ -71,7 +71,7 @@ class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
-    """A tool call begins; `tool_use_id` is ours, `provider_id` the provider's own."""
+    """A tool call begins; `tool_use_id` is ours, `provider_id` the provider's."""
 
     type: ClassVar[Literal["tool_use_start"]] = "tool_use_start"
     content_block_index: int
@@ -90,7 +90,7 @@ class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):
 
 
 class ToolUseEnd(Event, frozen=True, tag="tool_use_end"):
-    """A tool call is whole; `final_input` replaces whatever was pieced together from deltas."""
+    """A tool call is complete; `final_input` replaces what was assembled from deltas."""
 
     type: ClassVar[Literal["tool_use_end"]] = "tool_use_end"
     content_block_index: int
@@ -100,7 +100,7 @@ class ToolUseEnd(Event, frozen=True, tag="tool_use_end"):
 
 
 class BlockAdded(Event, frozen=True, tag="block_added"):
-    """A block that comes whole: sealed thoughts, artifacts, parts that only their issuer reads."""
+    """A block that arrives at once: redacted thinking, artifacts, opaque parts."""
 
     type: ClassVar[Literal["block_added"]] = "block_added"
     content_block_index: int
@@ -108,14 +108,14 @@ class BlockAdded(Event, frozen=True, tag="block_added"):
 
 
 class UsageUpdate(Event, frozen=True, tag="usage_update"):
-    """What is known of the usage so far; the last one counts."""
+    """The usage so far; the last update counts."""
 
     type: ClassVar[Literal["usage_update"]] = "usage_update"
     usage: Usage
 
 
 class MessageComplete(Event, frozen=True, tag="message_complete"):
-    """The answer is whole; `message` is what the plain response would have given."""
+    """The response is complete; `message` equals that of an unstreamed response."""
 
     type: ClassVar[Literal["message_complete"]] = "message_complete"
     stop_reason: StopReason
@@ -123,7 +123,7 @@ class MessageComplete(Event, frozen=True, tag="message_complete"):
 
 
 class StreamError(Event, frozen=True, tag="error"):
-    """The stream failed; `message` holds what had come, with the status error."""
+    """The stream failed; `message` holds what had arrived, with the status error."""
 
     type: ClassVar[Literal["error"]] = "error"
     error_class: str
@@ -147,7 +147,7 @@ StreamEvent = (
 )
 
 
-_CLASSES = {
+_ERROR_CLASSES = {
     kind.__name__: kind
     for kind in (
         AuthenticationError,
@@ -162,26 +162,26 @@ _CLASSES = {
 
 
 def provider_error(end: StreamError, provider: str) -> ProviderError:
-    """The error with which a stream of a provider has ended."""
-    kind = _CLASSES.get(end.error_class, OtherProviderError)
+    """Return the typed error with which the stream of a provider ended."""
+    kind = _ERROR_CLASSES.get(end.error_class, OtherProviderError)
     return kind(end.text, provider=provider, status=end.status)
 
 
 def events_of_message(message: Message) -> Iterator[StreamEvent]:
-    """The events of an answer that did not come as a stream."""
-    own, metadata = message.id, message.metadata
-    yield MessageStart(own, metadata.model, metadata.response_id)
+    """Yield the events of a response that was not streamed: one delta for each block."""
+    message_id, metadata = message.id, message.metadata
+    yield MessageStart(message_id, metadata.model, metadata.response_id)
     for index, block in enumerate(message.content):
         match block:
             case TextBlock():
-                yield TextDelta(own, index, block.text)
+                yield TextDelta(message_id, index, block.text)
             case ThinkingBlock():
-                yield ThinkingDelta(own, index, block.text, block.signature)
+                yield ThinkingDelta(message_id, index, block.text, block.signature)
             case ToolUseBlock():
-                yield ToolUseStart(own, index, block.id, block.name)
-                yield ToolUseEnd(own, index, block.id, block.input, block.invalid)
+                yield ToolUseStart(message_id, index, block.id, block.name)
+                yield ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
             case _:
-                yield BlockAdded(own, index, block)
+                yield BlockAdded(message_id, index, block)
     if metadata.usage is not None:
-        yield UsageUpdate(own, metadata.usage)
-    yield MessageComplete(own, metadata.stop_reason or StopReason.UNKNOWN, message)
+        yield UsageUpdate(message_id, metadata.usage)
+    yield MessageComplete(message_id, metadata.stop_reason or StopReason.UNKNOWN, message)

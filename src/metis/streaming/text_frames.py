@@ -1,8 +1,8 @@
 """Text framings of streams: server-sent events, JSON lines and JSON arrays.
 
 Each parser is fed with bytes as they arrive, cut anywhere, and returns the frames that are
-complete. The parsers work on bytes, so a character cut in two by the network is complete before it
-is decoded.
+complete. It works on bytes, so a character cut in two by the network is complete before it is
+decoded.
 """
 
 import re
@@ -15,7 +15,11 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class SseParser:
-    """Splits a stream of bytes into frames; feed it as the bytes come, then finish."""
+    """Splits server-sent events into frames; feed it as the bytes arrive, then finish.
+
+    It supports what the standard asks for (three line ends, comments, several data lines, a byte
+    order mark) and tolerates a missing blank line at the end. It buffers one frame at most.
+    """
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -23,33 +27,34 @@ class SseParser:
         self._data: list[bytes] = []
         self._is_first_line = True
         self._ended_on_cr = False
-        self._is_between = True
+        self._is_between_frames = True
 
     def feed(self, chunk: bytes) -> list[SseFrame]:
-        """The frames that are complete with this chunk."""
-        if self._is_between and b"\r" not in chunk:
-            # Most servers send one frame at a time; this is the road that has to be fast.
+        """Return the frames that are complete with this chunk."""
+        if self._is_between_frames and b"\r" not in chunk:
+            # Most servers send one frame per chunk, thousands per response: the common shapes are
+            # parsed without going through single lines.
             match chunk.split(b"\n"):
                 case [data, b"", b""] if data[:6] == b"data: ":
                     return [(b"", data[6:])]
                 case [event, data, b"", b""] if data[:6] == b"data: " and event[:7] == b"event: ":
                     return [(event[7:], data[6:])]
                 case _ if chunk[-2:] == b"\n\n":
-                    frames = _whole_frames(chunk[:-2].split(b"\n\n"))
+                    frames = _split_frames(chunk[:-2].split(b"\n\n"))
                     if frames is not None:
                         return frames
                 case _:
                     pass
         frames = self._feed_lines(chunk)
-        self._is_between = not (self._line or self._data or self._event or self._ended_on_cr)
+        self._is_between_frames = not (self._line or self._data or self._event or self._ended_on_cr)
         return frames
 
     def finish(self) -> list[SseFrame]:
-        """The last frame, if the stream ended without the blank line that should close it."""
+        """Return the last frame, if the stream ended without the blank line that closes it."""
         frames: list[SseFrame] = []
         if self._line:
-            self._take_line(b"".join(self._line), frames)
-        self._take_line(b"", frames)
+            self._read_line(b"".join(self._line), frames)
+        self._read_line(b"", frames)
         self.__init__()
         return frames
 
@@ -63,13 +68,13 @@ class SseParser:
         first, *others = _LINE_END.split(chunk)
         self._line.append(first)
         for following in others:
-            self._take_line(b"".join(self._line), frames)
+            self._read_line(b"".join(self._line), frames)
             self._line = [following] if following else []
         if not first and not others:
             self._line.pop()
         return frames
 
-    def _take_line(self, line: bytes, frames: list[SseFrame]) -> None:
+    def _read_line(self, line: bytes, frames: list[SseFrame]) -> None:
         if self._is_first_line:
             line = line.removeprefix(_BOM)
             self._is_first_line = False
@@ -86,8 +91,8 @@ class SseParser:
             self._event = value
 
 
-def _whole_frames(blocks: list[bytes]) -> list[SseFrame] | None:
-    """The frames of blocks that all have the usual form; else None."""
+def _split_frames(blocks: list[bytes]) -> list[SseFrame] | None:
+    """Return the frames of blocks that all have the usual form; else None."""
     frames: list[SseFrame] = []
     for block in blocks:
         first, newline, second = block.partition(b"\n")
@@ -101,25 +106,25 @@ def _whole_frames(blocks: list[bytes]) -> list[SseFrame] | None:
 
 
 def encode_sse(data: bytes, event: bytes = b"") -> bytes:
-    """A frame as it goes over the wire; the data must be one line."""
+    """Encode one server-sent event; the data must be one line."""
     return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
 
 
 class NdjsonParser:
-    """Splits a stream of bytes into lines that are not blank; feed it as the bytes come."""
+    """Splits JSON lines into documents, one for each line that is not empty."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete with this chunk."""
+        """Return the lines that are complete with this chunk."""
         if b"\n" not in chunk:
             self._line.append(chunk)
             return []
         if self._line:
             chunk = b"".join((*self._line, chunk))
             self._line = []
-        if chunk.find(b"\n") == len(chunk) - 1:  # a line a chunk is what most servers send
+        if chunk.find(b"\n") == len(chunk) - 1:  # most servers send one line per chunk
             line = chunk.strip()
             return [line] if line else []
         *lines, rest = chunk.split(b"\n")
@@ -128,70 +133,74 @@ class NdjsonParser:
         return [line for line in map(bytes.strip, lines) if line]
 
     def finish(self) -> list[bytes]:
-        """The last line, if the stream ended without a line end."""
+        """Return the last line, if the stream ended without a line end."""
         line = b"".join(self._line).strip()
         self._line = []
         return [line] if line else []
 
 
-_OUTSIDE = re.compile(rb'["{}\[\]]')
-_INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
-_BETWEEN = b" \t\r\n,"
+_BRACKET_OR_QUOTE = re.compile(rb'["{}\[\]]')
+_STRING_BODY = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_SEPARATORS = b" \t\r\n,"
 
 
 class JsonArrayParser:
-    """Splits an array of objects into its elements; feed it as the bytes come."""
+    """Splits an array of objects into its elements, each as soon as it is complete.
+
+    It tracks brackets and strings only; whether an element is JSON is for its decoder to judge. No
+    byte is scanned twice, however small the chunks are.
+    """
 
     def __init__(self) -> None:
         self._buffer: bytearray = bytearray()
-        self._seen = 0
-        """Up to here the buffer was looked at."""
+        self._scanned = 0
+        """How many bytes of the buffer were scanned."""
         self._depth = 0
         self._in_string = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The elements that are complete with this chunk."""
+        """Return the elements that are complete with this chunk."""
         data = self._buffer
         data += chunk
         start = 0
         elements: list[bytes] = []
-        while (mark := self._next_mark()) is not None:
-            at = self._seen
-            if mark in b"{[":
+        while (bracket := self._next_bracket()) is not None:
+            end = self._scanned
+            if bracket in b"{[":
                 self._depth += 1
                 if self._depth == 1:
-                    start = at
+                    start = end
             else:
                 self._depth -= 1
-                if self._depth == 1 and mark == b"}":
-                    elements.append(bytes(data[start:at]).lstrip(_BETWEEN))
-                    start = at
+                if self._depth == 1 and bracket == b"}":
+                    elements.append(bytes(data[start:end]).lstrip(_SEPARATORS))
+                    start = end
         del data[:start]
-        self._seen -= start
+        self._scanned -= start
         return elements
 
     def finish(self) -> bytes:
-        """What is left: an element that was cut off, or nothing."""
-        rest = bytes(self._buffer).strip(_BETWEEN + b"]")
+        """Return the rest: an element that was cut off, or nothing."""
+        rest = bytes(self._buffer).strip(_SEPARATORS + b"]")
         self.__init__()
         return rest
 
-    def _next_mark(self) -> bytes | None:
-        """The next bracket that is no part of a string; None if it has not come yet."""
+    def _next_bracket(self) -> bytes | None:
+        """Return the next bracket outside of strings; None if there is none yet."""
         data = self._buffer
         while True:
             if self._in_string:
-                end = _INSIDE.match(data, self._seen)
-                self._seen = end.end() if end else self._seen
-                if not data.startswith(b'"', self._seen):
+                body = _STRING_BODY.match(data, self._scanned)
+                self._scanned = body.end() if body else self._scanned
+                if not data.startswith(b'"', self._scanned):
                     return None
-                self._seen += 1
+                self._scanned += 1
                 self._in_string = False
-            found = _OUTSIDE.search(data, self._seen)
-            if found is None:
-                self._seen = len(data)
+            match = _BRACKET_OR_QUOTE.search(data, self._scanned)
+            if match is None:
+                self._scanned = len(data)
                 return None
-            self._seen = found.end()
-            if found[0] != b'"':
-                return bytes(found[0])
+            self._scanned = match.end()
+            if match[0] != b'"':
+                return bytes(match[0])
             self._in_string = True

@@ -123,7 +123,7 @@ def test_definitions_stand_where_they_are_used_and_recursion_ends_in_an_open_obj
     root = {"type": "object", "properties": {"name": name, "children": children}}
     assert parameters == {"type": "object", "properties": {"root": root}}
     assert {loss.change for loss in wire.losses} == {Change.ALTERED}
-    assert any("'#/$defs/node' holds itself" in reason for reason in reasons(wire))
+    assert any("'#/$defs/node' refers to itself" in reason for reason in reasons(wire))
 
 
 @pytest.mark.row("T104")
@@ -150,7 +150,7 @@ def test_references_that_multiply_without_end_are_bounded() -> None:
     }
     fitted, changes = fit_tool_schema(schema, NARROW)
     assert len(json.dumps(fitted)) < 2_000_000
-    assert "parts beyond the largest size are left open" in changes
+    assert "parts beyond the size limit accept anything" in changes
 
 
 @pytest.mark.row("T106")
@@ -311,7 +311,7 @@ def test_a_union_beside_several_types_stays() -> None:
     part = {"type": ["string", "integer"], "anyOf": [{"minLength": 2}, {"minimum": 3}]}
     fitted, changes = fit_tool_schema({"type": "object", "properties": {"a": part}}, NARROW)
     assert fitted["properties"]["a"] == {"anyOf": [{"minLength": 2}, {"minimum": 3}]}
-    assert any("left to its members" in change for change in changes)
+    assert any("beside `anyOf` was dropped" in change for change in changes)
 
 
 @pytest.mark.row("T107")
@@ -378,6 +378,25 @@ def as_json_schema(part: Any) -> Any:
     return {"anyOf": [found, {"type": "null"}]} if is_nullable else found
 
 
+def with_closed_members(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema whose members accept no properties of each other: merged, these have one type."""
+    shared = dict.fromkeys(schema.get("properties", {}), True)
+    closed = dict(schema)
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            closed[union] = [
+                {
+                    **member,
+                    "properties": shared | member["properties"],
+                    "additionalProperties": False,
+                }
+                if isinstance(member, dict) and "properties" in member
+                else member
+                for member in schema[union]
+            ]
+    return closed
+
+
 @pytest.mark.row("T103", "T104", "T107", "T110")
 @given(
     schema=ROOTS,
@@ -391,7 +410,7 @@ def test_whatever_a_tool_takes_its_fitted_schema_takes(
 ) -> None:
     judge = jsonschema_rs.Draft202012Validator
     try:
-        is_taken = judge(schema).is_valid(value)
+        is_taken = judge(with_closed_members(schema)).is_valid(value)
     except ValueError:  # a reference that leads nowhere
         assume(condition=False)
         return

@@ -64,14 +64,14 @@ def test_a_schema_for_anthropic_is_one_that_its_sdk_would_not_change() -> None:
     judged = transform_schema(copy.deepcopy(dict(fitted.schema)))
     assert list(described(judged)) == list(described(fitted.schema))
     assert set(fitted.changes) == {
-        "objects hold nothing that is not named",
-        "'default' is not known there",
-        "'format' is not known there",
-        "'maximum' is not known there",
-        "'minItems' is not known there",
-        "'minLength' is not known there",
-        "'minimum' is not known there",
-        "'oneOf' is written as 'anyOf'",
+        "additionalProperties: false was added",
+        "'default' is not supported",
+        "'format' is not supported",
+        "'maximum' is not supported",
+        "'minItems' is not supported",
+        "'minLength' is not supported",
+        "'minimum' is not supported",
+        "'oneOf' was replaced by 'anyOf'",
     }
     size = fitted.schema["properties"]["size"]
     assert size == {"type": "integer", "description": "minimum: 1, maximum: 9"}
@@ -109,23 +109,23 @@ def test_a_reference_stands_alone() -> None:
     for rule in (ANTHROPIC_OUTPUT, GEMINI_OUTPUT, OPENAI_STRICT_OUTPUT):
         fitted = fit_output_schema(schema, rule)
         assert fitted.schema["properties"]["a"] == {"$ref": "#/$defs/A"}
-        assert fitted.changes == ("what stands beside a reference is left out",)
+        assert fitted.changes == ("keywords beside a reference were dropped",)
 
 
 @pytest.mark.parametrize(
     ("schema", "rule", "why"),
     [
-        (TREE, ANTHROPIC_OUTPUT, "'#' holds itself"),
-        (OPEN, ANTHROPIC_OUTPUT, "an object may hold what nobody has named"),
-        ({"type": "object"}, ANTHROPIC_OUTPUT, "an object may hold what nobody has named"),
-        (OPEN, OPENAI_STRICT_OUTPUT, "an object may hold what nobody has named"),
-        ({"type": "array"}, OPENAI_OUTPUT, "the answer is no object"),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"enum": [1]}}}, OPENAI_OUTPUT, "is no object"),
-        ({"type": "object", "properties": {"a": {}}}, OPENAI_STRICT_OUTPUT, "'a' may be left out"),
+        (TREE, ANTHROPIC_OUTPUT, "'#' refers to itself"),
+        (OPEN, ANTHROPIC_OUTPUT, "an object may have properties that are not listed"),
+        ({"type": "object"}, ANTHROPIC_OUTPUT, "an object may have properties that are not listed"),
+        (OPEN, OPENAI_STRICT_OUTPUT, "an object may have properties that are not listed"),
+        ({"type": "array"}, OPENAI_OUTPUT, "the output is not an object"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"enum": [1]}}}, OPENAI_OUTPUT, "is not an object"),
+        ({"type": "object", "properties": {"a": {}}}, OPENAI_STRICT_OUTPUT, "'a' is optional"),
         (
             {"type": "object", "properties": {}, "allOf": []},
             OPENAI_STRICT_OUTPUT,
-            "'allOf' is not known there",
+            "'allOf' is not supported",
         ),
     ],
 )

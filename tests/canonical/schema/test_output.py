@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metis.canonical.errors import InvalidValueError
-from metis.canonical.schema.output import compile_output_schema
+from metis.canonical.schema.validate import compile_output_schema
 
 SCHEMAS: list[dict[str, Any]] = [
     {},

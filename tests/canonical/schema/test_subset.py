@@ -321,7 +321,7 @@ def test_a_refused_construct_is_found_wherever_it_is_planted(
         ([1], "array of 1 item"),
         ({}, "object with 0 properties"),
         pytest.param(2**2000, "a huge integer", id="huge"),
-        (b"", "bytes, which is no JSON value"),
+        (b"", "bytes, which is not a JSON value"),
     ],
 )
 def test_values_are_described_briefly(value: object, text: str) -> None:

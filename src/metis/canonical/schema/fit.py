@@ -1,37 +1,49 @@
-"""Tool schemas rewritten to what a target accepts, with a list of the changes."""
+"""Tool schemas rewritten to what a target accepts, with a list of the changes.
 
-from collections.abc import Iterator, Mapping
+Providers read JSON Schema in narrower ways: some refuse a union at the root, some references, some
+boolean schemas or several types. A call is checked against the tool's original schema whatever the
+target was sent, so a schema that is wider here lets nothing wrong through.
+"""
+
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
 
-_write = msgspec.json.Encoder().encode
-_MOST_PARTS = 10_000
-_DEEPEST = 60
-_DEFINITIONS = ("$defs", "definitions")
-_UNIONS = ("anyOf", "oneOf", "allOf")
-_FOLDED = frozenset({"$ref", *_UNIONS})
-SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
-LISTS = frozenset({*_UNIONS, "prefixItems", "items"})
-NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS})
-"""The keywords that hold one schema, a list of them, and schemas by name."""
-_LIMITS = frozenset(
-    {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+from metis.canonical.schema.walk import (
+    DEFINITIONS,
+    MAX_DEPTH,
+    MAX_PARTS,
+    UNIONS,
+    Schema,
+    Walk,
+    as_schema,
+    encode_schema,
+    is_schema,
+    map_subschemas,
+    required_names,
+    split_reference,
 )
 
-_Schema = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_NOT_AT_ROOT = frozenset({"$ref", *UNIONS})
+_SIZE_LIMITS = frozenset(
+    {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+)
+_NULL = {"type": "null"}
+_INLINED = "references were replaced by their definitions"
+_TOO_LARGE = "parts beyond the size limit accept anything"
 
 
 class ToolSchemaRule(Struct, frozen=True, kw_only=True):
-    """What of JSON Schema a target takes in the definition of a tool."""
+    """What of JSON Schema a target accepts in the definition of a tool."""
 
     plain_root: bool = False
     """Whether the root must be an object itself: no union, and no reference to one (T107)."""
     references: bool = True
-    """Whether a part may be told by reference (T104)."""
+    """Whether a part may be a reference (T104)."""
     booleans: bool = True
     """Whether true and false may stand for a schema (T110)."""
     type_lists: bool = True
@@ -40,269 +52,217 @@ class ToolSchemaRule(Struct, frozen=True, kw_only=True):
     """Whether the values of an enum may be numbers, and limits be written as floats (T106)."""
 
 
-_ANY = ToolSchemaRule()
-_ROOT_ONLY = ToolSchemaRule(plain_root=True)
+_ANY_TOOL = ToolSchemaRule()
+_PLAIN_ROOT_ONLY = ToolSchemaRule(plain_root=True)
 
 
 def fit_tool_schema(
     schema: Mapping[str, Any], rule: ToolSchemaRule
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The schema as a target takes it, and what was changed; one that fits is given back itself."""
-    if rule == _ANY or (rule == _ROOT_ONLY and _is_plain(schema)):
+    """Return a schema as a target accepts it, and the changes; the schema itself if it fits."""
+    if rule == _ANY_TOOL or (rule == _PLAIN_ROOT_ONLY and _is_plain_root(schema)):
         return schema, ()
-    try:
-        data = _write(schema)
-    except (TypeError, ValueError, RecursionError):
-        # What is no JSON cannot be sent at all, and is refused where the body is written.
+    data = encode_schema(schema)
+    if data is None:
         return schema, ()
-    fitted, changes = _fit(data, rule)
+    fitted, changes = _fit_tool(data, rule)
     return (fitted, changes) if changes else (schema, ())
 
 
 @lru_cache(maxsize=1024)
-def _fit(data: bytes, rule: ToolSchemaRule) -> tuple[_Schema, tuple[str, ...]]:
-    """One shaping for each tool and target, however many requests it goes with."""
-    shaping = _Shaping(msgspec.json.decode(data), rule)
-    return shaping.root(), tuple(shaping.changes)
+def _fit_tool(data: bytes, rule: ToolSchemaRule) -> tuple[Schema, tuple[str, ...]]:
+    """Rewrite each tool schema once per target, however many requests it goes with."""
+    fit = _ToolFit(msgspec.json.decode(data), rule)
+    return fit.root(), tuple(fit.changes)
 
 
-def _is_plain(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type") == "object" and _FOLDED.isdisjoint(schema)
+def _is_plain_root(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "object" and _NOT_AT_ROOT.isdisjoint(schema)
 
 
-class _Shaping:
-    """Walks one schema and writes down what it changes."""
+class _ToolFit:
+    """Rewrites the schema of one tool."""
 
-    def __init__(self, schema: _Schema, rule: ToolSchemaRule) -> None:
-        self._schema = schema
+    def __init__(self, schema: Schema, rule: ToolSchemaRule) -> None:
         self._rule = rule
-        self._left = _MOST_PARTS
+        self._walk = Walk(schema, max_parts=MAX_PARTS, max_depth=MAX_DEPTH)
         self.changes: dict[str, None] = {}
 
-    def root(self) -> _Schema:
-        found = self._part(self._schema, (), 0)
-        schema = _object(found)
-        if self._rule.plain_root and not _is_plain(schema):
-            schema = self._folded(schema, 0)
+    def root(self) -> Schema:
+        schema = as_schema(self._part(self._walk.root, (), 0))
+        if self._rule.plain_root and not _is_plain_root(schema):
+            schema = self._merge_root(schema, 0)
         return schema
 
-    def _tell(self, change: str) -> None:
+    def _changed(self, change: str) -> None:
         self.changes[change] = None
 
     def _part(self, part: Any, inside: tuple[str, ...], depth: int) -> Any:
-        """One part of a schema; `inside` are the references that led to it."""
+        """Rewrite one part of a schema; `inside` are the references that led to it."""
         if isinstance(part, bool) and not self._rule.booleans:
-            self._tell("a schema that is true or false is written as an object")
+            self._changed("a boolean schema was replaced by an object")
             return {} if part else {"not": {}}
-        if not isinstance(part, dict):
+        if not is_schema(part):
             return part
-        self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
-            self._tell("parts beyond the largest size are left open")
+        if not self._walk.visit(depth):
+            self._changed(_TOO_LARGE)
             return {}
-        schema = cast("_Schema", part)
-        if not self._rule.references and isinstance(schema.get("$ref"), str):
-            return self._resolved(schema, inside, depth)
-        return self._scalars(dict(self._keys(schema, inside, depth)))
+        if not self._rule.references:
+            reference = split_reference(part)
+            if reference is not None:
+                return self._inline(*reference, inside, depth)
+            if not part.keys().isdisjoint(DEFINITIONS):
+                self._changed(_INLINED)
+                part = {key: value for key, value in part.items() if key not in DEFINITIONS}
+        rewritten = {
+            key: map_subschemas(key, value, lambda inner: self._part(inner, inside, depth + 1))
+            for key, value in part.items()
+        }
+        if not self._rule.type_lists:
+            self._use_one_type(rewritten)
+            self._use_nullable(rewritten)
+        if not self._rule.number_enums:
+            self._use_strings_and_integers(rewritten)
+        return rewritten
 
-    def _keys(
-        self, schema: _Schema, inside: tuple[str, ...], depth: int
-    ) -> Iterator[tuple[str, Any]]:
-        for key, value in schema.items():
-            if key in _DEFINITIONS and not self._rule.references:
-                self._tell("definitions are written where they are used")
-                continue
-            yield key, self._value(key, value, inside, depth + 1)
-
-    def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
-        if key in NAMED and isinstance(value, dict):
-            named = cast("_Schema", value).items()
-            return {name: self._part(part, inside, depth) for name, part in named}
-        if key in LISTS and isinstance(value, list):
-            return [self._part(part, inside, depth) for part in cast("list[Any]", value)]
-        if key in SINGLE or (key == "additionalProperties" and isinstance(value, dict)):
-            return self._part(value, inside, depth)
-        return value
-
-    def _resolved(self, schema: _Schema, inside: tuple[str, ...], depth: int) -> Any:
-        """A reference as what it stands for; a definition within itself is left open."""
-        name = schema["$ref"]
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        target = self._definition(name)
+    def _inline(self, name: str, beside: Schema, inside: tuple[str, ...], depth: int) -> Any:
+        """Replace a reference by its definition; a definition within itself accepts anything."""
+        target = self._walk.resolve(name)
         if target is None:
-            self._tell(f"{name!r} leads nowhere in the schema and is left open")
+            self._changed(f"{name!r} is not defined in the schema and accepts anything")
             return self._part(beside, inside, depth + 1)
-        self._tell("definitions are written where they are used")
+        self._changed(_INLINED)
         if name in inside:
-            self._tell(f"{name!r} holds itself and is left open there")
-            kind = _object(target).get("type")
+            self._changed(f"{name!r} refers to itself and accepts anything there")
+            kind = as_schema(target).get("type")
+            # An array without `items` is refused by some targets.
             opened = {"type": kind} if isinstance(kind, str) and kind != "array" else {}
             return opened | self._part(beside, inside, depth + 1)
-        found = self._part(target, (*inside, name), depth + 1)
-        if not beside or not isinstance(found, dict):
-            return found
-        return {**_object(found), **self._part(beside, inside, depth + 1)}
+        definition = self._part(target, (*inside, name), depth + 1)
+        if not beside or not is_schema(definition):
+            return definition
+        return {**definition, **self._part(beside, inside, depth + 1)}
 
-    def _definition(self, name: str) -> Any:
-        return resolve_reference(self._schema, name)
-
-    def _scalars(self, schema: _Schema) -> _Schema:
-        """Types, enums and limits as the target writes them."""
-        rule = self._rule
-        if not rule.type_lists:
-            self._one_type(schema)
-            self._nullable(schema)
-        if not rule.number_enums:
-            self._texts(schema)
-        return schema
-
-    def _one_type(self, schema: _Schema) -> None:
-        kinds = schema.get("type")
-        if not isinstance(kinds, list):
+    def _use_one_type(self, schema: Schema) -> None:
+        types = schema.get("type")
+        if not isinstance(types, list):
             return
-        self._tell("several types are written as one that may be null, or as a union")
-        named = [kind for kind in cast("list[Any]", kinds) if kind != "null"]
+        self._changed("a list of types was replaced by `nullable` or by a union")
+        others = [name for name in cast("list[Any]", types) if name != "null"]
         del schema["type"]
-        if len(named) == 1:
-            schema["type"] = named[0]
-        elif named and "anyOf" in schema:
-            # A part has one union; the types of its members say more than its own.
-            self._tell("the types of a part that is a union are left to its members")
-        elif named:
-            schema["anyOf"] = [{"type": kind} for kind in named]
-        if len(named) < len(cast("list[Any]", kinds)):
+        if len(others) == 1:
+            schema["type"] = others[0]
+        elif others and "anyOf" in schema:
+            # A part has one union; the types of its members say more than a list beside it.
+            self._changed("a list of types beside `anyOf` was dropped")
+        elif others:
+            schema["anyOf"] = [{"type": name} for name in others]
+        if len(others) < len(cast("list[Any]", types)):
             schema["nullable"] = True
 
-    def _nullable(self, schema: _Schema) -> None:
+    def _use_nullable(self, schema: Schema) -> None:
         for union in ("anyOf", "oneOf"):
             members = schema.get(union)
-            if not isinstance(members, list) or {"type": "null"} not in members:
+            if not isinstance(members, list) or _NULL not in members:
                 continue
-            self._tell("a union with null is written as what may be null")
-            others = [each for each in cast("list[Any]", members) if each != {"type": "null"}]
+            self._changed("a union with null was replaced by `nullable`")
+            others = [member for member in cast("list[Any]", members) if member != _NULL]
             del schema[union]
-            if len(others) == 1 and isinstance(others[0], dict):
-                for key, value in cast("_Schema", others[0]).items():
+            if len(others) == 1 and is_schema(others[0]):
+                for key, value in others[0].items():
                     schema.setdefault(key, value)
             elif others:
                 schema[union] = others
             schema["nullable"] = True
 
-    def _texts(self, schema: _Schema) -> None:
+    def _use_strings_and_integers(self, schema: Schema) -> None:
         values = schema.get("enum")
         if isinstance(values, list) and any(map(_is_number, cast("list[Any]", values))):
-            self._tell("the numbers of an enum are written as texts")
-            written = [_text(value) for value in cast("list[Any]", values)]
-            schema["enum"] = written
+            self._changed("numbers of an enum were replaced by strings")
+            schema["enum"] = [
+                _encode(value).decode() if _is_number(value) else value
+                for value in cast("list[Any]", values)
+            ]
             schema["type"] = "string"
-        for key in _LIMITS & schema.keys():
-            limit = schema[key]
-            if isinstance(limit, float | str):
-                whole = _whole(limit)
-                if whole is not None:
-                    schema[key] = whole
-                    self._tell("limits are written as whole numbers")
+        for key in _SIZE_LIMITS & schema.keys():
+            limit = _integer(schema[key])
+            if limit is not None:
+                schema[key] = limit
+                self._changed("limits were replaced by integers")
 
-    def _folded(self, schema: _Schema, depth: int) -> _Schema:
-        """A schema as one object that takes all which any part of its union took."""
-        self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
-            self._tell("parts beyond the largest size are left open")
+    def _merge_root(self, schema: Schema, depth: int) -> Schema:
+        """Merge the unions of a root into one object that accepts all that any member accepts."""
+        if not self._walk.visit(depth):
+            self._changed(_TOO_LARGE)
             return {"type": "object"}
-        if isinstance(schema.get("$ref"), str):
-            target = self._definition(schema["$ref"])
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            self._tell("the root is written as the object that it refers to")
-            return self._folded({**_object(target), **beside}, depth + 1)
-        plain = {key: value for key, value in schema.items() if key not in _UNIONS}
-        if plain.get("type") != "object":
-            self._tell("the root is said to be an object")
-        plain["type"] = "object"
-        for union in _UNIONS:
+        reference = split_reference(schema)
+        if reference is not None:
+            name, beside = reference
+            self._changed("the reference at the root was replaced by its definition")
+            return self._merge_root({**as_schema(self._walk.resolve(name)), **beside}, depth + 1)
+        merged = {key: value for key, value in schema.items() if key not in UNIONS}
+        if merged.get("type") != "object":
+            self._changed("the root was declared an object")
+        merged["type"] = "object"
+        for union in UNIONS:
             members = schema.get(union)
             if isinstance(members, list):
-                self._tell(f"{union!r} at the root is folded into one object")
+                self._changed(f"{union!r} at the root was merged into one object")
                 objects = [
-                    self._folded(_object(each), depth + 1)
-                    for each in cast("list[Any]", members)
-                    if _takes_objects(each)
+                    self._merge_root(as_schema(member), depth + 1)
+                    for member in cast("list[Any]", members)
+                    if _accepts_objects(member)
                 ]
-                plain = _merged(plain, objects, needs_all=union == "allOf")
-        return plain
+                merged = _merge(merged, objects, needs_all=union == "allOf")
+        return merged
 
 
-def resolve_reference(schema: Mapping[str, Any], name: str) -> Any:
-    """What a local reference of a schema points to; None if it points to nothing there."""
-    if not name.startswith("#"):
-        return None
-    found: Any = schema
-    for step in unquote(name[1:]).split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list):
-            found = dict(enumerate(cast("list[Any]", found)))
-            found = found.get(int(key)) if key.isdecimal() else None
-        else:
-            found = _object(found).get(key)
-    return cast("Any", found) if isinstance(found, dict | bool) else None
-
-
-def _merged(schema: _Schema, objects: list[_Schema], *, needs_all: bool) -> _Schema:
-    """One object with the properties of all; needed is what every choice needs, or any part."""
-    properties: dict[str, Any] = dict(_properties(schema))
-    for each in objects:
-        for name, part in _properties(each).items():
-            known = properties.get(name)
-            if known is None:
+def _merge(schema: Schema, objects: list[Schema], *, needs_all: bool) -> Schema:
+    """Give an object the properties of others; required is what all of them, or any, require."""
+    properties: Schema = dict(as_schema(schema.get("properties")))
+    for member in objects:
+        for name, part in as_schema(member.get("properties")).items():
+            present = properties.get(name)
+            if present is None:
                 properties[name] = part
-            elif known != part:
-                properties[name] = _either(known, part)
-    needed = [_required(each) for each in objects] or [set[str]()]
-    more = set[str]().union(*needed) if needs_all else needed[0].intersection(*needed)
-    required = _required(schema) | more
+            elif present != part:
+                properties[name] = _either(present, part)
+    if not needs_all and any("properties" not in member for member in objects):
+        # A member without properties accepts any value for those of the others.
+        declared = as_schema(schema.get("properties"))
+        properties = {name: declared.get(name, {}) for name in properties}
+    requirements = [required_names(member) for member in objects] or [set[str]()]
+    shared = requirements[0].intersection(*requirements)
+    required = required_names(schema) | (set[str]().union(*requirements) if needs_all else shared)
     merged = {**schema, "properties": properties}
     if required:
-        named = [name for name in properties if name in required]
-        merged["required"] = [*named, *sorted(required - properties.keys())]
+        listed = [name for name in properties if name in required]
+        merged["required"] = [*listed, *sorted(required - properties.keys())]
     return merged
 
 
-def _object(value: Any) -> _Schema:
-    return cast("_Schema", value) if isinstance(value, dict) else {}
-
-
-def _takes_objects(part: Any) -> bool:
-    """Whether a schema takes objects at all; `true` takes everything."""
-    if not isinstance(part, dict):
+def _accepts_objects(part: Any) -> bool:
+    if not is_schema(part):
         return part is True
-    kinds = cast("_Schema", part).get("type", "object")
-    return "object" in (kinds if isinstance(kinds, list) else (kinds,))
+    types = part.get("type", "object")
+    return "object" in (types if isinstance(types, list) else (types,))
 
 
-def _properties(schema: _Schema) -> Mapping[str, Any]:
-    return _object(schema.get("properties"))
-
-
-def _required(schema: _Schema) -> set[str]:
-    names = schema.get("required")
-    return set(cast("list[str]", names)) if isinstance(names, list) else set()
-
-
-def _either(one: Any, other: Any) -> _Schema:
-    """A part that takes what one of two took."""
-    known = _object(one).get("anyOf") if len(_object(one)) == 1 else None
-    members: list[Any] = cast("list[Any]", known) if isinstance(known, list) else [one]
-    return {"anyOf": members if other in members else [*members, other]}
+def _either(first: Any, second: Any) -> Schema:
+    """Return a schema that accepts what one of two accepts."""
+    union = as_schema(first).get("anyOf") if len(as_schema(first)) == 1 else None
+    members: list[Any] = cast("list[Any]", union) if isinstance(union, list) else [first]
+    return {"anyOf": members if second in members else [*members, second]}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> Any:
-    return _write(value).decode() if _is_number(value) else value
-
-
-def _whole(value: float | str) -> int | None:
+def _integer(value: Any) -> int | None:
+    """Return the integer that a float or a text stands for; None for everything else."""
+    if not isinstance(value, float | str):
+        return None
     try:
         number = float(value)
     except ValueError:

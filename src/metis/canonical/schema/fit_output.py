@@ -1,273 +1,226 @@
-"""Output schemas rewritten to what a target accepts.
+"""Output schemas rewritten to what a target accepts, with the changes or the reason for a refusal.
 
-With a list of the changes or the reason for a refusal.
+A wider schema would let wrong output through. So a schema is only made narrower here, or loses
+keywords to its description; one that a target cannot use at all is refused, with the reason.
 """
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from metis.canonical.schema.fit import LISTS, NAMED, SINGLE, resolve_reference
-
-_write = msgspec.json.Encoder().encode
-_MOST_PARTS = 10_000
-_DEEPEST = 60
-_FORMATS = frozenset(
-    {
-        "date-time",
-        "time",
-        "date",
-        "duration",
-        "email",
-        "hostname",
-        "uri",
-        "ipv4",
-        "ipv6",
-        "uuid",
-    }
+from metis.canonical.schema.subset import FORMATS
+from metis.canonical.schema.walk import (
+    ANNOTATIONS,
+    DEFINITIONS,
+    MAX_DEPTH,
+    MAX_PARTS,
+    Schema,
+    Walk,
+    as_schema,
+    encode_schema,
+    is_schema,
+    map_subschemas,
+    required_names,
+    split_reference,
+    subschemas,
 )
-_OPEN = "additionalProperties"
-_ABOUT = frozenset({"$schema", "$id", "$comment", "default", "examples", "deprecated"})
-"""Keywords that say nothing about a value."""
 
-_Schema = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
 
 
 class OutputSchemaRule(Struct, frozen=True, kw_only=True):
-    """What of JSON Schema a target takes for its answer."""
+    """What of JSON Schema a target accepts for structured output."""
 
     object_root: bool = False
-    """Whether the answer has to be an object."""
+    """Whether the output has to be an object."""
     closed_objects: bool = False
-    """Whether each object has to name all that it may hold."""
+    """Whether each object has to list every property that it may have."""
     all_required: bool = False
-    """Whether each object has to hold all that it may hold."""
+    """Whether each object has to require every property that it may have."""
     cycles: bool = True
-    """Whether a schema may hold itself."""
+    """Whether a schema may refer to itself."""
     bare_references: bool = False
-    """Whether a reference must have nothing beside it."""
+    """Whether a reference must have no keyword beside it."""
     any_of_only: bool = False
-    """Whether `anyOf` is the only union: `oneOf` is written as one, `allOf` refused."""
+    """Whether `anyOf` is the only union: `oneOf` is replaced by it, `allOf` refused."""
     keywords: frozenset[str] | None = None
-    """The keywords that it knows; None for all."""
+    """The supported keywords; None for all."""
     formats: frozenset[str] | None = None
-    """The formats of strings that it knows; None for all."""
+    """The supported formats of strings; None for all."""
     max_min_items: int | None = None
-    """The most that an array may be asked to hold at least; None for any number."""
+    """The largest supported `minItems`; None for any."""
 
 
 class FittedSchema(Struct, frozen=True):
-    """A schema as a target takes it, what was changed, and why it does not if it does not."""
+    """A schema as a target accepts it, what was changed, and why it is refused if it is."""
 
     schema: Mapping[str, Any]
     changes: tuple[str, ...] = ()
     refusal: str | None = None
 
 
+_KEYWORDS = frozenset(
+    {
+        *("$defs", "$ref", "additionalProperties", "anyOf", "const", "definitions"),
+        *("description", "enum", "format", "items", "minItems", "properties", "required"),
+        *("title", "type"),
+    }
+)
 ANY_OUTPUT = OutputSchemaRule()
 """All of JSON Schema."""
 OPENAI_OUTPUT = OutputSchemaRule(object_root=True)
-"""OpenAI, where an answer need not keep to its schema."""
+"""OpenAI without `strict`: the output need not match its schema."""
 OPENAI_STRICT_OUTPUT = OutputSchemaRule(
     object_root=True,
     closed_objects=True,
     all_required=True,
     bare_references=True,
     any_of_only=True,
-    keywords=frozenset(
-        {
-            "$defs",
-            "$ref",
-            _OPEN,
-            "anyOf",
-            "const",
-            "definitions",
-            "description",
-            "enum",
-            "exclusiveMaximum",
-            "exclusiveMinimum",
-            "format",
-            "items",
-            "maxItems",
-            "maximum",
-            "minItems",
-            "minimum",
-            "multipleOf",
-            "pattern",
-            "properties",
-            "required",
-            "title",
-            "type",
-        }
-    ),
-    formats=_FORMATS,
+    keywords=_KEYWORDS
+    | {
+        *("exclusiveMaximum", "exclusiveMinimum", "maxItems", "maximum", "minimum"),
+        *("multipleOf", "pattern"),
+    },
+    formats=frozenset(FORMATS),
 )
-"""OpenAI, where an answer must keep to its schema."""
+"""OpenAI with `strict`: the output always matches its schema."""
 ANTHROPIC_OUTPUT = OutputSchemaRule(
     closed_objects=True,
     cycles=False,
     bare_references=True,
-    keywords=frozenset(
-        {
-            "$defs",
-            "$ref",
-            _OPEN,
-            "allOf",
-            "anyOf",
-            "const",
-            "definitions",
-            "description",
-            "enum",
-            "format",
-            "items",
-            "minItems",
-            "properties",
-            "required",
-            "title",
-            "type",
-        }
-    ),
-    formats=_FORMATS,
+    keywords=_KEYWORDS | {"allOf"},
+    formats=frozenset(FORMATS),
     max_min_items=1,
 )
-"""Anthropic, whose answers always keep to their schema."""
+"""Anthropic, whose output always matches its schema."""
 GEMINI_OUTPUT = OutputSchemaRule(bare_references=True)
-"""Gemini, which passes over keywords that it does not know."""
+"""Gemini, which ignores keywords that it does not support."""
 
 
 def fit_output_schema(schema: Mapping[str, Any], rule: OutputSchemaRule) -> FittedSchema:
-    """The schema as a target takes it; one that fits is given back itself."""
-    if rule == ANY_OUTPUT:
+    """Return the schema as a target accepts it; one that fits is returned itself."""
+    data = None if rule == ANY_OUTPUT else encode_schema(schema)
+    if data is None:
         return FittedSchema(schema)
-    try:
-        data = _write(schema)
-    except (TypeError, ValueError, RecursionError):
-        # What is no JSON cannot be sent at all, and is refused where the body is written.
-        return FittedSchema(schema)
-    fitted = _fit(data, rule)
+    fitted = _fit_output(data, rule)
     return fitted if fitted.changes or fitted.refusal else FittedSchema(schema)
 
 
 @lru_cache(maxsize=256)
-def _fit(data: bytes, rule: OutputSchemaRule) -> FittedSchema:
-    schema: _Schema = msgspec.json.decode(data)
-    fitting = _Fitting(schema, rule)
+def _fit_output(data: bytes, rule: OutputSchemaRule) -> FittedSchema:
+    schema: Schema = msgspec.json.decode(data)
+    fit = _OutputFit(schema, rule)
     try:
-        fitted = fitting.root()
+        fitted = fit.root()
     except _RefusedError as refusal:
         return FittedSchema(schema, refusal=str(refusal))
-    return FittedSchema(fitted, tuple(fitting.changes))
+    return FittedSchema(fitted, tuple(fit.changes))
 
 
 class _RefusedError(Exception):
-    """A schema that a target cannot be told."""
+    """A schema that a target cannot use."""
 
 
-class _Fitting:
-    """Walks one schema and writes down what it changes."""
+class _OutputFit:
+    """Rewrites one schema of structured output."""
 
-    def __init__(self, schema: _Schema, rule: OutputSchemaRule) -> None:
-        self._schema = schema
+    def __init__(self, schema: Schema, rule: OutputSchemaRule) -> None:
         self._rule = rule
-        self._left = _MOST_PARTS
+        self._schema = schema
+        self._walk = Walk(schema, max_parts=MAX_PARTS, max_depth=MAX_DEPTH)
         self.changes: dict[str, None] = {}
 
-    def root(self) -> _Schema:
+    def root(self) -> Schema:
         if self._rule.object_root and self._resolved(self._schema).get("type") != "object":
-            raise _RefusedError("the answer is no object")
+            raise _RefusedError("the output is not an object")
         if not self._rule.cycles:
-            for name in self._references(self._schema):
-                self._check_cycle(name, ())
+            for name in self._references(self._schema, 0):
+                self._refuse_cycle(name, ())
         return self._part(self._schema, 0)
 
-    def _tell(self, change: str) -> None:
-        self.changes[change] = None
+    def _visit(self, depth: int) -> None:
+        if not self._walk.visit(depth):
+            raise _RefusedError("the schema is too large")
 
-    def _resolved(self, schema: _Schema) -> _Schema:
-        """What a schema is when it is only a reference."""
-        for _ in range(_DEEPEST):
-            name = schema.get("$ref")
-            if not isinstance(name, str):
+    def _resolved(self, schema: Schema) -> Schema:
+        """Return what a schema is if it is only a reference."""
+        for _ in range(MAX_DEPTH):
+            reference = split_reference(schema)
+            if reference is None:
                 break
-            schema = _object(resolve_reference(self._schema, name))
+            schema = as_schema(self._walk.resolve(reference[0]))
         return schema
 
-    def _check_cycle(self, name: str, inside: tuple[str, ...]) -> None:
+    def _refuse_cycle(self, name: str, inside: tuple[str, ...]) -> None:
         if name in inside:
-            raise _RefusedError(f"{name!r} holds itself")
-        for each in self._references(_object(resolve_reference(self._schema, name))):
-            self._check_cycle(each, (*inside, name))
+            raise _RefusedError(f"{name!r} refers to itself")
+        for inner in self._references(as_schema(self._walk.resolve(name)), 0):
+            self._refuse_cycle(inner, (*inside, name))
 
-    def _references(self, schema: _Schema) -> Iterator[str]:
-        """The references in a schema; definitions are looked at where they are used."""
-        self._left -= 1
-        if self._left < 0:
-            raise _RefusedError("the schema is too large")
-        if isinstance(schema.get("$ref"), str):
-            yield schema["$ref"]
+    def _references(self, schema: Schema, depth: int) -> Iterator[str]:
+        """Yield the references in a schema; definitions are searched where they are used."""
+        self._visit(depth)
+        reference = split_reference(schema)
+        if reference is not None:
+            yield reference[0]
         for key, value in schema.items():
-            if key not in ("$defs", "definitions"):
-                for part in _parts(key, value):
-                    yield from self._references(part)
+            if key not in DEFINITIONS:
+                for part in subschemas(key, value):
+                    yield from self._references(part, depth + 1)
 
     def _part(self, part: Any, depth: int) -> Any:
-        if not isinstance(part, dict):
+        if not is_schema(part):
             return part
-        self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
-            raise _RefusedError("the schema is too large")
-        schema = cast("_Schema", part)
-        if self._rule.bare_references and isinstance(schema.get("$ref"), str):
-            schema = self._alone(schema)
-        kept = {
-            name: self._value(name, value, depth + 1) for name, value in self._known(schema).items()
+        self._visit(depth)
+        if self._rule.bare_references and split_reference(part) is not None:
+            part = self._bare(part)
+        rewritten = {
+            key: map_subschemas(key, value, lambda inner: self._part(inner, depth + 1))
+            for key, value in self._supported(part).items()
         }
-        if self._rule.closed_objects and _is_object(kept):
-            self._close(kept)
-        return kept
+        if self._rule.closed_objects and _is_object_schema(rewritten):
+            self._close(rewritten)
+        return rewritten
 
-    def _alone(self, schema: _Schema) -> _Schema:
-        """A reference with nothing beside it but definitions."""
-        kept = {key: value for key, value in schema.items() if key[:1] == "$"}
-        if len(kept) < len(schema):
-            self._tell("what stands beside a reference is left out")
-        return kept
+    def _bare(self, schema: Schema) -> Schema:
+        """Drop what stands beside a reference, except definitions."""
+        bare = {key: value for key, value in schema.items() if key[:1] == "$"}
+        if len(bare) < len(schema):
+            self.changes["keywords beside a reference were dropped"] = None
+        return bare
 
-    def _known(self, schema: _Schema) -> _Schema:
-        """Without the keywords that the target does not know; a description keeps them as words."""
-        unknown: _Schema = {}
-        kept: _Schema = {}
-        for key, value in self._united(schema).items():
-            if self._takes(key, value):
-                kept[key] = value
-            else:
-                unknown[key] = value
-        for key in unknown:
-            self._tell(f"{key!r} is not known there")
-        words = ", ".join(
-            f"{key}: {_write(value).decode()}"
-            for key, value in unknown.items()
-            if key not in _ABOUT
+    def _supported(self, schema: Schema) -> Schema:
+        """Move keywords that the target does not support into the description."""
+        unsupported: Schema = {}
+        supported: Schema = {}
+        for key, value in self._with_any_of(schema).items():
+            (supported if self._supports(key, value) else unsupported)[key] = value
+        for key in unsupported:
+            self.changes[f"{key!r} is not supported"] = None
+        note = ", ".join(
+            f"{key}: {_encode(value).decode()}"
+            for key, value in unsupported.items()
+            if key not in ANNOTATIONS
         )
-        if words:
-            said = kept.get("description")
-            kept["description"] = f"{said}\n\n{words}" if isinstance(said, str) and said else words
-        return kept
+        if note:
+            text = supported.get("description")
+            is_described = isinstance(text, str) and text
+            supported["description"] = f"{text}\n\n{note}" if is_described else note
+        return supported
 
-    def _united(self, schema: _Schema) -> _Schema:
-        """With `anyOf` for `oneOf`, which asks for more than targets can promise."""
-        rule = self._rule
-        if rule.any_of_only and "allOf" in schema:
-            raise _RefusedError("'allOf' is not known there")
-        if rule.keywords is None or "oneOf" not in schema or "anyOf" in schema:
+    def _with_any_of(self, schema: Schema) -> Schema:
+        """Replace `oneOf`, which asks for more than targets can promise, by `anyOf`."""
+        if self._rule.any_of_only and "allOf" in schema:
+            raise _RefusedError("'allOf' is not supported")
+        if self._rule.keywords is None or "oneOf" not in schema or "anyOf" in schema:
             return schema
-        self._tell("'oneOf' is written as 'anyOf'")
+        self.changes["'oneOf' was replaced by 'anyOf'"] = None
         return {("anyOf" if key == "oneOf" else key): value for key, value in schema.items()}
 
-    def _takes(self, key: str, value: Any) -> bool:
+    def _supports(self, key: str, value: Any) -> bool:
         rule = self._rule
         if rule.keywords is not None and key not in rule.keywords:
             return False
@@ -277,47 +230,21 @@ class _Fitting:
             return value in range(rule.max_min_items + 1)
         return True
 
-    def _value(self, key: str, value: Any, depth: int) -> Any:
-        if key in NAMED and isinstance(value, dict):
-            named = cast("_Schema", value).items()
-            return {name: self._part(part, depth) for name, part in named}
-        if key in LISTS and isinstance(value, list):
-            return [self._part(part, depth) for part in cast("list[Any]", value)]
-        return self._part(value, depth) if key in SINGLE else value
-
-    def _close(self, schema: _Schema) -> None:
-        """An object that holds what it names; one that may hold anything cannot be told."""
-        properties = _object(schema.get("properties"))
-        given = schema.get(_OPEN)
-        if isinstance(given, dict) or (not properties and given is not False):
-            raise _RefusedError("an object may hold what nobody has named")
+    def _close(self, schema: Schema) -> None:
+        """Forbid unlisted properties; an object that needs them is refused."""
+        properties = as_schema(schema.get("properties"))
+        additional = schema.get("additionalProperties")
+        if is_schema(additional) or (not properties and additional is not False):
+            raise _RefusedError("an object may have properties that are not listed")
         if self._rule.all_required:
-            required: object = schema.get("required")
-            stated = cast("list[Any]", required) if isinstance(required, list) else []
-            missing = [name for name in properties if name not in stated]
-            if missing:
-                raise _RefusedError(f"{min(missing)!r} may be left out")
-        if given is not False:
-            self._tell("objects hold nothing that is not named")
-            schema[_OPEN] = False
+            optional = properties.keys() - required_names(schema)
+            if optional:
+                raise _RefusedError(f"{min(optional)!r} is optional")
+        if additional is not False:
+            self.changes["additionalProperties: false was added"] = None
+            schema["additionalProperties"] = False
 
 
-def _parts(key: str, value: Any) -> list[_Schema]:
-    """The schemas that a keyword holds."""
-    found: list[Any] = []
-    if key in NAMED and isinstance(value, dict):
-        found = list(cast("_Schema", value).values())
-    elif key in LISTS and isinstance(value, list):
-        found = cast("list[Any]", value)
-    elif key in SINGLE or key == _OPEN:
-        found = [value]
-    return [cast("_Schema", part) for part in found if isinstance(part, dict)]
-
-
-def _is_object(schema: _Schema) -> bool:
-    kinds = schema.get("type", "object" if "properties" in schema else None)
-    return kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
-
-
-def _object(value: Any) -> _Schema:
-    return cast("_Schema", value) if isinstance(value, dict) else {}
+def _is_object_schema(schema: Schema) -> bool:
+    types = schema.get("type", "object" if "properties" in schema else None)
+    return types == "object" or (isinstance(types, list) and "object" in types)

@@ -1,59 +1,42 @@
-"""Validation of tool input: a schema is compiled once into closures that check any input."""
+"""Validation by JSON Schema: a schema is compiled once into closures, then checks any value.
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+Tool inputs use the subset of `metis.canonical.schema.subset`. Output schemas may use more, because
+libraries write references, unions and limits into them; a keyword that is not checked here is
+refused when the schema is compiled, so that no value passes unchecked. All of a value is checked,
+but only the first problems are reported and the others counted. `format` informs the model and is
+not asserted.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from functools import reduce
-from types import NoneType
 from typing import Any
 
-from metis.canonical.errors import Problem, ToolDefinitionError
+from metis.canonical.errors import InvalidValueError, Problem, ToolDefinitionError
 from metis.canonical.json_value import join_path
+from metis.canonical.schema.checks import (
+    VALUE_CHECKS,
+    Check,
+    Location,
+    ProblemList,
+    accept,
+    reject,
+)
 from metis.canonical.schema.subset import (
+    MAX_DEPTH,
+    MAX_PARTS,
     check_schema,
     describe,
-    is_array,
-    is_object,
     join_limited,
     quote,
 )
+from metis.canonical.schema.walk import ANNOTATIONS, Schema, Walk, is_array, is_object, is_schema
 
-MAX_PROBLEMS = 100
-"""How many problems of one input are reported; one more says how many were left out."""
-
-RULE = "M-142"
-
-Location = tuple["Location | None", object]
-"""The way to a part of the input: the place that it lies in, and its key or index there."""
-
-Check = Callable[[object, "Location | None", "ProblemList"], None]
-
-
-class ProblemList:
-    """The problems of one input, as they are found."""
-
-    __slots__ = ("more", "path", "problems")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.problems: list[Problem] = []
-        self.more = 0
-
-    def add(self, place: Location | None, text: str) -> None:
-        """Note a problem, or only count it if there are too many already."""
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(_written(self.path, place), RULE, text))
-        else:
-            self.more += 1
-
-    def all(self) -> list[Problem]:
-        """What was found; the last one says how many were left out."""
-        if not self.more:
-            return self.problems
-        return [*self.problems, Problem(self.path, RULE, f"and {self.more} more problems")]
+_NOT_ASSERTED = ANNOTATIONS | {"format"}
 
 
 class Validator:
-    """A compiled schema; called with an input, it gives every problem of that input."""
+    """A compiled schema; called with a value, it returns every problem of that value."""
 
     __slots__ = ("_check",)
 
@@ -61,156 +44,238 @@ class Validator:
         self._check = check
 
     def __call__(self, value: object, path: str = "$") -> list[Problem]:
-        """The problems of an input that lies at `path`."""
-        findings = ProblemList(path)
-        self._check(value, None, findings)
-        return findings.all()
+        """Return the problems of a value that lies at `path`.
+
+        Raises:
+            InvalidValueError: a recursive schema does not come to an end for this value.
+        """
+        problems = ProblemList(path)
+        try:
+            self._check(value, None, problems)
+        except RecursionError:
+            raise InvalidValueError("schema or value is nested too deeply", path=path) from None
+        return problems.all()
 
 
 def compile_tool_input(schema: Mapping[str, Any]) -> Validator:
-    """Make the check of a schema; one that is outside of the subset raises ToolDefinitionError."""
+    """Compile the schema of a tool input; one outside of the subset raises ToolDefinitionError."""
     problems = check_schema(schema)
     if problems:
         raise ToolDefinitionError("the schema of a tool input is outside of the subset", problems)
-    return Validator(_compile(schema))
+    return compile_output_schema(schema)
 
 
-def _compile(schema: Mapping[str, Any]) -> Check:
-    checks = tuple(
-        compiler(schema) for keywords, compiler in _COMPILERS if not keywords.isdisjoint(schema)
-    )
-    return checks[0] if len(checks) == 1 else _every(checks)
+def compile_output_schema(schema: Mapping[str, Any]) -> Validator:
+    """Compile the schema of structured output.
+
+    Raises:
+        InvalidValueError: the schema is invalid, or has a keyword that is not checked.
+    """
+    return Validator(_Root(schema).compile(schema, "$", 1))
 
 
-def _every(checks: tuple[Check, ...]) -> Check:
-    def check(value: object, place: Location | None, findings: ProblemList) -> None:
+class _Part:
+    """One schema that is being compiled, and its place in the root schema."""
+
+    def __init__(self, schema: Schema, path: str, depth: int, root: "_Root") -> None:
+        self.schema = schema
+        self._path = path
+        self._depth = depth
+        self._root = root
+
+    def build(self, keywords: frozenset[str], make: "_Make") -> Check:
+        """Make the check for some keywords; a malformed one is named in the error."""
+        try:
+            return make(self)
+        except InvalidValueError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, re.error):
+            key = next(key for key in self.schema if key in keywords)
+            fault = f"{key!r} cannot be {describe(self.schema[key])}"
+            raise InvalidValueError(fault, path=join_path(self._path, key)) from None
+
+    def reference(self) -> Check:
+        """Compile what the schema refers to, once."""
+        name: str = self.schema["$ref"]
+        compiled = self._root.compiled
+        if name not in compiled:
+            target = self._root.walk.resolve(name)
+            if target is None:
+                raise InvalidValueError(f"{name!r} is not defined in the schema", path=self._path)
+            # Registered before it is compiled, because a definition may refer to itself.
+            compiled[name] = accept
+            compiled[name] = self._root.compile(target, self._path, self._depth + 1)
+
+        def check(value: object, location: Location | None, problems: ProblemList) -> None:
+            compiled[name](value, location, problems)
+
+        return check
+
+    def one(self, key: str) -> Check:
+        """Compile the one schema that a keyword holds; an absent one accepts everything."""
+        return self._inside(self.schema.get(key, True), key)
+
+    def several(self, key: str) -> list[Check]:
+        """Compile the schemas of a list."""
+        parts: list[object] = self.schema.get(key, [])
+        return [self._inside(part, key, index) for index, part in enumerate(parts)]
+
+    def named(self, key: str) -> dict[str, Check]:
+        """Compile schemas by name."""
+        parts: dict[str, object] = self.schema.get(key, {})
+        return {name: self._inside(part, key, name) for name, part in parts.items()}
+
+    def _inside(self, part: object, *steps: str | int) -> Check:
+        return self._root.compile(part, reduce(join_path, steps, self._path), self._depth + 1)
+
+
+class _Root:
+    """The schema as a whole: the bounds of its compilation, and what was compiled by reference."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.walk = Walk(schema, max_parts=MAX_PARTS, max_depth=MAX_DEPTH)
+        self.compiled: dict[str, Check] = {}
+
+    def compile(self, schema: object, path: str, depth: int) -> Check:
+        if isinstance(schema, bool):
+            return accept if schema else reject
+        if not is_schema(schema):
+            raise InvalidValueError(f"a schema is an object, got {describe(schema)}", path=path)
+        if not self.walk.visit(depth):
+            raise InvalidValueError("the schema is too large or nested too deeply", path=path)
+        for key in schema:
+            if key not in _KEYWORDS and key not in _NOT_ASSERTED:
+                raise InvalidValueError(f"the keyword {key!r} is not checked", path=path)
+        part = _Part(schema, path, depth, self)
+        makers = (row for row in _MAKERS if not row[0].isdisjoint(schema))
+        checks = [part.build(keywords, make) for keywords, make in makers]
+        return checks[0] if len(checks) == 1 else _every(checks)
+
+
+def _every(checks: list[Check]) -> Check:
+    def check(value: object, location: Location | None, problems: ProblemList) -> None:
         for one in checks:
-            one(value, place, findings)
+            one(value, location, problems)
 
     return check
 
 
-def type_check(schema: Mapping[str, Any]) -> Check:
-    """Make the check of the types that a schema names."""
-    content: str | Sequence[str] = schema["type"]
-    names = frozenset([content] if isinstance(content, str) else content)
-    surely = frozenset(_PYTHON_TYPES[name] for name in names)
-    wanted = " or ".join([content] if isinstance(content, str) else content)
+def _accepts(check: Check, value: object) -> bool:
+    problems = ProblemList("$")
+    check(value, None, problems)
+    return not problems.problems
 
-    def check(value: object, place: Location | None, findings: ProblemList) -> None:
-        if type(value) not in surely and names.isdisjoint(_types_of(value)):
-            findings.add(place, f"expected {wanted}, got {describe(value)}")
+
+def _union(key: str, *, exactly_one: bool) -> "_Make":
+    def make(part: _Part) -> Check:
+        members = part.several(key)
+
+        def check(value: object, location: Location | None, problems: ProblemList) -> None:
+            count = 0
+            for member in members:
+                count += _accepts(member, value)
+                if count and not exactly_one:
+                    return
+            if count > 1:
+                problems.add(location, f"matches {count} of the choices, and may match only one")
+            elif count == 0 and len(members) == 1:
+                members[0](value, location, problems)
+            elif count == 0:
+                # Which of several choices was intended is unknown, so none of them is explained.
+                text = f"{describe(value)} matches none of {len(members)} choices"
+                problems.add(location, text)
+
+        return check
+
+    return make
+
+
+def _all_of(part: _Part) -> Check:
+    return _every(part.several("allOf"))
+
+
+def _not(part: _Part) -> Check:
+    excluded = part.one("not")
+
+    def check(value: object, location: Location | None, problems: ProblemList) -> None:
+        if _accepts(excluded, value):
+            problems.add(location, f"{describe(value)} is excluded")
 
     return check
 
 
-def _types_of(value: object) -> tuple[str, ...]:
-    """The JSON types that a value has; none if JSON cannot hold it."""
-    for python_type, names in _JSON_TYPES:
-        if isinstance(value, python_type):
-            return names
-    if isinstance(value, float) and math.isfinite(value):
-        return ("integer", "number") if value.is_integer() else ("number",)
-    return ()
+def _properties(part: _Part) -> Check:
+    properties: dict[object, Check] = {**part.named("properties")}
+    patterns = [(re.compile(name), one) for name, one in part.named("patternProperties").items()]
+    additional = part.one("additionalProperties")
+    is_closed = additional is reject
+    listed = f"; known are {join_limited(map(quote, part.schema.get('properties', ())))}"
+    text = f"unexpected property{listed if properties else ''}"
 
-
-def enum_check(schema: Mapping[str, Any]) -> Check:
-    """Make the check of the values that a schema lists."""
-    allowed = tuple(schema["enum"])
-    strings = frozenset(value for value in allowed if isinstance(value, str))
-    wanted = join_limited(describe(value) for value in allowed)
-
-    def check(value: object, place: Location | None, findings: ProblemList) -> None:
-        if type(value) is str and value in strings:
-            return
-        if not any(is_same_json(one, value) for one in allowed):
-            findings.add(place, f"expected one of {wanted}; got {describe(value)}")
-
-    return check
-
-
-def is_same_json(one: object, other: object) -> bool:
-    """Whether two values are the same JSON; never goes deeper than the first one, an enum value."""
-    if is_object(one):
-        return (
-            is_object(other)
-            and one.keys() == other.keys()
-            and all(is_same_json(item, other[key]) for key, item in one.items())
-        )
-    if is_array(one):
-        return is_array(other) and len(one) == len(other) and all(map(is_same_json, one, other))
-    if is_object(other) or is_array(other):
-        return False
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _compile_object(schema: Mapping[str, Any]) -> Check:
-    parts = {name: _compile(part) for name, part in schema.get("properties", {}).items()}
-    required = tuple(schema.get("required", ()))
-    is_closed = schema.get("additionalProperties", True) is False
-    known = f"; known are {join_limited(map(quote, parts))}" if parts else ""
-
-    def check(value: object, place: Location | None, findings: ProblemList) -> None:
+    def check(value: object, location: Location | None, problems: ProblemList) -> None:
         if not is_object(value):
             return
-        for name in required:
-            if name not in value:
-                findings.add(place, f"missing required property {quote(name)}")
         for key, item in value.items():
-            part = parts.get(key)
-            if part is not None:
-                part(item, (place, key), findings)
-            elif is_closed:
-                findings.add((place, key), f"unexpected property{known}")
+            inside = (location, key)
+            named = properties.get(key)
+            is_listed = named is not None
+            if named is not None:
+                named(item, inside, problems)
+            for pattern, matching in patterns:
+                if pattern.search(str(key)):
+                    is_listed = True
+                    matching(item, inside, problems)
+            if is_listed:
+                continue
+            if is_closed:
+                problems.add(inside, text)
+            else:
+                additional(item, inside, problems)
 
     return check
 
 
-def _compile_items(schema: Mapping[str, Any]) -> Check:
-    part = _compile(schema["items"])
+def _property_names(part: _Part) -> Check:
+    name_check = part.one("propertyNames")
 
-    def check(value: object, place: Location | None, findings: ProblemList) -> None:
+    def check(value: object, location: Location | None, problems: ProblemList) -> None:
+        if is_object(value):
+            for name in value:
+                name_check(name, (location, name), problems)
+
+    return check
+
+
+def _items(part: _Part) -> Check:
+    first, rest = part.several("prefixItems"), part.one("items")
+
+    def check(value: object, location: Location | None, problems: ProblemList) -> None:
         if is_array(value):
             for index, item in enumerate(value):
-                part(item, (place, index), findings)
+                item_check = first[index] if index < len(first) else rest
+                item_check(item, (location, index), problems)
 
     return check
 
 
-def _written(path: str, place: Location | None) -> str:
-    steps: list[str | int] = []
-    while place is not None:
-        place, key = place
-        steps.append(key if isinstance(key, str | int) else str(key))
-    return reduce(join_path, reversed(steps), path)
+_Make = Callable[[_Part], Check]
 
 
-_PYTHON_TYPES: dict[str, type] = {
-    "string": str,
-    "number": int,
-    "integer": int,
-    "boolean": bool,
-    "null": NoneType,
-    "object": dict,
-    "array": list,
-}
-"""The Python type whose values are surely of a JSON type; other values are looked at closely."""
+def _value_check(key: str) -> _Make:
+    return lambda part: VALUE_CHECKS[key](part.schema)
 
-_JSON_TYPES: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (bool, ("boolean",)),
-    (int, ("integer", "number")),
-    (str, ("string",)),
-    (NoneType, ("null",)),
-    (dict, ("object",)),
-    (list, ("array",)),
-    (tuple, ("array",)),
+
+_MAKERS: tuple[tuple[frozenset[str], _Make], ...] = (
+    *((frozenset({key}), _value_check(key)) for key in VALUE_CHECKS),
+    (frozenset({"$ref"}), _Part.reference),
+    (frozenset({"anyOf"}), _union("anyOf", exactly_one=False)),
+    (frozenset({"oneOf"}), _union("oneOf", exactly_one=True)),
+    (frozenset({"allOf"}), _all_of),
+    (frozenset({"not"}), _not),
+    (frozenset({"propertyNames"}), _property_names),
+    (frozenset({"properties", "patternProperties", "additionalProperties"}), _properties),
+    (frozenset({"items", "prefixItems"}), _items),
 )
-"""The JSON types of Python's values, in the order of asking: a bool is an int, too."""
+"""Which keywords become one check, in the order in which the checks run."""
 
-_COMPILERS: tuple[tuple[frozenset[str], Callable[[Mapping[str, Any]], Check]], ...] = (
-    (frozenset({"type"}), type_check),
-    (frozenset({"enum"}), enum_check),
-    (frozenset({"required", "properties", "additionalProperties"}), _compile_object),
-    (frozenset({"items"}), _compile_items),
-)
-"""Which keywords become which check."""
+_KEYWORDS = frozenset(key for keywords, _ in _MAKERS for key in keywords)
