@@ -13,7 +13,8 @@ from metis.adapters import Adapter
 from metis.adapters.history import Dialect
 from metis.canonical import Message, ToolDefinition, ToolUseBlock
 from metis.canonical.errors import MetisError
-from metis.wire.anthropic import history as anthropic_turns
+from metis.wire.anthropic.fast import FastHistoryEncoder as AnthropicFastHistory
+from metis.wire.anthropic.history import AnthropicHistoryEncoder
 from metis.wire.call import RequestContext
 from metis.wire.openai_chat import request as chat_turns
 from metis.wire.openai_responses import request as responses_turns
@@ -44,13 +45,10 @@ def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
     def wire_ids(_: Dialect, calls: object) -> None:
         del calls
 
-    for module, name in (
-        (anthropic_turns, "_PLAIN"),
-        (anthropic_turns, "_PLACED"),
-        (chat_turns, "_PLAIN_FORM"),
-    ):
-        patch.setattr(module, name, _Nothing())
+    patch.setattr(chat_turns, "_PLAIN_FORM", _Nothing())
     patch.setattr(responses_turns, "_ONLY_IDS", None)
+    careful = AnthropicHistoryEncoder.__dict__["_encode_blocks"]
+    patch.setattr(AnthropicFastHistory, "_encode_blocks", careful)
     patch.setattr(Dialect, "wire_ids", wire_ids)
 
 

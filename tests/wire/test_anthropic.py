@@ -1,6 +1,7 @@
 import contextlib
 import json
 import random
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import encoding
 from build import assistant, call, image, system, text, tool, user
 from corpus import body_of, needs_corpus, requests, responses, streams
 from metis import adapters
@@ -50,17 +52,17 @@ from metis.streaming import (
     ToolUseInputDelta,
     ToolUseStart,
 )
+from metis.wire.anthropic.codec import CODEC
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.history import encode_request
-from metis.wire.anthropic.request import decode_request
+from metis.wire.anthropic.fast import FastStreamDecoder, decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
-from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
 from metis.wire.anthropic.stream_encoder import AnthropicStreamEncoder
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.json_access import Wire
 
 CORPUS = "anthropic_messages"
 CONTEXT = RequestContext(session_id="sess_test")
+encode_request = partial(encoding.encode_request, CODEC)
 
 
 def there_and_back(request: Any) -> Any:
@@ -364,7 +366,7 @@ def test_an_answer_from_elsewhere_is_written_in_this_protocol() -> None:
 
 
 def events_of(chunks: list[bytes]) -> tuple[list[StreamEvent], Message]:
-    decoder = AnthropicStreamDecoder(CONTEXT)
+    decoder = FastStreamDecoder(CONTEXT)
     events = [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.finish()
     return events, decoder.message
 
@@ -500,7 +502,7 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
 @pytest.mark.row("T133")
 def test_a_second_start_is_ignored_or_an_error() -> None:
     hi = block_events(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hi"})
-    decoder = AnthropicStreamDecoder(CONTEXT)
+    decoder = FastStreamDecoder(CONTEXT)
     events = decoder.feed(frames(STARTED, *hi, STARTED))
     assert sum(isinstance(event, MessageStart) for event in events) == 1
     other: dict[str, Any] = {"type": "message_start", "message": {"id": "msg_other"}}
@@ -576,12 +578,12 @@ def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
 @pytest.mark.row("T132", "T194")
 def test_an_error_body_where_a_stream_was_asked_for_is_that_error() -> None:
     body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key"}}
-    decoder = AnthropicStreamDecoder(RequestContext(status=401))
+    decoder = FastStreamDecoder(RequestContext(status=401))
     events = decoder.feed(body_of(body)) + decoder.finish()
     (last,) = events
     assert isinstance(last, StreamError)
     assert (last.error_class, last.text, last.status) == ("AuthenticationError", "invalid key", 401)
-    page = AnthropicStreamDecoder(RequestContext(status=502))
+    page = FastStreamDecoder(RequestContext(status=502))
     (last,) = page.feed(b"<html>bad gateway</html>") + page.finish()
     assert isinstance(last, StreamError)
     assert (last.error_class, last.is_retryable) == ("ServerError", True)

@@ -1,7 +1,8 @@
 """What the responses of all protocols share: reading the body and making the message."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,9 +17,13 @@ from metis.wire.json_access import Wire, read_object
 
 _make_message = raw_constructor(Message)
 _make_metadata = raw_constructor(MessageMetadata)
-_make_usage = raw_constructor(Usage)
 _ASSISTANT, _COMPLETE, _ERROR = Role.ASSISTANT, MessageStatus.COMPLETE, StopReason.ERROR
-_NO_COST = Decimal(0)
+_NO_USAGE = Usage(
+    input_tokens=0, output_tokens=0, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=0
+)
+
+new_usage: Callable[..., Usage] = partial(replace, _NO_USAGE)
+"""Makes a usage that nobody has priced yet, from `latency_ms` and the counts."""
 
 
 def read_response(body: bytes | Wire, context: RequestContext, text_key: str = "message") -> Wire:
@@ -66,15 +71,6 @@ def response_message(  # noqa: PLR0913 - a keyword for each field that protocols
             response_id=response_id,
             provider_raw={protocol: form},
         ),
-    )
-
-
-def new_usage(context: RequestContext, **counts: Any) -> Usage:
-    """Make the usage of a response that nobody has priced yet."""
-    return _make_usage(
-        cost_usd=_NO_COST,
-        pricing_version=UNPRICED,
-        **{"latency_ms": context.latency_ms, **counts},
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
@@ -39,7 +39,7 @@ from metis.wire.original_form import (
 
 
 class TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
-    """A text."""
+    """A text block."""
 
     text: str
     cache_control: Any = UNSET
@@ -47,7 +47,7 @@ class TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
 
 
 class ThinkingPart(Struct, tag="thinking", gc=False, forbid_unknown_fields=True):
-    """A signed thought; it bears no mark."""
+    """A signed thinking block, which cannot carry a cache mark."""
 
     cache_control: ClassVar[UnsetType] = UNSET
     signature: str
@@ -55,14 +55,14 @@ class ThinkingPart(Struct, tag="thinking", gc=False, forbid_unknown_fields=True)
 
 
 class RedactedPart(Struct, tag="redacted_thinking", gc=False, forbid_unknown_fields=True):
-    """A thought that only its issuer can read."""
+    """A thinking block that only its issuer can read."""
 
     cache_control: ClassVar[UnsetType] = UNSET
     data: str
 
 
 class ToolUsePart(Struct, tag="tool_use", gc=False, forbid_unknown_fields=True):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     input: Mapping[str, Any]
@@ -71,7 +71,7 @@ class ToolUsePart(Struct, tag="tool_use", gc=False, forbid_unknown_fields=True):
 
 
 class InlineImage(Struct, tag="base64", gc=False, forbid_unknown_fields=True):
-    """An image that is in the request."""
+    """An image whose bytes are in the request."""
 
     data: str
     media_type: str
@@ -91,7 +91,7 @@ class ImagePart(Struct, tag="image", gc=False, forbid_unknown_fields=True):
 
 
 class ToolResultPart(Struct, tag="tool_result", gc=False, forbid_unknown_fields=True):
-    """The answer to a call."""
+    """A tool result."""
 
     tool_use_id: str
     content: "str | list[TextPart | ImagePart] | UnsetType" = UNSET
@@ -100,14 +100,15 @@ class ToolResultPart(Struct, tag="tool_result", gc=False, forbid_unknown_fields=
 
 
 Part = TextPart | ThinkingPart | RedactedPart | ToolUsePart | ImagePart | ToolResultPart
-"""A part of a turn or of an answer."""
+"""A common block, as a Struct: encoded always, decoded where nothing else is (see `fast`)."""
 
 
 PROTOCOL = "anthropic"
-"""The name under which messages remember how they were spelled here."""
+"""The name of the protocol, under which messages store their original form."""
+WIRE_ID_PREFIX = "toolu_"
+"""The start of wire ids that are derived from ours."""
 
-_KEYS_OF_TEXT = 2
-_KEYS_OF_CALL = 4
+_KEY_COUNTS: Mapping[type, int] = {TextBlock: 2, ThinkingBlock: 3, ToolUseBlock: 4}
 
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
@@ -118,7 +119,7 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 
 def decode_block(wire: Any) -> ContentBlock:
-    """Our block for a block of the protocol; ids of calls are still the provider's."""
+    """Decode a block; the ids of calls are still those of the provider."""
     kind = maybe_text(maybe_object(wire).get("type"))
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
@@ -126,83 +127,53 @@ def decode_block(wire: Any) -> ContentBlock:
 
 
 def decode_non_result(wire: Any) -> ContentBlock:
-    """The same where nothing is answered: anywhere but in a user's turn."""
+    """Decode a block outside of a user message, where a tool result has no meaning."""
     block = decode_block(wire)
     return opaque_block(wire, block.type) if isinstance(block, ToolResultBlock) else block
 
 
 def opaque_block(wire: Any, kind: str | None) -> OpaqueBlock:
-    """What has no canonical meaning, or none in its place, as it came."""
+    """Make the block for JSON that has no canonical meaning where it stands."""
     return OpaqueBlock(PROTOCOL, Raw(_write(wire)), kind)
 
 
-def decode_part(part: Part, call_id: str | None = None) -> ContentBlock:
-    """Our block for a part that was read into a Struct; `call_id` is our id for the call in it."""
-    if type(part) is TextPart and part.citations is UNSET:
-        return _make_text(part.text)
-    if type(part) is ToolUsePart:
-        return _make_call(call_id or part.id, part.name, part.input)
-    if type(part) is ThinkingPart:
-        return _make_thinking(part.thinking, part.signature, issuer=PROTOCOL)
-    if type(part) is ToolResultPart and part.content is not UNSET:
-        if isinstance(part.content, str):
-            content = (_make_text(part.content),)
-        else:
-            content = tuple([decode_part(inner) for inner in part.content])
-        return _make_result(call_id or part.tool_use_id, content, is_error=part.is_error is True)
-    return with_id(decode_block(to_builtins(part)), call_id)
-
-
-def is_exact_part(part: Part) -> bool:
-    """Whether a part says no more than its block."""
-    if part.cache_control is not UNSET:
-        return False
-    if type(part) is TextPart:
-        return part.citations is UNSET
-    if type(part) is ToolResultPart:
-        if part.content is UNSET or part.is_error is False:
-            return False
-        return isinstance(part.content, str) or all(is_exact_part(inner) for inner in part.content)
-    return True
-
-
-def with_id(block: ContentBlock, call_id: str | None) -> ContentBlock:
-    """A call or a result with our id in place of the provider's."""
-    if call_id is None:
+def with_id(block: ContentBlock, tool_use_id: str | None) -> ContentBlock:
+    """Return a call or a result with our id in place of the provider's."""
+    if tool_use_id is None:
         return block
     if isinstance(block, ToolUseBlock):
-        return replace(block, id=call_id)
-    return replace(block, tool_use_id=call_id) if isinstance(block, ToolResultBlock) else block
+        return replace(block, id=tool_use_id)
+    is_result = isinstance(block, ToolResultBlock)
+    return replace(block, tool_use_id=tool_use_id) if is_result else block
 
 
 def is_result(wire: Any) -> bool:
-    """Whether a block of the protocol answers a call."""
-    own = maybe_object(wire)
-    return own.get("type") == "tool_result" and isinstance(own.get("tool_use_id"), str)
+    """Whether a wire block is the result of a call."""
+    block = maybe_object(wire)
+    return block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str)
 
 
 def is_exact(block: ContentBlock, wire: Any) -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
-    if type(block) is TextBlock and len(wire) == _KEYS_OF_TEXT:
-        return True
-    if type(block) is ToolUseBlock and len(wire) == _KEYS_OF_CALL:
-        return True
+    # A block with the usual number of keys has no others; counting is cheaper than encoding.
+    if len(wire) == _KEY_COUNTS.get(type(block)):
+        return type(block) is not ThinkingBlock or block.signature is not None
     return type(block) is OpaqueBlock or encode_alone(block) == wire
 
 
 def encode_alone(block: ContentBlock) -> Any:
-    """The JSON that a block alone stands for, with our ids."""
+    """Return the JSON of a block without its original form, with our ids."""
     return _read(_write(encode_block(block, str)))
 
 
 WireId = Callable[[str], str]
-"""The protocol's id for one of ours."""
+"""Returns the wire id for one of our ids."""
 EncodedBlock = Part | Wire | Raw
-"""A block of the protocol, ready to be written."""
+"""A wire block, ready to be written as JSON."""
 
 
 def encode_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
-    """The block of the protocol for ours; None if it has no place there."""
+    """Encode a block; None if the protocol has no block for it."""
     encode = _ENCODERS.get(type(block))
     return None if encode is None else encode(block, wire_id)
 
@@ -214,9 +185,7 @@ def _decode_text(wire: Wire) -> ContentBlock | None:
     citations = wire.get("citations")
     if not citations:
         return _make_text(text)
-    return TextBlock(
-        text, tuple(_decode_citation(maybe_object(each)) for each in maybe_list(citations))
-    )
+    return TextBlock(text, tuple(map(_decode_citation, map(maybe_object, maybe_list(citations)))))
 
 
 def _decode_citation(wire: Wire) -> Citation:
@@ -248,7 +217,7 @@ def _decode_tool_result(wire: Wire) -> ContentBlock | None:
 
 
 def _decode_inner(wire: Any) -> ContentBlock:
-    """A block within a result, where nobody calls and nothing is answered."""
+    """Decode a block within a result, where calls and results have no meaning."""
     block = decode_block(wire)
     is_misplaced = isinstance(block, ToolUseBlock | ToolResultBlock)
     return opaque_block(wire, block.type) if is_misplaced else block
@@ -302,10 +271,10 @@ _DECODERS: Mapping[str, Callable[[Wire], ContentBlock | None]] = {
 
 
 def _encode_text(block: TextBlock, _: WireId) -> TextPart | Wire:
-    own = [citation.raw for citation in block.citations if citation.raw is not None]
-    if not own:
+    citations = [citation.raw for citation in block.citations if citation.raw is not None]
+    if not citations:
         return TextPart(block.text)
-    return {"type": "text", "text": block.text, "citations": own}
+    return {"type": "text", "text": block.text, "citations": citations}
 
 
 def _encode_tool_use(block: ToolUseBlock, wire_id: WireId) -> ToolUsePart:
@@ -343,7 +312,7 @@ def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
         case "base64":
             inner = {"type": "base64", "media_type": block.media_type, "data": source.data}
         case "text":
-            # The one kind of text there is here, whatever it is written in.
+            # The API refuses any other media type for text, be it Markdown or CSV.
             inner = {"type": "text", "media_type": "text/plain", "data": source.data}
         case "url":
             inner = {"type": "url", "url": source.data}
@@ -376,7 +345,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
 
 
 def cache_hints(blocks: Mapping[str, Any]) -> tuple[CacheHint, ...]:
-    """The hints that the marks on blocks stand for; a mark inside a result is one of the result."""
+    """Decode cache marks on blocks; a mark within a result counts for the result."""
     return tuple(
         CacheHint(after=int(index), ttl=maybe_text(mark.get("ttl")))
         for index, block in blocks.items()
@@ -385,19 +354,15 @@ def cache_hints(blocks: Mapping[str, Any]) -> tuple[CacheHint, ...]:
 
 
 def _mark_of(block: Any) -> Wire:
-    own = maybe_object(block)
-    mark = maybe_object(own.get("cache_control"))
-    if mark or own.get("type") != "tool_result":
-        return mark
-    for part in maybe_list(own.get("content")):
-        mark = maybe_object(maybe_object(part).get("cache_control"))
-        if mark:
-            return mark
-    return {}
+    wire = maybe_object(block)
+    is_result = wire.get("type") == "tool_result"
+    parts = (wire, *map(maybe_object, maybe_list(wire.get("content")))) if is_result else (wire,)
+    marks = (maybe_object(part.get("cache_control")) for part in parts)
+    return next((mark for mark in marks if mark), Wire())
 
 
 def add_cache_marks(blocks: list[Any], hints: Iterable[CacheHint]) -> None:
-    """Mark blocks where a hint says so; a mark that a client set stays as it is."""
+    """Add cache marks to the blocks that hints name; a mark of the client stays as it is."""
     for hint in hints:
         if 0 <= hint.after < len(blocks):
             blocks[hint.after] = _with_mark(blocks[hint.after], hint.ttl)
@@ -408,15 +373,15 @@ def _with_mark(block: Any, ttl: str | None) -> Any:
     if isinstance(block, TextPart | ToolUsePart | ToolResultPart | ImagePart):
         block.cache_control = mark
         return block
-    own = maybe_object(block)
-    return block if not own or _mark_of(own) else {**own, "cache_control": mark}
+    wire = maybe_object(block)
+    return block if not wire or _mark_of(wire) else {**wire, "cache_control": mark}
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """The paths of keys that another protocol is not told."""
-    spelling = original_form_of(message, PROTOCOL)
-    keys = maybe_object(spelling.get("keys"))
+    """Yield the paths of keys that other protocols have no field for."""
+    form = original_form_of(message, PROTOCOL)
+    keys = maybe_object(form.get("keys"))
     yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
-    for index, wire in original_blocks(message, spelling).items():
+    for index, wire in original_blocks(message, form).items():
         plain = encode_alone(message.content[int(index)])
         yield from unmapped_paths(wire, plain, f"$.content[{index}]")

@@ -2,21 +2,19 @@
 
 from metis.wire.anthropic.blocks import PROTOCOL, unmapped_keys
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.history import AnthropicHistoryEncoder
+from metis.wire.anthropic.fast import FastHistoryEncoder, FastStreamDecoder, decode_request
 from metis.wire.anthropic.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
-from metis.wire.anthropic.request import decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
-from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
 from metis.wire.anthropic.stream_encoder import AnthropicStreamEncoder
 from metis.wire.codec import Codec
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=AnthropicHistoryEncoder,
+    history=FastHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=AnthropicStreamDecoder,
+    stream_decoder=FastStreamDecoder,
     stream_encoder=AnthropicStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,

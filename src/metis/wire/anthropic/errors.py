@@ -1,4 +1,4 @@
-"""Errors of Anthropic Messages, to and from ours."""
+"""Error bodies of Anthropic Messages, to and from error classes."""
 
 from collections.abc import Mapping
 
@@ -41,7 +41,7 @@ _write = msgspec.json.Encoder().encode
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Our error for an error body; the provider's own words are kept."""
+    """Decode an error body; the text of the provider stays as it is."""
     error = maybe_object(wire.get("error")) or wire
     kind, text = maybe_text(error.get("type")), str(error.get("message") or wire)
     return _class_of(kind, status, text)(
@@ -61,11 +61,11 @@ def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderE
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """The status and the body that say the same here."""
+    """Return the status and the body for an error."""
     status, kind = _TYPE_OF.get(type(error), (500, "api_error"))
-    same = error.provider == PROTOCOL
-    shown = error.kind if same and error.kind else kind
-    body: Wire = {"type": "error", "error": {"type": shown, "message": error.text}}
+    if error.provider == PROTOCOL:
+        status, kind = error.status or status, error.kind or kind
+    body: Wire = {"type": "error", "error": {"type": kind, "message": error.text}}
     if error.request_id is not None:
         body["request_id"] = error.request_id
-    return (error.status if same and error.status else status), _write(body)
+    return status, _write(body)

@@ -1,28 +1,354 @@
-"""Fast paths of Anthropic Messages."""
+"""Fast paths of Anthropic Messages; without them everything works, but slower.
 
-from msgspec import Struct
+- `decode_request` duplicates `request.decode_request` for requests of common blocks, which are read
+  straight into Structs (a gateway decodes the whole history with each request: 0.2 ms instead of
+  0.7 ms for 100 messages).
+- `FastHistoryEncoder` duplicates `blocks.encode_block` for common blocks.
+- `FastStreamDecoder` duplicates the handling of `content_block_delta`, the event of every token.
+
+Keys that a Struct does not list are not skipped: what holds one takes the careful path.
+`tests/wire/test_fast_paths.py` compares both.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, to_builtins
+
+from metis.canonical.blocks import (
+    ContentBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.digest import content_digest
+from metis.canonical.errors import DecodeError
+from metis.canonical.message import Message, Role
+from metis.canonical.metadata import CacheHint, MessageMetadata
+from metis.canonical.value import raw_constructor
+from metis.streaming import StreamEvent, TextDelta, ThinkingDelta
+from metis.wire.anthropic import request
+from metis.wire.anthropic.blocks import (
+    PROTOCOL,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolUsePart,
+    cache_hints,
+    decode_block,
+    encode_block,
+    opaque_block,
+    with_id,
+)
+from metis.wire.anthropic.history import AnthropicHistoryEncoder
+from metis.wire.anthropic.options import decode_options, decode_tools
+from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.json_access import Wire
+from metis.wire.original_form import provider_raw_of
+from metis.wire.tool_ids import TOOL_ID_PREFIX
+
+_make_text = raw_constructor(TextBlock)
+_make_call = raw_constructor(ToolUseBlock)
+_make_result = raw_constructor(ToolResultBlock)
+_make_thinking = raw_constructor(ThinkingBlock)
+_make_metadata = raw_constructor(MessageMetadata)
+_SYSTEM, _TOOL, _USER = Role.SYSTEM, Role.TOOL, Role.USER
 
 
-class WireTextDelta(Struct, tag="text_delta", gc=False, forbid_unknown_fields=True):
-    """More text."""
+# Requests
 
+
+class _WireMessage(Struct, forbid_unknown_fields=True):
+    content: str | list[Part]
+    role: str
+
+
+class _Body(Struct, forbid_unknown_fields=True):
+    messages: list[_WireMessage]
+    # msgspec reads a union of Structs by their tags, so that one of them alone would not do.
+    system: str | list[TextPart | ThinkingPart] | UnsetType = UNSET
+    anthropic_beta: Any = UNSET
+    cache_control: Any = UNSET
+    container: Any = UNSET
+    context_management: Any = UNSET
+    inference_geo: Any = UNSET
+    max_tokens: Any = UNSET
+    mcp_servers: Any = UNSET
+    metadata: Any = UNSET
+    model: Any = UNSET
+    output_config: Any = UNSET
+    output_format: Any = UNSET
+    service_tier: Any = UNSET
+    speed: Any = UNSET
+    stop_sequences: Any = UNSET
+    stream: Any = UNSET
+    temperature: Any = UNSET
+    thinking: Any = UNSET
+    tool_choice: Any = UNSET
+    tools: Any = UNSET
+    top_k: Any = UNSET
+    top_p: Any = UNSET
+
+
+_OPTIONS = _Body.__struct_fields__[2:]
+_read_body = msgspec.json.Decoder(_Body).decode
+
+
+def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
+    """Decode a request body; one of common blocks in a single pass."""
+    try:
+        parsed = _read_body(body)
+    except (ValueError, RecursionError):
+        return request.decode_request(body, context)
+    draft = _FastRequestDraft(context)
+    if parsed.system is not UNSET:
+        draft.add_common(_SYSTEM, parsed.system)
+    for index, message in enumerate(parsed.messages):
+        role = request.ROLES.get(message.role)
+        if role is None:
+            raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
+        if role is _SYSTEM and draft.is_leading:
+            draft.add(to_builtins(message), f"$.messages[{index}]")
+            continue
+        draft.add_common(role, message.content)
+    stated = ((name, getattr(parsed, name)) for name in _OPTIONS)
+    wire: Wire = {name: value for name, value in stated if value is not UNSET}
+    return CanonicalRequest(draft.messages(), decode_tools(wire.get("tools")), decode_options(wire))
+
+
+class _FastRequestDraft(request.AnthropicRequestDraft):
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self._plain_metadata = _make_metadata(
+            origin=self._origin, provider_raw=provider_raw_of(PROTOCOL, {"plain": True})
+        )
+
+    def add_common(self, role: Role, content: str | Sequence[Part]) -> None:
+        """Add one wire message as one or several canonical messages."""
+        if isinstance(content, str):
+            self._drafts.append((role, (_make_text(content),), self._plain_metadata))
+            return
+        group: list[Part] = []
+        is_joined = False
+        for part in content:
+            if type(part) is ToolResultPart and role is _USER:
+                if group:
+                    self._add_parts(role, group, is_joined=is_joined)
+                    group, is_joined = [], True
+                self._add_result(part, is_joined=is_joined)
+                is_joined = True
+            else:
+                group.append(part)
+        if group or not is_joined:
+            self._add_parts(role, group, is_joined=is_joined)
+
+    def _add_parts(self, role: Role, parts: list[Part], *, is_joined: bool) -> None:
+        content: list[ContentBlock] = []
+        form: dict[str, Any] = {"joined": True} if is_joined else {}
+        inexact: dict[str, Any] | None = None
+        for index, part in enumerate(parts):
+            if type(part) is TextPart and part.cache_control is UNSET and part.citations is UNSET:
+                content.append(_make_text(part.text))
+                continue
+            if type(part) is ToolUsePart:
+                wire_id = part.id
+                tool_use_id = self._ids.of_call(wire_id)
+                form.setdefault("ids", {})[tool_use_id] = wire_id
+                content.append(_make_call(tool_use_id, part.name, part.input))
+                if part.cache_control is UNSET:
+                    continue
+            elif type(part) is ToolResultPart:
+                content.append(opaque_block(to_builtins(part), "tool_result"))
+                continue
+            else:
+                content.append(_decode_part(part))
+                if _is_exact(part):
+                    continue
+            inexact = inexact or {}
+            inexact[str(index)] = to_builtins(part)
+        if inexact:
+            form["blocks"], form["digest"] = inexact, content_digest(role, content)
+        metadata = self._bare_metadata
+        if form:
+            hints = cache_hints(inexact) if inexact else ()
+            metadata = _make_metadata(
+                origin=self._origin, hints=hints, provider_raw={PROTOCOL: form}
+            )
+        self._drafts.append((role, tuple(content), metadata))
+
+    def _add_result(self, part: ToolResultPart, *, is_joined: bool) -> None:
+        wire_id = part.tool_use_id
+        tool_use_id = self._ids.of_result(wire_id)
+        form: dict[str, Any] = {"ids": {tool_use_id: wire_id}}
+        hints: tuple[CacheHint, ...] = ()
+        if is_joined:
+            form["joined"] = True
+        text = _only_text(part)
+        if text is not None:
+            content = (_make_result(tool_use_id, (_make_text(text),)),)
+        else:
+            content = (_decode_part(part, tool_use_id),)
+            if type(part.content) is str:
+                form["plain"] = True
+            if not _is_exact(part):
+                inexact = {"0": to_builtins(part)}
+                form["blocks"], form["digest"] = inexact, content_digest(_TOOL, content)
+                hints = cache_hints(inexact)
+        metadata = _make_metadata(
+            origin=self._origin,
+            hints=hints,
+            parent_tool_use_id=tool_use_id,
+            provider_raw={PROTOCOL: form},
+        )
+        self._drafts.append((_TOOL, content, metadata))
+
+
+def _only_text(part: ToolResultPart) -> str | None:
+    """Return the text of a result that holds nothing else."""
+    inner = part.content
+    if type(inner) is not list or len(inner) != 1:
+        return None
+    only = inner[0]
+    if type(only) is not TextPart or only.cache_control is not UNSET or only.citations is not UNSET:
+        return None
+    is_bare = part.cache_control is UNSET and part.is_error is UNSET
+    return only.text if is_bare else None
+
+
+def _decode_part(part: Part, tool_use_id: str | None = None) -> ContentBlock:
+    """Decode a part; `tool_use_id` is our id of the call that a result belongs to."""
+    if type(part) is TextPart and part.citations is UNSET:
+        return _make_text(part.text)
+    if type(part) is ThinkingPart:
+        return _make_thinking(part.thinking, part.signature, issuer=PROTOCOL)
+    if type(part) is ToolResultPart and part.content is not UNSET:
+        if isinstance(part.content, str):
+            content = (_make_text(part.content),)
+        else:
+            content = tuple([_decode_part(inner) for inner in part.content])
+        call = tool_use_id or part.tool_use_id
+        return _make_result(call, content, is_error=part.is_error is True)
+    return with_id(decode_block(to_builtins(part)), tool_use_id)
+
+
+def _is_exact(part: Part) -> bool:
+    """Whether encoding the block of a part gives the same JSON."""
+    if part.cache_control is not UNSET:
+        return False
+    if type(part) is TextPart:
+        return part.citations is UNSET
+    if type(part) is ToolResultPart:
+        if part.content is UNSET or part.is_error is False:
+            return False
+        return isinstance(part.content, str) or all(_is_exact(inner) for inner in part.content)
+    return True
+
+
+# History
+
+_COMMON_FORM = frozenset({"ids", "joined", "response"})
+"""What the original form of a message may hold when its blocks are encoded like any other's."""
+
+
+class _ResultPart(Struct, tag="tool_result", gc=False):
+    tool_use_id: str
+    content: Sequence[Any]
+    is_error: bool | UnsetType = UNSET
+
+
+class FastHistoryEncoder(AnthropicHistoryEncoder):
+    """A history encoder that encodes common blocks without a table of functions."""
+
+    def _encode_blocks(self, message: Message, form: Mapping[str, Any]) -> Sequence[Any]:
+        if message.metadata.hints or (form and not form.keys() <= _COMMON_FORM):
+            return super()._encode_blocks(message, form)
+        return self._encode_common(message.content)
+
+    def _encode_common(self, content: tuple[ContentBlock, ...]) -> Sequence[Any]:
+        if len(content) == 1:
+            only = content[0]
+            if type(only) is ToolResultBlock:
+                return (self._encode_result(only),)
+            # The JSON of a canonical text block is that of the protocol, so no part is made.
+            if type(only) is TextBlock and not only.citations and not only.critical:
+                return content if only.extra is UNSET else (TextPart(only.text),)
+        wire_ids = self._wire_ids
+        parts: list[Any] = []
+        for block in content:
+            if type(block) is TextBlock and not block.citations:
+                parts.append(TextPart(block.text))
+            elif type(block) is ToolUseBlock:
+                call = block.id
+                wire_id = wire_ids.get(call) or self.wire_id_prefix + call.removeprefix(
+                    TOOL_ID_PREFIX
+                )
+                parts.append(ToolUsePart(wire_id, block.input, block.name))
+            elif type(block) is ThinkingBlock and block.signature:
+                parts.append(ThinkingPart(block.signature, block.text))
+            elif type(block) is ToolResultBlock:
+                parts.append(self._encode_result(block))
+            elif (part := encode_block(block, self._wire_id)) is not None:
+                parts.append(part)
+        return parts
+
+    def _encode_result(self, block: ToolResultBlock) -> _ResultPart:
+        content = self._encode_common(block.content)
+        wire_id = self._wire_id(block.tool_use_id)
+        return _ResultPart(wire_id, content, True if block.is_error else UNSET)
+
+
+# Streams
+
+
+class _TextDelta(Struct, tag="text_delta", gc=False, forbid_unknown_fields=True):
     text: str
 
 
-class WireThinkingDelta(Struct, tag="thinking_delta", gc=False, forbid_unknown_fields=True):
-    """More of a thought."""
-
+class _ThinkingDelta(Struct, tag="thinking_delta", gc=False, forbid_unknown_fields=True):
     thinking: str
 
 
-class WireInputDelta(Struct, tag="input_json_delta", gc=False, forbid_unknown_fields=True):
-    """More of the arguments of a call."""
-
+class _InputDelta(Struct, tag="input_json_delta", gc=False, forbid_unknown_fields=True):
     partial_json: str
 
 
-class WireBlockDelta(Struct, tag="content_block_delta", gc=False, forbid_unknown_fields=True):
-    """More of a block."""
-
+class _BlockDelta(Struct, tag="content_block_delta", gc=False, forbid_unknown_fields=True):
     index: int
-    delta: WireTextDelta | WireThinkingDelta | WireInputDelta
+    delta: _TextDelta | _ThinkingDelta | _InputDelta
+
+
+_read_delta = msgspec.json.Decoder(_BlockDelta).decode
+
+
+class FastStreamDecoder(AnthropicStreamDecoder):
+    """A stream decoder that reads common deltas straight into Structs."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        self._keep_head(chunk)
+        for _, data in self._frames.feed(chunk):
+            try:
+                event = _read_delta(data)
+            except (ValueError, RecursionError):
+                self._decode_event(data, events)
+                continue
+            delta, index = event.delta, event.index
+            block = self._blocks.get(index)
+            if block is None or self._end is not None:
+                self._decode_event(data, events)
+            elif type(delta) is _TextDelta:
+                text = delta.text
+                block.texts.append(text)
+                events.append(TextDelta(self._message_id, index, text))
+            elif type(delta) is _ThinkingDelta:
+                text = delta.thinking
+                block.thoughts.append(text)
+                events.append(ThinkingDelta(self._message_id, index, text))
+            elif type(delta) is _InputDelta:
+                self._add_input(index, block, delta.partial_json, events)
+        return events

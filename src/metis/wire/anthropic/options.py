@@ -22,47 +22,42 @@ from metis.wire.reasoning import (
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
-    return (
-        decode_claude_thinking(wire)
-        if CLAUDE_THINKING in wire or CLAUDE_OUTPUT in wire
-        else UNSTATED_REASONING
-    )
+    is_stated = CLAUDE_THINKING in wire or CLAUDE_OUTPUT in wire
+    return decode_claude_thinking(wire) if is_stated else UNSTATED_REASONING
 
 
 REASONING = ReasoningCodec(_decode_reasoning, encode_claude_thinking)
 
-
-_CONFIG, _FORMAT, _OLD = "output_config", "format", "output_format"
+_CONFIG, _FORMAT, _BETA_FORMAT = "output_config", "format", "output_format"
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
-    if not (_CONFIG in wire or _OLD in wire):
+    if not (_CONFIG in wire or _BETA_FORMAT in wire):
         return UNSTATED_OUTPUT
-    place, own = f"{_CONFIG}.{_FORMAT}.", maybe_object(wire.get(_CONFIG)).get(_FORMAT)
-    if own is None:
-        # The name that the key had while it was tried out.
-        place, own = f"{_OLD}.", wire.get(_OLD)
-    told = maybe_object(own)
-    if told.get("type") != "json_schema" or not isinstance(told.get("schema"), dict):
+    prefix, value = f"{_CONFIG}.{_FORMAT}.", maybe_object(wire.get(_CONFIG)).get(_FORMAT)
+    if value is None:
+        # Clients of the beta send the key that the option had then.
+        prefix, value = f"{_BETA_FORMAT}.", wire.get(_BETA_FORMAT)
+    stated = maybe_object(value)
+    if stated.get("type") != "json_schema" or not isinstance(stated.get("schema"), dict):
         return UNSTATED_OUTPUT
-    keys = frozenset({f"{place}type", f"{place}schema"})
-    return DecodedOutput(OutputFormat(cast("Wire", told["schema"])), keys)
+    keys = frozenset({f"{prefix}type", f"{prefix}schema"})
+    return DecodedOutput(OutputFormat(cast("Wire", stated["schema"])), keys)
 
 
 def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
-    wire.pop(_OLD, None)
-    told: Wire | None = None
+    wire.pop(_BETA_FORMAT, None)
+    value: Wire | None = None
     if output is not None:
-        told = {"type": "json_schema", "schema": output.schema or {}}
-    if told is not None or _CONFIG in wire:
-        set_inner_keys(wire, _CONFIG, {_FORMAT: told})
+        value = {"type": "json_schema", "schema": output.schema or {}}
+    if value is not None or _CONFIG in wire:
+        set_inner_keys(wire, _CONFIG, {_FORMAT: value})
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
 
-
 DEFAULT_MAX_TOKENS = 4096
-"""What is asked for when nobody says how long an answer may be; the protocol wants a number."""
+"""The limit that is sent when no option states one, because the API requires it."""
 
 _KEYS = {
     "model": "model",
@@ -76,14 +71,14 @@ _KEYS = {
     "parallel_tool_calls": "tool_choice",
 }
 SHARED_KEYS = frozenset({*_KEYS.values(), "tools", "anthropic_version"})
-"""The keys of a request that the shared options and the tools speak for, or the host itself."""
+"""The keys of a request that options, tools or the host itself determine."""
 
 _MODES: Mapping[str, ToolMode] = {"auto": "auto", "any": "required", "none": "none", "tool": "tool"}
-_WORDS = {ours: theirs for theirs, ours in _MODES.items()}
+_MODE_NAMES = {mode: name for name, mode in _MODES.items()}
 
 
 def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
-    """The tools that the client runs itself; server-side tools stay with the options."""
+    """Decode the tools that the client runs; those of the provider stay in the native options."""
     tools = [maybe_object(tool) for tool in maybe_list(wire)]
     return tuple(
         ToolDefinition(
@@ -98,7 +93,7 @@ def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
 
 
 def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """The definitions of the client's own tools."""
+    """Encode the definitions of tools that the client runs."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
         for tool in tools
@@ -106,20 +101,24 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
-    """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
-    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
+    """Decode the options of a request, which itself becomes their native form."""
+    return AdapterOptions(
+        **_decode_shared(wire),
+        reasoning=REASONING.decode(wire).reasoning,
+        output=OUTPUT_FORMAT.decode(wire).output,
+        native={PROTOCOL: wire},
+    )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """The options as keys of a request; a remembered spelling is kept while it says the same."""
+    """Encode options as keys of a request; native keys stay while they state the same."""
     wire = dict(options.native.get(PROTOCOL, {}))
-    remembered = _shared(wire) if wire else {}
-    changed = {key for name, key in _KEYS.items() if getattr(options, name) != remembered.get(name)}
+    native = _decode_shared(wire) if wire else {}
+    changed = {key for name, key in _KEYS.items() if getattr(options, name) != native.get(name)}
     for key in changed:
         wire.pop(key, None)
-    stated = {key: value for key, value in _stated(options).items() if value is not None}
-    wire |= {key: value for key, value in stated.items() if key in changed}
+    encoded = _encode_shared(options)
+    wire |= {key: value for key, value in encoded.items() if value is not None and key in changed}
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     if tuple(tools) != decode_tools(wire.get("tools")):
@@ -130,8 +129,8 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     return wire
 
 
-def _stated(options: AdapterOptions) -> Wire:
-    """Every shared option under its key here."""
+def _encode_shared(options: AdapterOptions) -> Wire:
+    """Encode every shared option under its key; None where it is not set."""
     stops = options.stop_sequences
     return {
         "model": options.model,
@@ -149,7 +148,7 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
     if options.tool_choice is None and options.parallel_tool_calls is None:
         return None
     choice = options.tool_choice or ToolChoice()
-    wire: Wire = {"type": _WORDS[choice.mode]}
+    wire: Wire = {"type": _MODE_NAMES[choice.mode]}
     if choice.name is not None:
         wire["name"] = choice.name
     if options.parallel_tool_calls is not None and choice.mode != "none":
@@ -157,27 +156,27 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
     return wire
 
 
-def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """The shared options that a request states."""
-    found: dict[str, Any] = {
+def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the shared options that a request states."""
+    options: dict[str, Any] = {
         name: value
-        for name, kind in _KINDS.items()
+        for name, kind in _TYPES.items()
         if isinstance(value := wire.get(_KEYS[name]), kind)
         and (kind is bool or not isinstance(value, bool))
     }
     stops = wire.get("stop_sequences")
     if isinstance(stops, list) and all(isinstance(stop, str) for stop in maybe_list(stops)):
-        found["stop_sequences"] = tuple(cast("list[str]", stops))
+        options["stop_sequences"] = tuple(cast("list[str]", stops))
     choice = maybe_object(wire.get("tool_choice"))
     mode = _MODES.get(str(choice.get("type")))
     if mode is not None:
-        found["tool_choice"] = ToolChoice(mode, maybe_text(choice.get("name")))
+        options["tool_choice"] = ToolChoice(mode, maybe_text(choice.get("name")))
     if "disable_parallel_tool_use" in choice:
-        found["parallel_tool_calls"] = not choice["disable_parallel_tool_use"]
-    return found
+        options["parallel_tool_calls"] = not choice["disable_parallel_tool_use"]
+    return options
 
 
-_KINDS: Mapping[str, Any] = {
+_TYPES: Mapping[str, Any] = {
     "model": str,
     "max_output_tokens": int,
     "temperature": int | float,
@@ -185,4 +184,4 @@ _KINDS: Mapping[str, Any] = {
     "top_k": int,
     "stream": bool,
 }
-"""The kind of each option that is told by one value; what is of another kind is spelled only."""
+"""The type of each option with one value; a value of another type stays native only."""

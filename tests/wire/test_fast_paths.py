@@ -1,0 +1,103 @@
+"""Fast paths decode and encode exactly what the careful ones do."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import corpus
+from exchange import handwritten, requests
+from metis.canonical.errors import MetisError
+from metis.wire.anthropic import fast as anthropic_fast
+from metis.wire.anthropic.history import AnthropicHistoryEncoder
+from metis.wire.anthropic.request import decode_request as decode_anthropic
+from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.history import BaseHistoryEncoder
+from metis.wire.stream_decoder import BaseStreamDecoder
+
+CONTEXT = RequestContext(session_id="sess_fast")
+MESSAGE_ID = "01KR3QAYG00000000000000000"
+PIECE = 97
+"""How many bytes of a stream are fed at once, so that frames are cut."""
+DecodeRequest = Callable[[bytes, RequestContext], CanonicalRequest]
+
+
+class Paths(NamedTuple):
+    """The careful path and the fast one, for each kind of work of one protocol."""
+
+    requests: tuple[DecodeRequest, DecodeRequest]
+    histories: tuple[Callable[[], BaseHistoryEncoder], Callable[[], BaseHistoryEncoder]]
+    streams: tuple[type[BaseStreamDecoder], type[BaseStreamDecoder]]
+
+
+PATHS = {
+    "anthropic_messages": Paths(
+        (decode_anthropic, anthropic_fast.decode_request),
+        (AnthropicHistoryEncoder, anthropic_fast.FastHistoryEncoder),
+        (AnthropicStreamDecoder, anthropic_fast.FastStreamDecoder),
+    ),
+}
+
+
+def decoded(decode: DecodeRequest, body: bytes, history: BaseHistoryEncoder) -> Any:
+    """Decode a request into values that can be compared, and what it is encoded to again.
+
+    The ids of messages are new each time, and an original form may be stored in several ways.
+    """
+    try:
+        request = decode(body, CONTEXT)
+    except MetisError as error:
+        return repr(error)
+    history.add(request.messages)
+    return (
+        [(message.role, message.content) for message in request.messages],
+        [(message.metadata, message.metadata.hints) for message in request.messages],
+        json.loads(history.body(request.tools, request.options)),
+    )
+
+
+def streams(protocol: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the streams of a protocol: written by hand, and recorded where there are."""
+    for name, exchange in handwritten(protocol).items():
+        if exchange.stream is not None:
+            yield name, exchange.stream_bytes()
+    yield from corpus.streams(protocol)
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_requests_decode_alike(protocol: str) -> None:
+    (careful, fast), (history, _), _ = PATHS[protocol]
+    for name, body in requests(protocol):
+        data = corpus.body_of(body)
+        assert decoded(fast, data, history()) == decoded(careful, data, history()), name
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_histories_encode_alike(protocol: str) -> None:
+    paths = PATHS[protocol]
+    for name, body in requests(protocol):
+        try:
+            request = paths.requests[0](corpus.body_of(body), CONTEXT)
+        except MetisError:
+            continue
+        careful, fast = (history() for history in paths.histories)
+        half = len(request.messages) // 2
+        for messages in (request.messages[:half], request.messages[half:]):
+            careful.add(messages)
+            fast.add(messages)
+        expected = careful.body(request.tools, request.options)
+        assert fast.body(request.tools, request.options) == expected, name
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_streams_decode_alike(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metis.wire.stream_decoder.new_ulid", lambda: MESSAGE_ID)
+    for name, data in streams(protocol):
+        careful, fast = (decoder(CONTEXT) for decoder in PATHS[protocol].streams)
+        for start in range(0, len(data), PIECE):
+            chunk = data[start : start + PIECE]
+            assert fast.feed(chunk) == careful.feed(chunk), name
+        assert fast.finish() == careful.finish(), name
+        assert fast.message == careful.message, name
