@@ -155,10 +155,12 @@ def is_result(wire: Any) -> bool:
 
 def is_exact(block: ContentBlock, wire: Any) -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
+    if type(block) is OpaqueBlock:
+        return True
     # A block with the usual number of keys has no others; counting is cheaper than encoding.
     if len(wire) == _KEY_COUNTS.get(type(block)):
         return type(block) is not ThinkingBlock or block.signature is not None
-    return type(block) is OpaqueBlock or encode_alone(block) == wire
+    return encode_alone(block) == wire
 
 
 def encode_alone(block: ContentBlock) -> Any:
