@@ -90,7 +90,7 @@ class Reader(Responder):
         if not self._names:
             return ModelOutput.from_text("The last one does.")
         call = ToolUseBlock(new_tool_use_id(), "read_file", {"path": self._names.pop(0)})
-        return ModelOutput(content=(*self._visible_thinking("I read on.", traits, context), call))
+        return ModelOutput(content=(*self.visible_thinking("I read on.", traits, context), call))
 
 
 def refusals(sim: Simulator) -> int:

@@ -24,6 +24,7 @@ def encode_message(call: SimulatedCall, message: Message, *, fails: bool) -> Htt
     """Encode a message as one body or as a stream; with `fails` it ends in an error."""
     if call.is_stream:
         return _encode_stream(call, message, fails=fails)
+    # A status 200 with an error body, as gateways send it (T189).
     if fails:
         _, body = call.endpoint.codec.encode_error(mid_stream_error())
     else:
@@ -41,6 +42,7 @@ def _encode_body(call: SimulatedCall, message: Message) -> bytes:
 
 
 def _encode_stream(call: SimulatedCall, message: Message, *, fails: bool) -> HttpReply:
+    # Chat Completions sends usage in a stream only if `stream_options` ask for it (T129).
     if not call.traits.include_usage:
         message = replace(message, metadata=replace(message.metadata, usage=None))
     encoder = call.adapter.stream_encoder(call.context)

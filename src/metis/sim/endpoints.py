@@ -202,6 +202,7 @@ _ENDPOINTS = (
             r"/v1(?:beta)?/models/(?P<model>[^/:]+):streamGenerateContent": "stream",
             r"/v1(?:beta)?/models/(?P<model>[^/:]+):countTokens": "count",
         },
+        # Gemini signs a part, not a thought: the signature belongs to the call that follows.
         call_signature_format="signature_on_next",
         error_kinds=_GEMINI_ERRORS,
         context_overflow_text=(
@@ -229,6 +230,7 @@ _ENDPOINTS = (
         adapter_name="ollama",
         paths={r"/api/chat": "answer"},
         stream_content_type="application/x-ndjson",
+        # Ollama streams unless the request says `"stream": false`.
         streams_by_default=True,
         context_overflow_text="the input length exceeds the context length",
     ),

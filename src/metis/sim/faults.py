@@ -93,6 +93,7 @@ def mid_stream_error() -> ProviderError:
 
 def force_tool_call(request: CanonicalRequest) -> CanonicalRequest:
     """Require a tool call, unless the request has no tools or states its own choice."""
+    # Malformed arguments need a call to be in.
     if request.options.tool_choice is not None or not request.tools:
         return request
     return replace(request, options=replace(request.options, tool_choice=ToolChoice("required")))
@@ -128,6 +129,7 @@ def with_pauses(reply: HttpReply, fault: Fault) -> HttpReply:
 
 def cut_off(reply: HttpReply, fault: Fault) -> HttpReply:
     """Close the connection after a number of bytes, by default after half of the body."""
+    # By default late enough that a stream has begun when it breaks off (T131).
     size = len(reply.body) // 2 if fault.value is None else int(fault.value)
     return replace(reply, chunks=tuple(_truncated(reply.chunks, size)), is_cut=True)
 

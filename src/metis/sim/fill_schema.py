@@ -177,6 +177,7 @@ class SchemaFiller:
         """Fill what is required or named by the prompt; without `required`, all at the top."""
         properties = maybe_object(schema.get("properties"))
         keys = [key for key in maybe_list(schema.get("required")) if isinstance(key, str)]
+        # A schema that requires nothing would give an empty object, which shows nothing.
         if keys or depth:
             keys += [key for key in properties if self._is_named(key, properties[key])]
         else:

@@ -34,6 +34,7 @@ from metis.streaming import (
 from metis.wire.call import UNPRICED, AdapterOptions, RequestContext
 from metis.wire.json_access import maybe_count
 
+# About the size of real tokens, so that limits and usage look right.
 _TOKEN = re.compile(r"\s*(?:\w{1,8}|[^\w\s])|\s+")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -183,6 +184,7 @@ def stream_events(message: Message) -> Iterator[StreamEvent]:
             case TextBlock():
                 for token in split_tokens(block.text):
                     yield TextDelta(message_id, index, token)
+            # Thinking in a provider's own format has no text deltas; it is sent as a block below.
             case ThinkingBlock(format=None):
                 for token in split_tokens(block.text):
                     yield ThinkingDelta(message_id, index, token)

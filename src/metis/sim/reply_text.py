@@ -35,6 +35,7 @@ class LastTurn:
         user_indexes = [i for i, message in enumerate(messages) if message.role is Role.USER]
         last = user_indexes[-1] if user_indexes else len(messages)
         first = last
+        # Some clients send one prompt as several user messages.
         while first > 0 and messages[first - 1].role is Role.USER:
             first -= 1
         self.prompt: list[ContentBlock] = [
@@ -85,6 +86,7 @@ def reply_text(turn: LastTurn) -> str:
         if turn.text.strip() or not parts:
             parts.append(_reply_to_prompt(turn))
     text = " ".join(parts)
+    # A continuation: the client puts it right behind the prefilled text.
     return f" {text}" if turn.is_prefilled else text
 
 

@@ -108,6 +108,7 @@ def decode_call(
     body = read_object(http_request.body, "request")
     model = match.model or str(body.get("model") or "")
     protocol = endpoint.codec.protocol
+    # Counting takes requests that are not complete, such as one without `max_tokens`.
     if settings.strict and match.action != "count":
         CHECKS[protocol](
             body, CheckContext(signer=signer, headers=http_request.headers, model=model)
@@ -181,6 +182,7 @@ def _openai_responses(body: Wire, _model: str) -> RequestTraits:
     is_sealed = "reasoning.encrypted_content" in maybe_list(body.get("include"))
     output = maybe_object(maybe_object(body.get("text")).get("format"))
     thinking: Thinking = "none"
+    # The text of thinking is sent as a summary only; the thinking itself is encrypted.
     if reasoning.get("summary"):
         thinking = "shown"
     elif reasoning.get("effort") not in (None, "none"):
@@ -196,6 +198,7 @@ def _output_schema(output: Wire, holder: Wire) -> Mapping[str, Any] | None:
     match output.get("type"):
         case "json_schema":
             return maybe_object(holder.get("schema"))
+        # JSON mode: any object is fine.
         case "json_object":
             return {}
         case _:

@@ -62,9 +62,10 @@ class Responder:
         calls = _choose_calls(turn, request.tools, request.options)
         text = _text(turn, calls, request.options, traits)
         thinking = _thinking(turn, calls, request.tools)
-        content = self._visible_thinking(thinking, traits, context)
+        content = self.visible_thinking(thinking, traits, context)
         if text:
             content.append(TextBlock(text))
+        # Gemini signs the first call of a step, whether or not thinking is shown (T56).
         if calls and context.call_signature_format is not None:
             signature, form = self.signer.sign(thinking), context.call_signature_format
             content.append(ThinkingBlock("", signature, format=form, issuer=context.issuer))
@@ -75,9 +76,10 @@ class Responder:
         hidden = thinking if traits.thinking == "hidden" else ""
         return ModelOutput(content=tuple(content), hidden_thinking=hidden)
 
-    def _visible_thinking(
+    def visible_thinking(
         self, thinking: str, traits: RequestTraits, context: ReplyContext
     ) -> list[ContentBlock]:
+        """Return the blocks of the thinking that the client receives."""
         if traits.thinking == "sealed":
             return [RedactedThinkingBlock(self.signer.sign(thinking), issuer=context.issuer)]
         if traits.thinking != "shown":
@@ -129,6 +131,7 @@ def _choose_calls(
         planned = [] if tool is None else _calls_of(tool, entities)
     earlier = [PlannedCall(call.name, dict(call.input)) for call in turn.calls]
     calls = [call for call in planned if call not in earlier]
+    # A request that forces a call gets one, even if it repeats an earlier one.
     if not calls and choice.mode in ("tool", "required"):
         calls = planned or _calls_of(tools[0], entities)
     return calls[:1] if options.parallel_tool_calls is False else calls

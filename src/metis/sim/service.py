@@ -88,11 +88,13 @@ class Service:
         match = match_path(http_request.path) if http_request.method == "POST" else None
         if match is None:
             return encode_model_list(http_request)
+        # Headers are left out: clients send ids and times in them.
         seed = RequestSeed(http_request.path.encode(), http_request.body)
         try:
             return self._serve(http_request, match, seed)
         except ProviderError as error:
             return encode_error(error, match.endpoint, seed)
+        # An error of decoding is the fault of the request, as at a real API.
         except MetisError as error:
             return encode_error(InvalidRequestError(str(error)), match.endpoint, seed)
 
@@ -117,6 +119,7 @@ class Service:
         if header:
             fault = parse_fault(header)
         else:
+            # Later steps of the turn still have the prompt in their history.
             fault = fault_in_prompt(turn.text) if turn.awaits_first_reply else None
         if fault is None or fault.times is None:
             return fault

@@ -43,6 +43,7 @@ class ThinkingSigner:
             return None
         raw = decode_base64(signature) or b""
         head, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+        # Signatures of real providers are tried here too; they fail by length or prefix.
         if len(raw) != _SIGNATURE_BYTES or not raw.startswith(_PREFIX):
             return None
         return head if hmac.compare_digest(mac, self._mac(head)) else None

@@ -84,6 +84,7 @@ class Confirmation:
         is_trusted: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        # Trust covers files of the workspace only, not commands or the network.
         trust = {SideEffects.WRITE: Rule.AUTO} if is_trusted else {}
         self._ask = ask
         self._rules = {**RULES, **trust, **(rules or {})}
@@ -106,6 +107,7 @@ class Confirmation:
         if rule is Rule.AUTO or (session_id, name) in self._allowed:
             return
         async with self._locks.setdefault(session_id, asyncio.Lock()):
+            # Checked again: the question before this one may have allowed the tool.
             if (session_id, name) not in self._allowed:
                 answer = await self._answer(question, listener)
                 if answer.verdict is Verdict.ALLOW_FOR_SESSION:

@@ -124,8 +124,10 @@ class Dispatcher:
         if tool.definition.requires_workspace and context.workspace is None:
             text = f"{call.name} needs a workspace, and this session has none."
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
+        # Before taking a slot: a person may take minutes, and other calls can run meanwhile.
         await self._confirm(Question(call, tool.definition, context), batch.watcher)
         async with self._slots:
+            # The turn may have been cancelled while the call waited for a slot.
             _require_not_cancelled(context)
             batch.start(call, tool.definition)
             limit_s = self._limit_s(tool.definition)
@@ -225,6 +227,7 @@ def _require_not_cancelled(context: ToolContext) -> None:
 
 
 def _argument_problems(tool: RegisteredTool, call: ToolUseBlock) -> list[str]:
+    # Arguments that were cut off may look complete; they are never run as `{}` (T123, T139).
     if call.invalid is not None:
         return [f"not a JSON object: {call.invalid.error}"]
     return [str(problem) for problem in tool.problems(call.input)]
@@ -313,6 +316,7 @@ def error_class(message: Message) -> ErrorClass | None:
     outcome = message.metadata.outcome
     if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
         return None
+    # The outcome may be stored by another version, or written by another program.
     value = outcome.value
     name = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
     return ErrorClass(name) if name in set(ErrorClass) else ErrorClass.EXECUTION_ERROR

@@ -19,6 +19,7 @@ from msgspec import Struct
 GRACE_S = 5.0
 """How long a group may take to end after SIGTERM, before SIGKILL."""
 
+# For output that is still in the pipe when the command has ended.
 _DRAIN_S = 1.0
 _READ_BYTES = 65_536
 _NO_DESCRIPTORS: Sequence[int] = ()
@@ -149,7 +150,9 @@ class _ProcessGroup:
             env=dict(command.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            # One pipe, so that the order of output and errors is right.
             stderr=subprocess.STDOUT,
+            # Also without a terminal, so that a command cannot type into the one of the user.
             start_new_session=True,
             pass_fds=tuple(command.descriptors),
         )
@@ -164,6 +167,7 @@ class _ProcessGroup:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the group; its leader is not reaped yet, so the number is still ours."""
+        # After reaping, the number could belong to another process group.
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

@@ -37,6 +37,7 @@ class Registry:
 
     def register(self, factory: Factory) -> ToolDefinition:
         """Add a tool; refuse an invalid schema, a duplicate name and undeclared effects."""
+        # One tool is made for its definition; calls get their own, since tools may have state.
         definition = factory().definition
         if not isinstance(definition, ToolDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a factory may be untyped
             raise ToolError(f"a tool needs a ToolDefinition, got {type(definition).__name__}")

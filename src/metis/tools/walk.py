@@ -67,6 +67,7 @@ class PathWalk:
         self._path = path
         self._make_directories = make_directories
         self._pending = deque(path_names(path, root))
+        # A copy: closing the walk must not close the workspace.
         self._descriptors = [os.dup(top)]
         self._names: list[str] = []
         self._link_count = 0
@@ -107,6 +108,7 @@ class PathWalk:
             # File systems that ignore case would open .GIT as .git.
             if name.casefold() in PROTECTED:
                 raise protected_error(self._path)
+            # Another task may create it at the same time, or it is there already.
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._descriptors[-1])
         self._descriptors.append(os.open(name, DIRECTORY_FLAGS, dir_fd=self._descriptors[-1]))
@@ -116,6 +118,7 @@ class PathWalk:
         self._link_count += 1
         if self._link_count > MAX_LINKS:
             raise WorkspaceError(self._path, f"goes through more than {MAX_LINKS} links")
+        # An absolute link is resolved from the root of the workspace, like an absolute path.
         if target.startswith("/"):
             while self._names:
                 self._go_up()

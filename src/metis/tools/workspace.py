@@ -39,6 +39,7 @@ class Workspace:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).resolve(strict=True)
+        # Held open: the directory stays the same even if its path is replaced by a link.
         self._fd = os.open(self.root, DIRECTORY_FLAGS)
 
     def __repr__(self) -> str:
@@ -96,6 +97,7 @@ class Workspace:
                 raise IsADirectoryError(errno.EISDIR, "directory")
             if any(name.casefold() in PROTECTED for name in resolved.names):
                 raise protected_error(path)
+            # Checked before the content is read: reading a pipe or device would block.
             mode = _permissions(resolved)
             if expected is not None and _content(resolved, len(expected)) != expected:
                 raise WorkspaceError(path, "was changed meanwhile; read it again")

@@ -181,6 +181,7 @@ class Transport:
         decoder: StreamDecoder,
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one attempt; raise only while nothing visible was yielded."""
+        # Held back until something is visible: a retry would start the message anew.
         buffered: list[StreamEvent] | None = []
         async with aclosing(self._events(adapter, request, context, key, decoder)) as events:
             async for event in events:
@@ -221,6 +222,7 @@ class Transport:
                     for event in decoder.feed(chunk):
                         yield (_timed(event, start) if type(event) is MessageComplete else event)
         except call_failures() as failure:
+            # Before the first byte a retry is safe; afterwards the decoder ends the message (T133).
             if not has_begun or not isinstance(failure, stream_breaks()):
                 raise provider_error(failure, adapter.name) from None
             log.info("%s: the stream broke: %s", adapter.name, type(failure).__name__)
@@ -251,6 +253,7 @@ class Transport:
         return self._client().request(request.method, url, data=body, headers=headers)
 
     async def _read(self, response: "aiohttp.ClientResponse") -> bytes:
+        # Bounded, since a server could send without end.
         body = await response.content.read(self._limits.response_bytes)
         if not response.content.at_eof():
             raise NetworkError(f"a response of more than {self._limits.response_bytes} bytes")
@@ -270,6 +273,7 @@ class Transport:
                     sock_connect=limits.connect_s,
                     sock_read=limits.silence_s,
                 ),
+                # Proxies of companies are set by environment variables.
                 trust_env=True,
                 auto_decompress=True,
             )
@@ -284,10 +288,12 @@ class Transport:
         on_failure: OnFailure | None,
     ) -> None:
         """Wait before the next attempt, or raise the error if there is to be none."""
+        # Before anybody sees the error: logs, traces and callbacks all get this object.
         hide_key(error, key)
         delay = self._retry.delay(error, attempt)
         if isinstance(error, RateLimitError) and key is not None:
             self.keys.mark_rate_limited(key, error.retry_after_s)
+            # Another key is not limited, so there is nothing to wait for.
             if attempt < self._retry.attempts and self.keys.has_available(adapter.profile):
                 delay = 0.0
         if isinstance(error, AuthenticationError) and key is None:

@@ -93,6 +93,7 @@ class Keys:
         entries = self._file_entries()
         if profile.name in entries or profile.auth.variable is None:
             return entries.get(profile.name)
+        # `openai` and `openai-responses` are one account.
         for name in entries.keys() & set(adapters.names()):
             if adapters.profile_of(name).auth.variable == profile.auth.variable:
                 return entries[name]
@@ -101,6 +102,7 @@ class Keys:
     def _file_entries(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
             return {}
+        # As ssh does it: a key that others can read is a mistake to fix at once.
         if os.name == "posix" and self._file.stat().st_mode & _OPEN_TO_OTHERS:
             raise KeyFileError(f"{self._file} can be read by others; run: chmod 600 {self._file}")
         try:

@@ -42,6 +42,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         """
         if not error.is_retryable or attempt >= self.attempts:
             return None
+        # A quota per day asks for hours (T187); failing tells the user what is wrong.
         if error.retry_after_s is not None:
             is_short = error.retry_after_s <= self.longest_retry_after_s
             return error.retry_after_s if is_short else None
@@ -126,6 +127,7 @@ def _describe(failure: BaseException) -> str:
 
 def without_key(text: str, key: str | None) -> str:
     """Remove a key, or a long part of one, from a text: some providers repeat it in errors."""
+    # AWS credentials are one key here, but an error may repeat the secret alone.
     for part in (key, *key.split(":")[1:]) if key else ():
         if part == key or len(part) >= _MIN_SECRET_CHARACTERS:
             text = text.replace(part, "[key]")

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct
 
 ALGORITHM = "AWS4-HMAC-SHA256"
+# For custom endpoints, whose host names no region.
 _DEFAULT_REGION = "us-east-1"
 _KEY = re.compile(r"(?P<id>[A-Z0-9]{16,128}):(?P<secret>[^:\s]+)(?::(?P<token>[^:\s]+))?")
 _REGION = re.compile(r"\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)\.")
@@ -72,6 +73,7 @@ def sign(  # noqa: PLR0913 - all that a signature covers
     canonical_request = "\n".join(
         (
             method,
+            # Encoded once more, as AWS does: model ids contain colons, which are %3A in the path.
             quote(parts.path or "/", safe="/~"),
             parts.query,
             *(f"{key}:{all_headers[key]}" for key in signed),

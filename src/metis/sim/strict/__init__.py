@@ -16,14 +16,17 @@ def _check_ollama(body: Wire, _context: CheckContext) -> None:
         role = message.get("role")
         roles = ", ".join(_OLLAMA_ROLES)
         require(role in _OLLAMA_ROLES, f'invalid role "{role}"; expected one of {roles}')
+        # Content in parts, as other APIs take it (T86).
         require(
             isinstance(message.get("content"), str | None),
             "json: cannot unmarshal array into Go struct field ChatRequest.messages.content "
             "of type string",
         )
         for image in maybe_list(message.get("images")):
+            # A data URL instead of bare base64 fails here (T94).
             require(is_base64(image), "illegal base64 data at input byte 0")
         for call in objects(message.get("tool_calls")):
+            # OpenAI writes arguments as a JSON string, Ollama takes an object (T33).
             arguments = maybe_object(call.get("function")).get("arguments")
             require(
                 isinstance(arguments, dict | None),

@@ -27,6 +27,7 @@ _KEYS = frozenset(
         *("temperature", "thinking", "tool_choice", "tools", "top_k", "top_p"),
     }
 )
+# Keys that another protocol left in a block are refused, not ignored (T87).
 _BLOCK_KEYS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text", "cache_control", "citations"}),
     "image": frozenset({"type", "source", "cache_control"}),
@@ -37,9 +38,12 @@ _BLOCK_KEYS: Mapping[str, frozenset[str]] = {
 }
 _USER_BLOCKS = frozenset({"image", "document", "tool_result"})
 _ASSISTANT_BLOCKS = frozenset({"tool_use", "thinking", "redacted_thinking"})
+# Ids of other models, such as `functions.Bash:0` of Kimi, do not match (T01).
 _ID = r"[a-zA-Z0-9_-]+"
 _TOOL_NAME = r"[a-zA-Z0-9_-]{1,128}"
+# Marks of the client, of a gateway and of tools add up to more than four easily (T170).
 _MAX_CACHE_MARKS = 4
+# The budget has to be smaller than `max_tokens` too (T47).
 _MIN_THINKING_TOKENS = 1024
 _MAX_IMAGE_BYTES = 5 * 1024 * 1024
 
@@ -57,6 +61,7 @@ def check(body: Wire, context: CheckContext) -> None:
     require(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
     _check_call_pairs(messages)
     blocks = [block for message in messages for block in objects(message.get("content"))]
+    # A request without tools, such as one for a summary, still has calls in its history (T36).
     has_calls = any(block.get("type") in ("tool_use", "tool_result") for block in blocks)
     require(
         body.get("tools") or not has_calls,
@@ -141,6 +146,7 @@ def _check_text(text: str, *, is_prefill: bool) -> None:
         is_trimmed = text == text.rstrip()
         require(is_trimmed, "messages: final assistant content cannot end with trailing whitespace")
         return
+    # Claude itself sends empty text blocks, but refuses them in history (T83, T84).
     require(text, "messages: text content blocks must be non-empty")
     require(text.strip(), "messages: text content blocks must contain non-whitespace text")
 
@@ -163,9 +169,11 @@ def _check_block(block: Wire, path: str, role: str, context: CheckContext) -> No
         case "tool_result":
             _check_result(block, f"{path}.tool_result")
         case "thinking":
+            # Signed by another model, account or host is as bad as not signed (T40, T41).
             is_signed = context.signer.verify(block.get("signature"), str(block.get("thinking")))
             require(is_signed, f"{path}: Invalid `signature` in `thinking` block")
         case "redacted_thinking":
+            # Only the issuer can read redacted thinking; others would have to drop it (T44).
             is_readable = context.signer.is_issued_here(block.get("data"))
             require(is_readable, f"{path}: Invalid `data` in `redacted_thinking` block")
         case _:
@@ -192,6 +200,7 @@ def _check_image(block: Wire, path: str) -> None:
         size <= _MAX_IMAGE_BYTES,
         f"{path}: image exceeds 5 MB maximum: {size} bytes > 5242880 bytes",
     )
+    # Clients often state the type of the file name, and not of the bytes (T89).
     actual_type = image_media_type(str(data))
     require(actual_type is not None, f"{path}.data: Could not process image")
     require(
@@ -233,6 +242,7 @@ def _values(message: Wire, kind: str, key: str) -> list[Any]:
 
 def _check_call_pairs(messages: list[Wire]) -> None:
     """Require one result for every call in the next message, and a call for every result."""
+    # One call sent as a block and in `tool_calls` arrives twice after conversion (T08).
     ids = [call for message in messages for call in _values(message, "tool_use", "id")]
     require(len(ids) == len(set(ids)), "messages: `tool_use` ids must be unique")
     for index, (previous, message) in enumerate(pairwise([{}, *messages, {}])):
@@ -240,6 +250,7 @@ def _check_call_pairs(messages: list[Wire]) -> None:
         results = _values(message, "tool_result", "tool_use_id")
         if results:
             _check_results(message, calls, results, f"messages.{index}.content")
+        # Results in a second user message do not count (T15), nor do interrupted calls (T19).
         if len(results) < len(calls):
             missing = ", ".join(call for call in calls if call not in results)
             refuse(
@@ -250,6 +261,7 @@ def _check_call_pairs(messages: list[Wire]) -> None:
 
 
 def _check_results(message: Wire, calls: list[Any], results: list[Any], path: str) -> None:
+    # Trimming a history leaves results whose call is gone (T20).
     for result in results:
         require(
             result in calls,
@@ -259,6 +271,7 @@ def _check_results(message: Wire, calls: list[Any], results: list[Any], path: st
         )
     is_unique = len(results) == len(set(results))
     require(is_unique, f"{path}: each tool_use must have a single result.")
+    # Text before the results of the same message is refused (T23).
     kinds = [block.get("type") for block in objects(message.get("content"))]
     require(
         kinds[: len(results)] == ["tool_result"] * len(results),
@@ -283,8 +296,10 @@ def _check_thinking(body: Wire, messages: list[Wire]) -> None:
         body.get("temperature") in (None, 1),
         "`temperature` may only be set to 1 when thinking is enabled",
     )
+    # Output by a forced tool call is not possible while the model thinks (T46, T116).
     is_forced = maybe_object(body.get("tool_choice")).get("type") in ("any", "tool")
     require(not is_forced, "Thinking may not be enabled when tool_choice forces tool use.")
+    # A tool loop that began without thinking cannot go on with it (T37).
     previous = [message for message in messages[-2:-1] if message.get("role") == "assistant"]
     kinds = [block.get("type") for one in previous for block in objects(one.get("content"))]
     if "tool_use" in kinds:

@@ -30,6 +30,7 @@ _BLOCKS = frozenset(
 )
 _MEDIA = ("audio", "document", "image", "video")
 _TOOL_USE_ID = r"[a-zA-Z0-9_.:-]{1,64}"
+# MCP prefixes and invented names are often longer (T111).
 _TOOL_NAME = r"[a-zA-Z0-9_-]{1,64}"
 _DOCUMENT_NAME = r"[A-Za-z0-9()\[\]-]+(?:\s[A-Za-z0-9()\[\]-]+)*"
 
@@ -40,6 +41,7 @@ def check(body: Wire, context: CheckContext) -> None:
         refuse(f"Malformed input request: extraneous key [{key}]")
     messages = objects(body.get("messages"))
     require(messages, "The messages field is empty.")
+    # A trimmed history may begin with an assistant message (T77).
     require(messages[0].get("role") == "user", "A conversation must start with a user message.")
     for previous, message in pairwise(messages):
         alternates = previous.get("role") != message.get("role")
@@ -74,6 +76,7 @@ def _check_message(message: Wire, path: str, context: CheckContext) -> None:
         _check_media(block, block_path)
         _check_thinking(maybe_object(block.get("reasoningContent")), block_path, context)
     has_text = any("text" in block for block in blocks)
+    # A document alone is refused (T96).
     has_document = any("document" in block for block in blocks)
     require(has_text or not has_document, "A text block must be included when using documents.")
 
@@ -116,6 +119,7 @@ def _check_call_pairs(messages: list[Wire]) -> None:
         for one in (*calls, *results):
             require(matches(_TOOL_USE_ID, one), f"Value '{one}' at 'toolUseId' is invalid")
         path = f"messages.{index}.content"
+        # A call that was converted twice has its id twice (T08).
         is_unique = len(set(calls)) == len(calls)
         require(is_unique, f"The toolUse blocks at {path} contain duplicate Ids")
         require(
@@ -144,5 +148,6 @@ def _check_tools(body: Wire, messages: list[Wire]) -> None:
             name = spec.get("name")
             is_valid = matches(_TOOL_NAME, name)
             require(is_valid, f"Value '{name}' at 'toolConfig.tools.name' is invalid")
+            # Other APIs take an empty description (T112).
             has_description = spec.get("description") != ""
             require(has_description, "Invalid length for parameter description, value: 0")

@@ -37,6 +37,7 @@ def require(condition: object, text: str, *, code: str | None = None) -> None:
 
 def is_count(value: Any, minimum: int = 1) -> bool:
     """Return whether a value is an integer that is large enough."""
+    # By type: a bool is an int to isinstance.
     return type(value) is int and value >= minimum
 
 

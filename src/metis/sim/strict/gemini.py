@@ -23,7 +23,9 @@ _FUNCTION_NAME = r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"
 _SIGNATURE_PLACEHOLDERS = frozenset(
     {"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"}
 )
+# Gemini 3 was the first to require signatures of calls (T56).
 _MODELS_WITHOUT_SIGNATURES = ("gemini-1", "gemini-2", "gemma", "learnlm")
+# Parallel results have to share one content, without text between them (T16).
 _UNEQUAL_COUNTS = (
     "Please ensure that the number of function response parts is equal to the number of function "
     "call parts of the function call turn."
@@ -75,6 +77,7 @@ def _check_content(content: Wire, path: str, context: CheckContext) -> None:
         )
         _check_media(_camel_case(maybe_object(part.get("inlineData"))))
         signature = part.get("thoughtSignature")
+        # A signature of Vertex AI is refused by AI Studio, and the reverse (T60).
         is_valid = (
             signature is None
             or is_one_of(signature, _SIGNATURE_PLACEHOLDERS)
@@ -106,6 +109,7 @@ def _check_call_pairs(contents: list[Wire]) -> None:
         results = _function_names(content, "functionResponse")
         require(sorted(map(str, calls)) == sorted(map(str, results)), _UNEQUAL_COUNTS)
         if _function_names(content, "functionCall"):
+            # Fails for histories that were trimmed in the middle of a tool loop (T77).
             require(
                 previous and previous.get("role", "user") != "model",
                 "Please ensure that function call turn comes immediately after a user turn or "
@@ -126,6 +130,7 @@ def _check_call_signatures(contents: list[Wire], context: CheckContext) -> None:
     ]
     for content in contents[prompts[-1] if prompts else 0 :]:
         calls = [part for part in _parts(content) if "functionCall" in part]
+        # Of parallel calls only the first is signed (T57).
         if calls and not calls[0].get("thoughtSignature"):
             name = maybe_object(calls[0]["functionCall"]).get("name")
             refuse(

@@ -40,6 +40,7 @@ _PARTS: Mapping[str, frozenset[str]] = {
 }
 _TEXT_ONLY = frozenset({"text"})
 _NAME = r"[a-zA-Z0-9_-]{1,64}"
+# Gateways make longer ids (T03).
 _MAX_ID_CHARACTERS = 40
 _MAX_TOOLS = 128
 _MAX_STOPS = 4
@@ -96,6 +97,7 @@ def _check_tools(body: Wire) -> None:
             _check_function(maybe_object(tool.get("function")), f"tools[{index}].function")
         )
     choice = body.get("tool_choice")
+    # Options of tools without tools are an error, not ignored (T114).
     for key in ("tool_choice", "parallel_tool_calls"):
         is_set = body.get(key) is not None
         require(names or not is_set, f"'{key}' is only allowed when 'tools' are specified.")
@@ -121,6 +123,7 @@ def _check_function(function: Wire, path: str) -> Any:
             f"'type: \"object\"', got 'type: \"{schema.get('type')}\"'.",
             code="invalid_function_parameters",
         )
+    # Strict mode takes closed objects only, with every property required (T108).
     problem = strict_schema_problem(schema) if function.get("strict") is True else None
     require(not problem, f"Invalid schema for function '{name}': {problem}.")
     return name
@@ -130,6 +133,7 @@ def _check_message(message: Wire, path: str) -> None:
     role, content = message.get("role"), message.get("content")
     require(role in _ROLES, f"Invalid value: '{role}'. Supported values are: {_ROLES}.")
     kinds = _PARTS.get(str(role), _TEXT_ONLY)
+    # Only a message with calls may have no content (T85).
     if content is None:
         substitutes = ("tool_calls", "function_call", "refusal", "audio")
         is_valid = role == "assistant" and any(message.get(key) for key in substitutes)
@@ -177,6 +181,7 @@ def _check_call_pairs(messages: list[Wire]) -> None:
                 "Invalid parameter: messages with role 'tool' must be a response to a preceeding "
                 "message with 'tool_calls'.",
             )
+            # Results may come in any order, but one each and before anything else (T18, T19).
             require(call not in answered, f"Duplicate value for 'tool_call_id' of '{call}'")
             waiting.remove(call)
             answered.append(call)
@@ -210,6 +215,7 @@ def _call_ids(message: Wire, index: int) -> list[Any]:
         if call.get("type") == "function":
             has_name = matches(_NAME, function.get("name"))
             require(has_name, f"Invalid '{path}.function.name': string does not match pattern.")
+            # Ollama sends arguments as an object; here they have to be a JSON string (T33).
             is_text = isinstance(function.get("arguments"), str)
             require(is_text, f"Invalid type for '{path}.function.arguments': expected a string.")
         ids.append(call["id"])

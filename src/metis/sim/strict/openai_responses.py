@@ -27,6 +27,7 @@ _KEYS = frozenset(
         *("tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"),
     }
 )
+# Ids of calls or of other APIs in the place of an item id are refused (T06).
 _ID_PREFIXES: Mapping[str, str] = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
 _PARTS: Mapping[str, frozenset[str]] = {
     "assistant": frozenset({"output_text", "refusal"}),
@@ -35,6 +36,7 @@ _PARTS: Mapping[str, frozenset[str]] = {
     "developer": frozenset({"input_text", "input_image", "input_file"}),
 }
 _NAME = r"[a-zA-Z0-9_-]{1,128}"
+# Ids with an inlined signature or an MCP prefix are longer (T02).
 _CALL_ID = r"(?s).{1,64}"
 _MIN_OUTPUT_TOKENS = 16
 
@@ -61,6 +63,7 @@ def _check_options(body: Wire) -> None:
         refuse(f"Unknown parameter: '{key}'.", code="unknown_parameter")
     has_model = body.get("model") or body.get("prompt")
     require(has_model, "Missing required parameter: 'model'.", code="missing_required_parameter")
+    # The simulator stores no responses, as with `store: false` (T67).
     previous = body.get("previous_response_id")
     require(
         previous is None,
@@ -123,6 +126,7 @@ def _check_item(item: Wire, path: str, context: CheckContext) -> None:
             is_valid = isinstance(item.get("output"), str | list)
             require(is_valid, f"Missing required parameter: '{path}.output'.")
         case "reasoning":
+            # Another organisation, region or vendor cannot read it (T63).
             encrypted = item.get("encrypted_content")
             require(
                 encrypted is None or context.signer.is_issued_here(encrypted),
@@ -130,6 +134,7 @@ def _check_item(item: Wire, path: str, context: CheckContext) -> None:
                 code="invalid_encrypted_content",
             )
         case "item_reference":
+            # References work only for stored items (T07).
             refuse(f"Item with id '{item_id}' not found.")
         case _:
             pass
@@ -168,6 +173,7 @@ def _check_call_pairs(items: list[Wire]) -> None:
 
 def _check_reasoning_order(items: list[Wire]) -> None:
     """Require after every reasoning item the model's item that it led to."""
+    # Dropping the item that followed the reasoning makes the rest invalid (T62).
     for item, following in pairwise([*items, {}]):
         if item.get("type") == "reasoning":
             is_input = following.get("role") in ("user", "system", "developer")

@@ -112,6 +112,7 @@ class FetchUrl:
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
                 auto_decompress=False,
+                # No state between fetches: a page cannot recognise the next one.
                 cookie_jar=aiohttp.DummyCookieJar(),
             ) as client,
             client.get(url, allow_redirects=False, headers=_HEADERS) as response,
@@ -133,6 +134,7 @@ class FetchUrl:
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
+            # The stated length is not trusted.
             if len(body) > self._max_bytes:
                 raise ToolFailedError(f"{response.url} has more than {self._max_bytes} bytes.")
         return bytes(body)

@@ -76,6 +76,7 @@ def _read(arguments: ReadArguments, workspace: Workspace) -> ToolOutput:
         head = file.read(_HEAD_BYTES)
         kind = media_type(head)
         if kind is None:
+            # Binary data as text would fill the context with noise.
             if b"\0" in head:
                 raise ToolFailedError(f"{path!r} is a binary file and cannot be read as text.")
             file.seek(0)
@@ -205,6 +206,7 @@ def _edit(arguments: EditArguments, workspace: Workspace) -> ToolOutput:
     new = arguments.new_text.encode("utf-8", "replace")
     count = _require_match(before, old, arguments)
     after = before.replace(old, new)
+    # A file that changed since it was read is not overwritten.
     path = workspace.write_bytes(arguments.path, after, expected=before)
     times = "once" if count == 1 else f"{count} times"
     ui = {"kind": "diff", "path": path, "diff": _diff(before, after, path)}

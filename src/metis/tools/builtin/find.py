@@ -83,6 +83,7 @@ def _list(arguments: ListArguments, workspace: Workspace, cancel: asyncio.Event)
     lines: list[str] = []
     with workspace.open_directory(arguments.path) as directory:
         for entry in walk_tree(directory, is_recursive=arguments.recursive):
+            # This runs in a thread, which cannot be cancelled from outside.
             is_over = time.monotonic() >= deadline or cancel.is_set()
             if is_over or len(lines) == MAX_ENTRIES:
                 lines.append("[more entries omitted: name a directory or a pattern]")
@@ -142,6 +143,7 @@ class Grep:
         """Search."""
         parsed = read_arguments(GrepArguments, arguments)
         try:
+            # Compiled here only for its error; matching could block and happens in the process.
             re.compile(parsed.pattern)
         except (re.error, OverflowError, RecursionError) as error:
             text = f"The pattern is not a valid regular expression: {error}."
@@ -168,6 +170,7 @@ class Grep:
             "limit": arguments.limit,
         }
         source_root = Path(__file__).parents[3]
+        # Isolated (-I) and without site packages (-S): nothing of the workspace is imported.
         program = (sys.executable, "-I", "-S", "-c", _SEARCH_PROGRAM)
         command = ProcessCommand(
             argv=(*program, msgspec.json.encode(query).decode(), str(source_root)),

@@ -126,6 +126,7 @@ class Connection:
     async def close(self) -> None:
         """End the session, and the program if it was started for it."""
         self._stop.set()
+        # A server that never answered would not notice the stop event.
         if not self._session.done():
             self._task.cancel()
         await asyncio.wait({self._task})

@@ -79,6 +79,7 @@ class McpServer:
         connection = await self._connect()
         tools: list[Mapping[str, Any]] = []
         cursor: str | None = None
+        # A server could return cursors without end.
         for _ in range(_MAX_PAGES):
             page = await connection.list_tools_page(cursor)
             tools += page.get("tools", [])
@@ -146,6 +147,7 @@ def side_effects(
     annotations: Mapping[str, Any] | None, *, is_trusted: bool, default: SideEffects
 ) -> SideEffects:
     """Return the strongest effect of a tool, by the annotations of a trusted server."""
+    # Annotations are claims of the server; a malicious one would claim to be harmless.
     if not is_trusted or annotations is None:
         return default
     if annotations.get("readOnlyHint") is True:
