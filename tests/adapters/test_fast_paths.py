@@ -14,10 +14,10 @@ from metis.adapters.history import Dialect
 from metis.canonical import Message, ToolDefinition, ToolUseBlock
 from metis.canonical.errors import MetisError
 from metis.wire.anthropic.fast import FastHistoryEncoder as AnthropicFastHistory
-from metis.wire.anthropic.history import AnthropicHistoryEncoder
 from metis.wire.call import RequestContext
-from metis.wire.openai_chat import request as chat_turns
-from metis.wire.openai_responses import request as responses_turns
+from metis.wire.ollama.fast import FastOllamaHistoryEncoder
+from metis.wire.openai_chat.fast import FastChatHistoryEncoder
+from metis.wire.openai_responses.fast import FastResponsesHistoryEncoder
 
 CONTEXT = RequestContext(session_id="sess_roads")
 FILES = {
@@ -34,21 +34,18 @@ _EVERY = 20
 Sent = tuple[list[Message], tuple[ToolDefinition, ...]]
 
 
-class _Nothing(frozenset[str]):
-    """A set that holds no other, not even an empty one."""
-
-    def __ge__(self, other: object) -> bool:
-        return False
-
-
 def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
     def wire_ids(_: Dialect, calls: object) -> None:
         del calls
 
-    patch.setattr(chat_turns, "_PLAIN_FORM", _Nothing())
-    patch.setattr(responses_turns, "_ONLY_IDS", None)
-    careful = AnthropicHistoryEncoder.__dict__["_encode_blocks"]
-    patch.setattr(AnthropicFastHistory, "_encode_blocks", careful)
+    for encoder, method in (
+        (AnthropicFastHistory, "_encode_blocks"),
+        (FastChatHistoryEncoder, "_encode_message"),
+        (FastOllamaHistoryEncoder, "_encode_message"),
+        (FastOllamaHistoryEncoder, "_encode_result"),
+        (FastResponsesHistoryEncoder, "_encode_message"),
+    ):
+        patch.delattr(encoder, method)
     patch.setattr(Dialect, "wire_ids", wire_ids)
 
 

@@ -15,6 +15,18 @@ from metis.wire.anthropic.request import decode_request as decode_anthropic
 from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.history import BaseHistoryEncoder
+from metis.wire.ollama import fast as ollama_fast
+from metis.wire.ollama.history import OllamaHistoryEncoder
+from metis.wire.ollama.request import decode_request as decode_ollama
+from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
+from metis.wire.openai_chat import fast as chat_fast
+from metis.wire.openai_chat.request import ChatHistoryEncoder
+from metis.wire.openai_chat.request import decode_request as decode_chat
+from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder
+from metis.wire.openai_responses import fast as responses_fast
+from metis.wire.openai_responses.request import ResponsesHistoryEncoder
+from metis.wire.openai_responses.request import decode_request as decode_responses
+from metis.wire.openai_responses.stream_decoder import ResponsesStreamDecoder
 from metis.wire.stream_decoder import BaseStreamDecoder
 
 CONTEXT = RequestContext(session_id="sess_fast")
@@ -37,6 +49,21 @@ PATHS = {
         (decode_anthropic, anthropic_fast.decode_request),
         (AnthropicHistoryEncoder, anthropic_fast.FastHistoryEncoder),
         (AnthropicStreamDecoder, anthropic_fast.FastStreamDecoder),
+    ),
+    "ollama": Paths(
+        (decode_ollama, decode_ollama),
+        (OllamaHistoryEncoder, ollama_fast.FastOllamaHistoryEncoder),
+        (OllamaStreamDecoder, ollama_fast.FastOllamaStreamDecoder),
+    ),
+    "openai_chat": Paths(
+        (decode_chat, chat_fast.decode_request),
+        (ChatHistoryEncoder, chat_fast.FastChatHistoryEncoder),
+        (ChatStreamDecoder, chat_fast.FastChatStreamDecoder),
+    ),
+    "openai_responses": Paths(
+        (decode_responses, responses_fast.decode_request),
+        (ResponsesHistoryEncoder, responses_fast.FastResponsesHistoryEncoder),
+        (ResponsesStreamDecoder, responses_fast.FastResponsesStreamDecoder),
     ),
 }
 

@@ -38,11 +38,12 @@ from metis.canonical.errors import (
 )
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.json_access import Wire
+from metis.wire.ollama.codec import CODEC
 from metis.wire.ollama.errors import decode_error, encode_error
-from metis.wire.ollama.history import encode_request
 from metis.wire.ollama.request import decode_request
 from metis.wire.ollama.response import decode_response, encode_response
 from strategies import json_objects
+from wire.encoding import encode_request
 
 CONTEXT = RequestContext(session_id="sess_test")
 OLLAMA = adapters.get("ollama")
@@ -155,7 +156,7 @@ REQUESTS: dict[str, Wire] = {
 def there_and_back(request: Wire) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
-    return json.loads(encode_request(stored, read.tools, read.options))
+    return json.loads(encode_request(CODEC, stored, read.tools, read.options))
 
 
 @pytest.mark.parametrize("request_body", REQUESTS.values(), ids=REQUESTS)
@@ -325,7 +326,7 @@ def test_shared_options_have_their_places() -> None:
 def test_a_changed_option_wins_over_its_spelling() -> None:
     request = decode_request(body_of(REQUESTS["options"]), CONTEXT)
     changed = replace(request.options, max_output_tokens=2, stop_sequences=None, stream=False)
-    sent = json.loads(encode_request(request.messages, (), changed))
+    sent = json.loads(encode_request(CODEC, request.messages, (), changed))
     assert sent["options"] == {"temperature": 0, "num_predict": 2, "seed": 1}
     assert sent["stream"] is False
 
@@ -366,7 +367,7 @@ def test_a_prompt_that_goes_on_is_a_chat_and_names_what_that_costs() -> None:
 def test_a_changed_prompt_is_still_a_prompt() -> None:
     request = decode_request(body_of(REQUESTS["prompt with everything"]), CONTEXT)
     changed = [replace(message, content=(TextBlock("new"),)) for message in request.messages]
-    sent = json.loads(encode_request(changed, (), request.options))
+    sent = json.loads(encode_request(CODEC, changed, (), request.options))
     assert (sent["prompt"], sent["system"], sent["images"]) == ("new", "new", [])
     assert complaints("ollama prompt", sent) == []
 
@@ -448,7 +449,7 @@ def test_recorded_responses_come_back_as_they_were() -> None:
 @pytest.mark.parametrize("name", [name for name in RESPONSES if "message" in RESPONSES[name]])
 def test_an_answer_goes_back_as_it_was_issued(name: str) -> None:
     message = decode(encode(decode_response(RESPONSES[name], CONTEXT)))
-    sent = json.loads(encode_request([message], (), AdapterOptions()))
+    sent = json.loads(encode_request(CODEC, [message], (), AdapterOptions()))
     assert sent["messages"] == [RESPONSES[name]["message"]]
 
 

@@ -28,8 +28,8 @@ from metis.streaming import (
 )
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire
+from metis.wire.ollama.fast import FastOllamaStreamDecoder
 from metis.wire.ollama.response import decode_response
-from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
 from metis.wire.ollama.stream_encoder import OllamaStreamEncoder
 
 CONTEXT = RequestContext(session_id="sess_test")
@@ -110,7 +110,7 @@ def lines(bodies: Iterable[Wire]) -> bytes:
 
 
 def read(data: bytes, *cuts: int, context: RequestContext = CONTEXT) -> list[StreamEvent]:
-    decoder = OllamaStreamDecoder(context)
+    decoder = FastOllamaStreamDecoder(context)
     places = [0, *sorted(cuts), len(data)]
     events: list[StreamEvent] = []
     for start, end in itertools.pairwise(places):
@@ -251,7 +251,7 @@ def test_nothing_is_read_behind_the_end() -> None:
 
 
 def test_a_message_can_be_asked_for_at_any_time() -> None:
-    decoder = OllamaStreamDecoder(CONTEXT)
+    decoder = FastOllamaStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(lines(CHAT[:3]))
     assert [block.type for block in decoder.message.content] == ["thinking", "text"]
@@ -266,7 +266,7 @@ def test_a_call_that_is_none_is_kept() -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(CHAT).map(body_of))))
 def test_any_bytes_give_events_that_end_once(chunks: list[bytes]) -> None:
-    decoder = OllamaStreamDecoder(CONTEXT)
+    decoder = FastOllamaStreamDecoder(CONTEXT)
     events = [event for chunk in chunks for event in decoder.feed(chunk + b"\n")]
     events += decoder.finish()
     ends = [event for event in events if isinstance(event, MessageComplete | StreamError)]

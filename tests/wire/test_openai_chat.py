@@ -44,9 +44,11 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.openai_chat.blocks import PROTOCOL, is_empty
-from metis.wire.openai_chat.request import decode_request, encode_request
+from metis.wire.openai_chat.codec import CODEC
+from metis.wire.openai_chat.fast import decode_request
 from metis.wire.openai_chat.response import decode_response, encode_response
 from metis.wire.openai_errors import decode_error, encode_error
+from wire.encoding import encode_request
 from wire.openai_chat_corpus import (
     Exchange,
     answers,
@@ -67,7 +69,7 @@ def as_json(wire: Any) -> bytes:
 
 def round_trip(request: Wire) -> Wire:
     found = decode_request(as_json(request), CONTEXT)
-    return json.loads(encode_request(found.messages, found.tools, found.options))
+    return json.loads(encode_request(CODEC, found.messages, found.tools, found.options))
 
 
 def read_messages(*messages: Wire) -> tuple[Message, ...]:
@@ -75,7 +77,7 @@ def read_messages(*messages: Wire) -> tuple[Message, ...]:
 
 
 def write_messages(*messages: Message) -> list[Wire]:
-    return json.loads(encode_request(messages, (), AdapterOptions()))["messages"]
+    return json.loads(encode_request(CODEC, messages, (), AdapterOptions()))["messages"]
 
 
 def answer(message: Wire, **choice: Any) -> Wire:
@@ -413,7 +415,7 @@ def test_shared_options_are_read_and_written() -> None:
     assert options.tool_choice == ToolChoice("tool", "f")
     assert options.parallel_tool_calls is False
     fresh = replace(options, native={})
-    assert json.loads(encode_request((), found.tools, fresh)) == request
+    assert json.loads(encode_request(CODEC, (), found.tools, fresh)) == request
 
 
 @pytest.mark.row("T113")
@@ -446,7 +448,7 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
     options = decode_request(as_json(request), CONTEXT).options
     assert options.stop_sequences == ("x",)
     changed = replace(options, max_output_tokens=7, stop_sequences=None, temperature=0.0)
-    assert json.loads(encode_request((), (), changed)) == {
+    assert json.loads(encode_request(CODEC, (), (), changed)) == {
         "model": "m",
         "messages": [],
         "max_tokens": 7,
@@ -462,15 +464,15 @@ def test_tools_of_the_host_stay_when_ours_change() -> None:
     found = decode_request(as_json(request), CONTEXT)
     assert round_trip(request) == request
     other = replace(TOOL, description="other")
-    body = json.loads(encode_request((), (other,), found.options))
+    body = json.loads(encode_request(CODEC, (), (other,), found.options))
     assert body["tools"] == [host, tool_wire(description="other")]
 
 
 @pytest.mark.row("T114")
 def test_parallel_calls_are_not_spoken_of_without_tools() -> None:
     options = AdapterOptions(model="m", parallel_tool_calls=False)
-    assert json.loads(encode_request((), (), options)) == {"model": "m", "messages": []}
-    assert json.loads(encode_request((), (TOOL,), options))["parallel_tool_calls"] is False
+    assert json.loads(encode_request(CODEC, (), (), options)) == {"model": "m", "messages": []}
+    assert json.loads(encode_request(CODEC, (), (TOOL,), options))["parallel_tool_calls"] is False
 
 
 # Responses

@@ -30,9 +30,11 @@ from metis.streaming import (
 )
 from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.openai_chat.blocks import PROTOCOL
-from metis.wire.openai_chat.request import encode_request
+from metis.wire.openai_chat.codec import CODEC
+from metis.wire.openai_chat.fast import FastChatStreamDecoder
 from metis.wire.openai_chat.response import decode_response, encode_response
-from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder, ChatStreamEncoder
+from metis.wire.openai_chat.stream_encoder import ChatStreamEncoder
+from wire.encoding import encode_request
 from wire.openai_chat_corpus import Exchange, answers, needs_corpus, streams
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
@@ -40,7 +42,7 @@ Wire = dict[str, Any]
 
 
 def encode_messages(messages: list[Message]) -> list[Wire]:
-    return json.loads(encode_request(messages, (), AdapterOptions()))["messages"]
+    return json.loads(encode_request(CODEC, messages, (), AdapterOptions()))["messages"]
 
 
 def frame(wire: Any) -> bytes:
@@ -65,7 +67,7 @@ def fragment(index: int | None, own: str | None, name: str | None, arguments: st
 
 
 def play(*pieces: bytes, context: RequestContext = CONTEXT) -> tuple[list[StreamEvent], Message]:
-    decoder = ChatStreamDecoder(context)
+    decoder = FastChatStreamDecoder(context)
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
     check_order(events)
     return events, decoder.message
@@ -163,7 +165,7 @@ def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
 
 def _read(data: bytes, cuts: list[int], exchange: Exchange) -> list[StreamEvent]:
     context = replace(CONTEXT, provider=exchange["provider"])
-    decoder = ChatStreamDecoder(context)
+    decoder = FastChatStreamDecoder(context)
     edges = [0, *cuts, len(data)]
     pieces = [data[start:end] for start, end in pairwise(edges)]
     return [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
@@ -290,7 +292,7 @@ def test_fragments_of_two_calls_may_be_interleaved() -> None:
 
 @pytest.mark.row("T123")
 def test_a_call_ends_with_the_stream_and_not_when_its_arguments_parse() -> None:
-    decoder = ChatStreamDecoder(CONTEXT)
+    decoder = FastChatStreamDecoder(CONTEXT)
     events = decoder.feed(fragment(0, "a", "f", '{"a":1}'))
     assert not any(isinstance(event, ToolUseEnd) for event in events)
     events += decoder.feed(fragment(0, None, None, " ")) + decoder.feed(STOP)
@@ -550,7 +552,7 @@ def test_a_voice_is_put_together() -> None:
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
-    decoder = ChatStreamDecoder(CONTEXT)
+    decoder = FastChatStreamDecoder(CONTEXT)
     assert decoder.message.content == ()
     decoder.feed(chunk({"content": "a"}))
     assert decoder.message.content == (TextBlock("a"),)

@@ -39,7 +39,8 @@ from metis.canonical.metadata import MessageStatus
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.openai_responses.blocks import PROTOCOL
-from metis.wire.openai_responses.request import decode_request, encode_request
+from metis.wire.openai_responses.codec import CODEC
+from metis.wire.openai_responses.fast import decode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
 from openai_responses_cases import (
     ASKED,
@@ -53,6 +54,7 @@ from openai_responses_cases import (
     THOUGHT,
     Wire,
 )
+from wire.encoding import encode_request
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
 NAME = "openai-responses"
@@ -66,7 +68,7 @@ def round_trip(body: Wire) -> Wire:
     """There and back, through the bytes of the store."""
     request = decode_request(as_json(body), CONTEXT)
     stored = [decode(encode(message)) for message in request.messages]
-    return json.loads(encode_request(stored, request.tools, request.options))
+    return json.loads(encode_request(CODEC, stored, request.tools, request.options))
 
 
 def messages_of(*items: Wire, **rest: Any) -> tuple[Message, ...]:
@@ -91,7 +93,7 @@ def answer_of(*output: Wire, **rest: Any) -> Message:
 
 def items_of(*messages: Message, **native: Any) -> list[Any]:
     options = AdapterOptions(native={PROTOCOL: native} if native else {})
-    return json.loads(encode_request(messages, (), options)).get("input", [])
+    return json.loads(encode_request(CODEC, messages, (), options)).get("input", [])
 
 
 def failed(words: str, answers: str | None = None) -> Message:
@@ -567,7 +569,7 @@ def test_shared_options_are_read_and_written() -> None:
     assert (options.parallel_tool_calls, options.stream) == (False, True)
     assert round_trip(body) == body
     changed = replace(options, tool_choice=ToolChoice("required"), temperature=None)
-    again = json.loads(encode_request(request.messages, request.tools, changed))
+    again = json.loads(encode_request(CODEC, request.messages, request.tools, changed))
     assert again == {k: v for k, v in body.items() if k != "temperature"} | {
         "tool_choice": "required"
     }

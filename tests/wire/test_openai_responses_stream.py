@@ -39,8 +39,8 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
+from metis.wire.openai_responses.fast import FastResponsesStreamDecoder
 from metis.wire.openai_responses.response import decode_response
-from metis.wire.openai_responses.stream_decoder import ResponsesStreamDecoder
 from metis.wire.openai_responses.stream_encoder import ResponsesStreamEncoder
 from openai_responses_cases import CALL, CITED, CUSTOM, FEATURES, SAID, SEALED, THOUGHT, Wire
 
@@ -51,7 +51,7 @@ _FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
 
 def thoughts(*pieces: Wire) -> list[str]:
     """What is told of a thought that comes in pieces, and what it is in the end."""
-    decoder = ResponsesStreamDecoder(CONTEXT)
+    decoder = FastResponsesStreamDecoder(CONTEXT)
     item: Wire = {"type": "reasoning", "id": "rs_1", "summary": []}
     added: Wire = {"type": "response.output_item.added", "output_index": 0, "item": item}
     events = [*begun(), added, *({"output_index": 0, **piece} for piece in pieces)]
@@ -158,7 +158,7 @@ def halves(words: str) -> list[str]:
 
 
 def play(*pieces: bytes, context: RequestContext = CONTEXT) -> tuple[list[StreamEvent], Message]:
-    decoder = ResponsesStreamDecoder(context)
+    decoder = FastResponsesStreamDecoder(context)
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
     check_order(events)
     return events, decoder.message
@@ -259,7 +259,7 @@ def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
 
 
 def read(data: bytes, cuts: list[int]) -> list[StreamEvent]:
-    decoder = ResponsesStreamDecoder(CONTEXT)
+    decoder = FastResponsesStreamDecoder(CONTEXT)
     pieces = [data[start:end] for start, end in pairwise([0, *cuts, len(data)])]
     return [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
 
@@ -501,7 +501,7 @@ def test_a_queued_answer_begins_later() -> None:
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
-    decoder = ResponsesStreamDecoder(CONTEXT)
+    decoder = FastResponsesStreamDecoder(CONTEXT)
     seen: list[int] = []
     for piece in stream_of(*begun(), *grown(0, THOUGHT), *grown(1, SAID), ended(THOUGHT, SAID)):
         decoder.feed(piece)

@@ -1,4 +1,9 @@
-"""Wire messages of Ollama, and their images and tool calls, to and from canonical blocks."""
+"""Wire messages of Ollama, and their images and tool calls, to and from canonical blocks.
+
+Messages of the usual form are Structs. What does not fit them (other keys, empty lists, arguments
+as text) is no error: it is decoded as plain JSON and stored in its original form. Fields are in
+the order of the alphabet, so that they are written in the order that sorted keys have.
+"""
 
 import base64
 import binascii
@@ -27,18 +32,37 @@ from metis.wire.json_access import Wire, maybe_object, maybe_text
 from metis.wire.tool_ids import canonical_tool_id
 
 PROTOCOL = "ollama"
-"""The name under which messages remember how they were spelled here."""
+"""The name under which messages store their original form in this protocol."""
+CHAT_PATH, GENERATE_PATH = "/api/chat", "/api/generate"
+UNKNOWN_TYPE = "application/octet-stream"
+"""The media type of bytes that are no known image."""
 
+Content = tuple[ContentBlock, ...]
+OriginalForm = dict[str, Any]
 NonEmptyText = Annotated[str, Meta(min_length=1)]
-"""A text that says something."""
 
-# Keys are sorted, so that a history gives the same bytes before and after it was stored (T176).
+# Sorted keys: a history gives the same bytes before and after it was stored. Otherwise the prompt
+# cache of the server misses without an error (T176).
 write_json = msgspec.json.Encoder(order="deterministic").encode
 read_json = msgspec.json.Decoder().decode
 
+_PARAGRAPH = "\n\n"
+_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+_SIGNATURE_CHARACTERS = 24
+_SIGNATURES = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "image/webp"),
+    (re.compile(rb"BM"), "image/bmp"),
+)
+_new_text = raw_constructor(TextBlock)
+_new_thinking = raw_constructor(ThinkingBlock)
+_new_call = raw_constructor(ToolUseBlock)
+
 
 class Function(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """What is called; newer servers count the calls of an answer."""
+    """The name and the arguments of a call; newer servers count the calls of a response."""
 
     arguments: dict[str, Any]
     index: int | UnsetType = UNSET
@@ -53,7 +77,7 @@ class Call(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
 
 
 class ChatMessage(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """One message of a chat."""
+    """A wire message of the usual form."""
 
     content: str
     images: Annotated[list[str], Meta(min_length=1)] | UnsetType = UNSET
@@ -64,239 +88,173 @@ class ChatMessage(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     tool_name: NonEmptyText | UnsetType = UNSET
 
 
-class ChatBody(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """A request whose messages all have the usual form; the rest is for the options."""
-
-    messages: list[ChatMessage]
-    model: Any = UNSET
-    stream: Any = UNSET
-    options: Any = UNSET
-    tools: Any = UNSET
-    format: Any = UNSET
-    think: Any = UNSET
-    keep_alive: Any = UNSET
-    logprobs: Any = UNSET
-    top_logprobs: Any = UNSET
-    truncate: Any = UNSET
-    shift: Any = UNSET
-
-
-class LineMessage(Struct, gc=False, forbid_unknown_fields=True):
-    """What a line of a streamed chat adds."""
-
-    content: str
-    role: str
-    thinking: str = ""
-
-
-class PlainLine(Struct, gc=False, forbid_unknown_fields=True):
-    """A line of a stream that adds text or thoughts and nothing else: of a chat or of a prompt."""
-
-    model: str
-    created_at: str
-    done: Literal[False]
-    message: LineMessage | None = None
-    response: str | None = None
-    thinking: str = ""
-
-
-read_chat_body = msgspec.json.Decoder(ChatBody).decode
-read_plain_line = msgspec.json.Decoder(PlainLine).decode
-
-
-UNKNOWN_TYPE = "application/octet-stream"
-"""The media type of bytes that nobody can name."""
-
-_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-_HEAD = 24
-_SIGNATURES = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "image/webp"),
-    (re.compile(rb"BM"), "image/bmp"),
-)
-
-
 def decode_image(data: str) -> ImageBlock:
-    """The picture of an entry of `images`; some clients leave the prefix of a data URL on (T94)."""
+    """Decode an entry of `images`, which is bare base64 without a media type."""
+    # Some clients leave the prefix of a data URL on, which the server refuses with `illegal base64
+    # data at input byte 4` (T94).
     inline = _DATA_URL.fullmatch(data) if data.startswith("data:") else None
     if inline is not None:
         return ImageBlock(ImageSource("base64", inline[2]), inline[1])
-    return ImageBlock(ImageSource("base64", data), media_type(data))
+    return ImageBlock(ImageSource("base64", data), _media_type(data))
 
 
 def decode_artifact(data: str) -> ArtifactBlock:
-    """The picture that a model made."""
-    return ArtifactBlock(MediaSource("base64", data), media_type(data))
+    """Decode an image that the model made."""
+    return ArtifactBlock(MediaSource("base64", data), _media_type(data))
 
 
-def media_type(data: str) -> str:
-    """What base64 holds, as its first bytes tell."""
+def _media_type(data: str) -> str:
+    """Return the media type of base64 by its first bytes."""
     try:
-        head = base64.b64decode(data[:_HEAD], validate=True)
+        head = base64.b64decode(data[:_SIGNATURE_CHARACTERS], validate=True)
     except (binascii.Error, ValueError):
         return UNKNOWN_TYPE
-    return next((name for mark, name in _SIGNATURES if mark.match(head)), UNKNOWN_TYPE)
-
-
-_make_call = raw_constructor(ToolUseBlock)
+    return next((name for signature, name in _SIGNATURES if signature.match(head)), UNKNOWN_TYPE)
 
 
 class PendingCall(NamedTuple):
     """A call that waits for its result."""
 
-    theirs: str
+    wire_id: str
     name: str
-    ours: str
+    tool_use_id: str
 
 
-class CallIds:
-    """Our ids for the calls of one conversation, by the order in which calls and results come.
+class PendingCalls:
+    """Gives ids to the calls of one conversation, and finds the call that a result answers.
 
-    A call without an id goes by its name and how often that was called before, so that the same
-    history has the same ids whenever it is read (T10, T13).
+    Only newer servers give ids. Without them a result names its tool, or nothing at all, and then
+    the order decides. A call without an id is identified by its name and how often that was called
+    before, so that the same history has the same ids whenever it is decoded (T10, T13).
     """
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
         self._counts: dict[str, int] = {}
-        self._waiting: list[PendingCall] = []
-        self._last: dict[str, str] = {}
+        self._pending: list[PendingCall] = []
+        self._last_by_key: dict[str, str] = {}
 
-    def of_call(self, theirs: str, name: str) -> str:
-        """Our id for the next call."""
-        key = theirs or f"\0{name}"
-        ours = self._next(key)
-        self._waiting.append(PendingCall(theirs, name, ours))
-        self._last[key] = ours
-        return ours
+    def of_call(self, wire_id: str, name: str) -> str:
+        """Return our id of the next call."""
+        key = wire_id or f"\0{name}"
+        tool_use_id = self._new_id(key)
+        self._pending.append(PendingCall(wire_id, name, tool_use_id))
+        self._last_by_key[key] = tool_use_id
+        return tool_use_id
 
-    def of_result(self, theirs: str, name: str) -> tuple[PendingCall, bool]:
-        """The call that a result answers, and whether it is the oldest that waits for one."""
-        place = self._place(theirs, name)
-        if place is not None:
-            return self._waiting.pop(place), place == 0
-        known = self._last.get(theirs) if theirs else None
-        return PendingCall(theirs, "", known or self._next(theirs or f"\0\0{name}")), False
+    def of_result(self, wire_id: str, name: str) -> tuple[PendingCall, bool]:
+        """Return the call that a result answers, and whether it is the oldest pending one."""
+        position = self._position(wire_id, name)
+        if position is not None:
+            return self._pending.pop(position), position == 0
+        last = self._last_by_key.get(wire_id) if wire_id else None
+        tool_use_id = last or self._new_id(wire_id or f"\0\0{name}")
+        return PendingCall(wire_id, "", tool_use_id), False
 
-    def forget(self) -> None:
-        """Stop waiting for results that only their order would tell: the user has spoken since."""
-        if self._waiting:
-            self._waiting = [call for call in self._waiting if call.theirs]
+    def drop_without_id(self) -> None:
+        """Stop waiting for results that only their order identifies."""
+        if self._pending:
+            self._pending = [call for call in self._pending if call.wire_id]
 
-    def _place(self, theirs: str, name: str) -> int | None:
-        if theirs:
-            for place, call in enumerate(self._waiting):
-                if call.theirs == theirs:
-                    return place
-        for place, call in enumerate(self._waiting):
-            # An id that no call has was made up by the client: then name and order tell.
-            if not (theirs and call.theirs) and (not name or call.name == name):
-                return place
+    def _position(self, wire_id: str, name: str) -> int | None:
+        if wire_id:
+            for position, call in enumerate(self._pending):
+                if call.wire_id == wire_id:
+                    return position
+        for position, call in enumerate(self._pending):
+            # An id that no call has was made up by the client: then name and order decide.
+            if not (wire_id and call.wire_id) and (not name or call.name == name):
+                return position
         return None
 
-    def _next(self, key: str) -> str:
+    def _new_id(self, key: str) -> str:
         occurrence = self._counts.get(key, 0)
         self._counts[key] = occurrence + 1
         return canonical_tool_id(self._scope, key, occurrence)
 
 
-def decode_call(wire: Call, ids: CallIds) -> ToolUseBlock:
-    """Our block for a call of the usual form."""
-    function = wire.function
-    theirs = "" if wire.id is UNSET else wire.id
-    return _make_call(ids.of_call(theirs, function.name), function.name, function.arguments)
+def decode_assistant(
+    wire: ChatMessage, calls: PendingCalls, issuer: str
+) -> tuple[Content, OriginalForm]:
+    """Decode an assistant message of the usual form to its blocks and their original form."""
+    blocks: list[ContentBlock] = []
+    if wire.thinking is not UNSET:
+        blocks.append(_new_thinking(wire.thinking, issuer=issuer))
+    if wire.content:
+        blocks.append(_new_text(wire.content))
+    if wire.tool_calls is UNSET:
+        return tuple(blocks), {}
+    form: OriginalForm = {}
+    for call in wire.tool_calls:
+        function = call.function
+        wire_id = "" if call.id is UNSET else call.id
+        tool_use_id = calls.of_call(wire_id, function.name)
+        blocks.append(_new_call(tool_use_id, function.name, function.arguments))
+        if wire_id:
+            form.setdefault("ids", {})[tool_use_id] = wire_id
+        if function.index is not UNSET:
+            form.setdefault("indexes", {})[tool_use_id] = function.index
+    return tuple(blocks), form
 
 
-def decode_any_call(wire: Any, ids: CallIds) -> ToolUseBlock | OpaqueBlock:
-    """Our block for any entry of `tool_calls`; what calls nothing stays as it came."""
+def decode_any_call(wire: Any, calls: PendingCalls) -> ToolUseBlock | OpaqueBlock:
+    """Decode any entry of `tool_calls`; one that is no call becomes an opaque block."""
     call = maybe_object(wire)
     function = maybe_object(call.get("function"))
-    name, read = maybe_text(function.get("name")), _decode_arguments(function.get("arguments"))
-    if not name or read is None:
+    name, arguments = maybe_text(function.get("name")), _parse(function.get("arguments"))
+    if not name or arguments is None:
         return OpaqueBlock(PROTOCOL, Raw(write_json(wire)), "tool_call")
-    theirs = maybe_text(call.get("id")) or ""
-    return ToolUseBlock(ids.of_call(theirs, name), name, *read)
+    wire_id = maybe_text(call.get("id")) or ""
+    return ToolUseBlock(calls.of_call(wire_id, name), name, *arguments)
 
 
-def _decode_arguments(arguments: Any) -> tuple[Wire, InvalidInput | None] | None:
+def _parse(arguments: Any) -> tuple[Wire, InvalidInput | None] | None:
     if isinstance(arguments, dict):
         return maybe_object(arguments), None
-    # Some clients send text where an object is due (T33).
+    # Clients made for OpenAI send a string where Ollama has an object (T33).
     return parse_arguments(arguments or "") if isinstance(arguments, str | None) else None
 
 
-_make_text = raw_constructor(TextBlock)
-_make_thinking = raw_constructor(ThinkingBlock)
-_GAP = "\n\n"
-
-OriginalForm = dict[str, Any]
-"""What is remembered of how a message was spelled."""
-
-
-def decode_assistant(
-    wire: ChatMessage, ids: CallIds, issuer: str
-) -> tuple[tuple[ContentBlock, ...], OriginalForm]:
-    """The blocks of an assistant message of the usual form, and how they were spelled."""
-    blocks: list[ContentBlock] = []
-    if wire.thinking is not UNSET:
-        blocks.append(_make_thinking(wire.thinking, issuer=issuer))
-    if wire.content:
-        blocks.append(_make_text(wire.content))
-    if wire.tool_calls is UNSET:
-        return tuple(blocks), {}
-    spelling: OriginalForm = {}
-    for call in wire.tool_calls:
-        block = decode_call(call, ids)
-        if call.id is not UNSET:
-            spelling.setdefault("ids", {})[block.id] = call.id
-        if call.function.index is not UNSET:
-            spelling.setdefault("indexes", {})[block.id] = call.function.index
-        blocks.append(block)
-    return tuple(blocks), spelling
-
-
 def encode_assistant(
-    content: Sequence[ContentBlock], spelling: Mapping[str, Any], known: Mapping[str, str]
+    content: Sequence[ContentBlock], form: Mapping[str, Any], wire_ids: Mapping[str, str]
 ) -> ChatMessage:
-    """The assistant message for blocks; `known` are the ids that the server gave to calls."""
+    """Encode an assistant message; `wire_ids` are the ids that the server gave to calls."""
     if len(content) == 1 and type(content[0]) is TextBlock:
         return ChatMessage(role="assistant", content=content[0].text)
-    thoughts = [block.text for block in content if isinstance(block, ThinkingBlock)]
-    indexes: Mapping[str, int] = spelling.get("indexes") or {}
+    thinking = "".join(block.text for block in content if isinstance(block, ThinkingBlock))
+    indexes: Mapping[str, int] = form.get("indexes") or {}
     calls = [
-        encode_call(block, known.get(block.id, UNSET), indexes.get(block.id, UNSET))
+        Call(
+            function=Function(
+                name=block.name,
+                # Invalid arguments are left empty: Ollama has no text for them (T32).
+                arguments=cast("dict[str, Any]", block.input),
+                index=indexes.get(block.id, UNSET),
+            ),
+            id=wire_ids.get(block.id, UNSET),
+        )
         for block in content
         if isinstance(block, ToolUseBlock)
     ]
     return ChatMessage(
         role="assistant",
         content=join_response_text(content),
-        thinking="".join(thoughts) or UNSET,
+        thinking=thinking or UNSET,
         tool_calls=calls or UNSET,
     )
 
 
-def encode_call(
-    block: ToolUseBlock, wire_id: str | UnsetType, index: int | UnsetType = UNSET
-) -> Call:
-    """One call; arguments that were no object were no use to anybody and are left empty (T32)."""
-    arguments = cast("dict[str, Any]", block.input)
-    return Call(function=Function(name=block.name, arguments=arguments, index=index), id=wire_id)
-
-
 def join_response_text(content: Sequence[ContentBlock]) -> str:
-    """The text of an answer; pieces that follow each other at once are one text."""
+    """Join the texts of a response; texts with another block between them are paragraphs."""
     pieces: list[str] = []
-    follows = True
+    follows_text = True
     for block in content:
         if isinstance(block, TextBlock):
-            pieces += (block.text,) if follows or not pieces else (_GAP, block.text)
-        follows = isinstance(block, TextBlock)
+            pieces += (block.text,) if follows_text or not pieces else (_PARAGRAPH, block.text)
+        follows_text = isinstance(block, TextBlock)
     return "".join(pieces)
 
 
 def join_paragraphs(content: Sequence[ContentBlock]) -> str:
-    """The texts of a message of anybody else; each is a paragraph of its own (T86)."""
-    return _GAP.join(block.text for block in content if isinstance(block, TextBlock))
+    """Join the texts of another message, each as a paragraph: content must be a string (T86)."""
+    return _PARAGRAPH.join(block.text for block in content if isinstance(block, TextBlock))

@@ -1,22 +1,22 @@
-"""The codec of Ollama's own protocol."""
+"""The codec of Ollama's native protocol."""
 
 from metis.wire.codec import Codec
 from metis.wire.ollama.blocks import PROTOCOL
 from metis.wire.ollama.errors import decode_error, encode_error
-from metis.wire.ollama.history import OllamaHistoryEncoder, route
+from metis.wire.ollama.fast import FastOllamaHistoryEncoder, FastOllamaStreamDecoder
+from metis.wire.ollama.history import route
 from metis.wire.ollama.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
 from metis.wire.ollama.request import decode_request, unmapped_keys
 from metis.wire.ollama.response import decode_response, encode_response
-from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
 from metis.wire.ollama.stream_encoder import OllamaStreamEncoder
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=OllamaHistoryEncoder,
+    history=FastOllamaHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=OllamaStreamDecoder,
+    stream_decoder=FastOllamaStreamDecoder,
     stream_encoder=OllamaStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
@@ -27,4 +27,4 @@ CODEC = Codec(
     unmapped_paths=unmapped_keys,
     has_generated_images=True,
 )
-"""Ollama's own protocol, both directions."""
+"""Ollama's native protocol, both directions."""

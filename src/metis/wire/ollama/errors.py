@@ -1,4 +1,4 @@
-"""Errors of Ollama, to and from ours: a sentence, and the status of the response."""
+"""Errors of Ollama, both directions: a sentence, and the status of the response."""
 
 from collections.abc import Mapping
 
@@ -27,25 +27,19 @@ _STATUS_OF: Mapping[type[ProviderError], int] = {
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
-    """Our error for an error body; the server's own words are kept."""
+    """Decode an error body; the text of the server is kept."""
     if status is not None and status < FIRST_ERROR_STATUS:
-        status = None  # an error inside of a success says nothing by its status (T132)
-    found = wire.get("error")
-    inner = maybe_object(found)
-    text = maybe_text(found) or maybe_text(inner.get("message")) or write_json(wire).decode()
-    return _class_of(status, text)(
-        text, provider=provider, status=status, kind=maybe_text(inner.get("type"))
-    )
-
-
-def _class_of(status: int | None, text: str) -> type[ProviderError]:
-    by_status = class_of_status(status)
-    if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        return class_of_text(text) or by_status
-    return by_status
+        status = None  # the status of a success says nothing about an error inside it (T132)
+    error = wire.get("error")
+    inner = maybe_object(error)
+    text = maybe_text(error) or maybe_text(inner.get("message")) or write_json(wire).decode()
+    kind = class_of_status(status)
+    if kind in (InvalidRequestError, OtherProviderError, ServerError):
+        kind = class_of_text(text) or kind
+    return kind(text, provider=provider, status=status, kind=maybe_text(inner.get("type")))
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """The status and the body that say the same here."""
+    """Encode an error as the status and the body of a response."""
     status = _STATUS_OF.get(type(error), 500)
     return error.status or status, write_json({"error": error.text})

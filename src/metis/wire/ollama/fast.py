@@ -1,63 +1,151 @@
-"""Fast path of Ollama: common messages of a history are encoded as small Structs."""
+"""Fast paths of Ollama: shortcuts for the messages and lines that come most often.
+
+Each duplicates rules of another module, for speed only; everything else takes the plain path.
+
+- `FastOllamaHistoryEncoder` duplicates the encoding of texts, calls and text results in `history`.
+- `FastOllamaStreamDecoder` duplicates the decoding of lines in `stream_decoder`, once per token.
+
+Only the codec uses this module. `tests/wire/test_fast_paths.py` compares both paths.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from metis.canonical.blocks import ContentBlock, TextBlock, ToolUseBlock
+from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from metis.canonical.message import Message, Role
+from metis.streaming.events import StreamEvent, TextDelta
+from metis.wire.ollama.blocks import PROTOCOL
+from metis.wire.ollama.history import OllamaHistoryEncoder
+from metis.wire.ollama.stream_decoder import OllamaStreamDecoder
+from metis.wire.original_form import original_form_of
 
-_Text = str | UnsetType
+_ROLE_NAMES = {Role.ASSISTANT: "assistant", Role.USER: "user"}
+_OptionalText = str | UnsetType
 
 
-class TextMessage(Struct, gc=False):
-    """A text of anybody."""
-
+class _TextMessage(Struct, gc=False):
     content: str
     role: str
 
 
-class ToolMessage(Struct, gc=False):
-    """The answer to a call; an id is only told to a server that gave it."""
-
+class _ToolMessage(Struct, gc=False):
     content: str
     role: str
-    tool_call_id: _Text
-    tool_name: _Text
+    tool_call_id: _OptionalText
+    tool_name: _OptionalText
 
 
-class FastFunction(Struct, gc=False):
-    """What is called, and with what."""
-
+class _Function(Struct, gc=False):
     arguments: Mapping[str, Any]
     name: str
 
 
-class FastCall(Struct, gc=False):
-    """A call of a tool."""
-
-    function: FastFunction
-    id: _Text
+class _Call(Struct, gc=False):
+    function: _Function
+    id: _OptionalText
 
 
-class CallMessage(Struct, gc=False):
-    """What a model said, and the tools that it called then."""
-
+class _CallMessage(Struct, gc=False):
     content: str
     role: str
-    tool_calls: list[FastCall]
+    tool_calls: list[_Call]
 
 
-def encode_common(content: Sequence[ContentBlock], ids: Mapping[str, str]) -> CallMessage | None:
-    """The message for at most one text and calls behind it; None for all other blocks."""
+class FastOllamaHistoryEncoder(OllamaHistoryEncoder):
+    """Encodes messages without an original form as small Structs."""
+
+    def _encode_message(self, message: Message) -> Any:
+        if not original_form_of(message, PROTOCOL):
+            content, role = message.content, message.role
+            if len(content) == 1 and type(text := content[0]) is TextBlock:
+                return _TextMessage(text.text, _ROLE_NAMES.get(role, "system"))
+            if role is Role.ASSISTANT:
+                encoded = _encode_calls(content, self._wire_ids)
+                if encoded is not None:
+                    return encoded
+        return super()._encode_message(message)
+
+    def _encode_result(self, message: Message) -> Any:
+        result = message.content[0] if len(message.content) == 1 else None
+        if type(result) is ToolResultBlock and not original_form_of(message, PROTOCOL):
+            text = result.content[0] if len(result.content) == 1 else None
+            if type(text) is TextBlock and not result.is_error:
+                wire_id = self._wire_ids.get(result.tool_use_id) or UNSET
+                _, name = self._calls.get(result.tool_use_id, (0, ""))
+                return _ToolMessage(text.text, "tool", wire_id, name or UNSET)
+        return super()._encode_result(message)
+
+
+def _encode_calls(
+    content: Sequence[ContentBlock], wire_ids: Mapping[str, str]
+) -> _CallMessage | None:
+    """Encode at most one text with calls behind it; return None for all other blocks."""
     text = ""
-    calls: list[FastCall] = []
+    calls: list[_Call] = []
     for block in content:
         if type(block) is ToolUseBlock:
-            function = FastFunction(block.input, block.name)
-            calls.append(FastCall(function, ids.get(block.id, UNSET)))
+            function = _Function(block.input, block.name)
+            calls.append(_Call(function, wire_ids.get(block.id, UNSET)))
         elif type(block) is TextBlock and not text and not calls:
             text = block.text
         else:
             return None
-    return CallMessage(text, "assistant", calls) if calls else None
+    return _CallMessage(text, "assistant", calls) if calls else None
+
+
+class _MessageDelta(Struct, gc=False, forbid_unknown_fields=True):
+    content: str
+    role: str
+    thinking: str = ""
+
+
+class _Line(Struct, gc=False, forbid_unknown_fields=True):
+    """A line that adds text or thinking and nothing else: `message` of a chat, else a prompt's."""
+
+    model: str
+    created_at: str
+    done: Literal[False]
+    message: _MessageDelta | None = None
+    response: str | None = None
+    thinking: str = ""
+
+
+_read_line = msgspec.json.Decoder(_Line).decode
+
+
+class FastOllamaStreamDecoder(OllamaStreamDecoder):
+    """Decodes lines that add text or thinking without building JSON objects."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        if not self._has_begun:
+            self._keep_head(chunk)
+        for data in self._lines.feed(chunk):
+            if self._end is not None:
+                break
+            try:
+                line = _read_line(data)
+            except (ValueError, RecursionError):
+                self._decode_line(data, events)
+                continue
+            if not self._has_begun:
+                self._begin_response(line.model, events)
+            message = line.message
+            if message is not None:
+                thinking, text = message.thinking, message.content
+            else:
+                thinking, text = line.thinking, line.response
+                self._is_completion = True
+            if thinking:
+                self._add_thinking(thinking, events)
+            if not text:
+                continue
+            self._texts.append(text)
+            if self._open_kind is not TextDelta:
+                self._open_block(TextDelta)
+            events.append(TextDelta(self._message_id, self._index, text))
+        return events

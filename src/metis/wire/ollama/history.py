@@ -1,4 +1,8 @@
-"""History of an Ollama request, encoded: canonical messages become wire messages."""
+"""History of an Ollama request, encoded: each canonical message becomes one wire message.
+
+A request that came as a prompt goes back as one while it is one prompt; once the model has
+responded, it becomes a chat.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,60 +21,145 @@ from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions
 from metis.wire.codec import HistoryEncoder, Route
-from metis.wire.history import EncodedMessages
+from metis.wire.function_tools import with_error_prefix
+from metis.wire.history import BaseHistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.ollama.blocks import (
+    CHAT_PATH,
+    GENERATE_PATH,
     PROTOCOL,
     ChatMessage,
     encode_assistant,
     join_paragraphs,
     write_json,
 )
-from metis.wire.ollama.fast import TextMessage, ToolMessage, encode_common
 from metis.wire.ollama.options import encode_options
 from metis.wire.ollama.request import original_message, result_keys
 from metis.wire.original_form import EMPTY, original_form_of
 
-CHAT_PATH, GENERATE_PATH = "/api/chat", "/api/generate"
 _PROMPT_KEYS = ("prompt", "system", "images")
 _PROMPT_OPTIONS = ("context", "height", "raw", "steps", "suffix", "template", "width")
-"""Options that a chat has no place for."""
-_MOST_OF_A_PROMPT = 2
-_ERROR = "Error: "
+"""Options that a chat does not have."""
+_MAX_PROMPT_MESSAGES = 2
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
-_WORDS = {Role.ASSISTANT: "assistant", Role.USER: "user"}
 
 
-def encode_request(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bytes:
-    """The request body for messages that were projected for this protocol."""
-    turns = OllamaHistoryEncoder()
-    turns.add(messages)
-    return turns.body(tools, options)
-
-
-def route(turns: HistoryEncoder, tools: Sequence[ToolDefinition], options: AdapterOptions) -> Route:
-    """Where a request goes; the options of a prompt are lost when it becomes a chat."""
+def route(
+    history: HistoryEncoder, tools: Sequence[ToolDefinition], options: AdapterOptions
+) -> Route:
+    """Return the path of a request; a prompt that has become a chat loses some options."""
     native = options.native.get(PROTOCOL, {})
     if "prompt" not in native:
         return Route(CHAT_PATH)
-    if isinstance(turns, OllamaHistoryEncoder) and turns.is_prompt(tools, options):
+    if isinstance(history, OllamaHistoryEncoder) and history.is_prompt(tools, options):
         return Route(GENERATE_PATH)
     return Route(CHAT_PATH, tuple(key for key in _PROMPT_OPTIONS if native.get(key)))
 
 
-def is_prompt(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bool:
-    """Whether a request came as a prompt and can still be one."""
-    if "prompt" not in options.native.get(PROTOCOL, {}) or tools:
-        return False
-    match [(message.role, message.content) for message in messages]:
-        case [(Role.SYSTEM, (TextBlock(),)), (Role.USER, asked)] | [(Role.USER, asked)]:
-            return _is_text_and_images(asked)
-        case _:
+class OllamaHistoryEncoder(BaseHistoryEncoder):
+    """Encodes the messages of a conversation, each once, and request bodies with them."""
+
+    def __init__(self) -> None:
+        super().__init__("messages", write_json)
+        self._first_messages: list[Message] = []
+        self._calls: dict[str, tuple[int, str]] = {}
+        """The position and the tool name of each call."""
+
+    def is_prompt(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
+        """Return whether a request came as a prompt and can still be one."""
+        if "prompt" not in options.native.get(PROTOCOL, {}) or tools:
             return False
+        match [(message.role, message.content) for message in self._first_messages]:
+            case [(Role.SYSTEM, (TextBlock(),)), (Role.USER, prompt)] | [(Role.USER, prompt)]:
+                return _is_text_and_images(prompt)
+            case _:
+                return False
+
+    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
+        """Return the body of a request with these messages."""
+        if self.is_prompt(tools, options):
+            wire = encode_options(options, tools)
+            return write_json(_encode_prompt(wire, self._first_messages))
+        return super().body(tools, options)
+
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
+        """Add messages that were projected for this protocol; `ids` are wire ids of calls."""
+        self._wire_ids.update(ids)
+        if len(self._first_messages) <= _MAX_PROMPT_MESSAGES:
+            # A new list: copies of this encoder share the old one.
+            new = messages[: _MAX_PROMPT_MESSAGES + 1]
+            self._first_messages = [*self._first_messages, *new]
+        encoded: list[Any] = []
+        results: list[Message] = []
+        for message in messages:
+            if message.role is _TOOL:
+                results.append(message)
+                continue
+            if results:
+                encoded += self._encode_results(results)
+                results = []
+            if message.role is _ASSISTANT:
+                for block in message.content:
+                    if type(block) is ToolUseBlock:
+                        self._calls[block.id] = len(self._calls), block.name
+            encoded.append(self._encode_message(message))
+        if results:
+            encoded += self._encode_results(results)
+        self._encoded.add(encoded)
+
+    def _encode_envelope(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+        wire = encode_options(options, tools)
+        if "prompt" in options.native.get(PROTOCOL, EMPTY):
+            for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
+                wire.pop(key, None)
+        return wire
+
+    def _encode_message(self, message: Message) -> Any:
+        """Encode a message that is no tool result."""
+        if message.role is not _ASSISTANT:
+            return _encode_input(message)
+        form = original_form_of(message, PROTOCOL)
+        self._wire_ids.update(form.get("ids") or {})
+        return original_message(message) or encode_assistant(message.content, form, self._wire_ids)
+
+    def _encode_results(self, messages: list[Message]) -> list[Any]:
+        """Encode the results of one response, in the order of its calls."""
+        # Without ids the server pairs results and calls by order. A client's own order is kept
+        # where it gave ids.
+        if len(messages) > 1:
+            positions = [*map(self._call_position, messages)]
+            if positions != sorted(positions) and not any(map(_has_fixed_position, messages)):
+                messages = sorted(messages, key=self._call_position)
+        return [*map(self._encode_result, messages)]
+
+    def _call_position(self, message: Message) -> int:
+        for block in message.content:
+            if type(block) is ToolResultBlock:
+                return self._calls.get(block.tool_use_id, (-1, ""))[0]
+        return -1
+
+    def _encode_result(self, message: Message) -> Any:
+        original = original_message(message)
+        if original is not None:
+            return original
+        result = next((b for b in message.content if isinstance(b, ToolResultBlock)), None)
+        if result is None:
+            return ChatMessage(role="tool", content=join_paragraphs(message.content))
+        form = original_form_of(message, PROTOCOL)
+        if form.get("is_spelled"):
+            keys: Mapping[str, str] = form.get("result") or {}
+        else:
+            _, name = self._calls.get(result.tool_use_id, (0, ""))
+            keys = result_keys(self._wire_ids.get(result.tool_use_id, ""), name)
+        # Ollama has no flag for the result of a failed call: its text is marked (T26).
+        content = with_error_prefix(result.content) if result.is_error else result.content
+        return ChatMessage(
+            role="tool",
+            content=join_paragraphs(content),
+            images=_images(result.content) or UNSET,
+            tool_call_id=keys.get("tool_call_id", UNSET),
+            tool_name=keys.get("tool_name", UNSET),
+        )
 
 
 def _is_text_and_images(content: Sequence[ContentBlock]) -> bool:
@@ -78,152 +167,21 @@ def _is_text_and_images(content: Sequence[ContentBlock]) -> bool:
     return all(isinstance(block, ImageBlock) for block in content[len(texts) :])
 
 
-class OllamaHistoryEncoder:
-    """The turns of a conversation, written once each."""
-
-    def __init__(self, turns: EncodedMessages | None = None) -> None:
-        self._turns = turns or EncodedMessages("messages", write_json)
-        self._first: list[Message] = []
-        self._known: dict[str, str] = {}
-        self._calls: dict[str, tuple[int, str]] = {}
-
-    def copy(self) -> "OllamaHistoryEncoder":
-        """The same turns, to which others can be added."""
-        other = OllamaHistoryEncoder(self._turns.copy())
-        other._first = [*self._first]
-        other._known, other._calls = self._known, self._calls
-        return other
-
-    def is_prompt(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
-        """Whether a request came as a prompt and can still be one."""
-        return is_prompt(self._first, tools, options)
-
-    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
-        """The request body with these turns."""
-        if self.is_prompt(tools, options):
-            return write_json(_encode_prompt(encode_options(options, tools), self._first))
-        return self._turns.body(tools, options, _encode_chat_options)
-
-    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
-        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
-        self._known.update(ids)
-        if len(self._first) <= _MOST_OF_A_PROMPT:
-            self._first += messages[: _MOST_OF_A_PROMPT + 1]
-        self._turns.add(self._encode(messages))
-
-    def _encode(self, messages: Sequence[Message]) -> list[Any]:
-        turns: list[Any] = []
-        results: list[Message] = []
-        for message in messages:
-            role, content = message.role, message.content
-            if role is _TOOL:
-                results.append(message)
-                continue
-            if results:
-                turns += self._encode_results(results)
-                results = []
-            if role is _ASSISTANT:
-                self._note_calls(content)
-            if not original_form_of(message, PROTOCOL):
-                if len(content) == 1 and type(only := content[0]) is TextBlock:
-                    turns.append(TextMessage(only.text, _WORDS.get(role, "system")))
-                    continue
-                if role is _ASSISTANT and (asked := encode_common(content, self._known)):
-                    turns.append(asked)
-                    continue
-            turns.append(self._encode_message(message))
-        if results:
-            turns += self._encode_results(results)
-        return turns
-
-    def _note_calls(self, content: Sequence[ContentBlock]) -> None:
-        for block in content:
-            if type(block) is ToolUseBlock:
-                self._calls[block.id] = len(self._calls), block.name
-
-    def _encode_message(self, message: Message) -> ChatMessage | Wire:
-        """One message that is no result."""
-        if message.role is not Role.ASSISTANT:
-            return encode_prompt_message(message)
-        spelling = original_form_of(message, PROTOCOL)
-        self._known.update(spelling.get("ids") or {})
-        return original_message(message) or encode_assistant(message.content, spelling, self._known)
-
-    def _encode_results(self, messages: list[Message]) -> list[Any]:
-        """The results of a turn: where only the order tells them apart, in that of the calls."""
-        if len(messages) > 1:
-            places = [*map(self._place, messages)]
-            if places != sorted(places) and not any(map(_has_fixed_position, messages)):
-                messages = sorted(messages, key=self._place)
-        return [
-            self._plain_result(message) or original_message(message) or self._encode_result(message)
-            for message in messages
-        ]
-
-    def _place(self, message: Message) -> int:
-        for block in message.content:
-            if type(block) is ToolResultBlock:
-                return self._calls.get(block.tool_use_id, (-1, ""))[0]
-        return -1
-
-    def _plain_result(self, message: Message) -> ToolMessage | None:
-        """A result of one text that nobody spelled; None for all others."""
-        result = message.content[0] if len(message.content) == 1 else None
-        if type(result) is not ToolResultBlock or original_form_of(message, PROTOCOL):
-            return None
-        only = result.content[0] if len(result.content) == 1 else None
-        if type(only) is not TextBlock or result.is_error:
-            return None
-        ours = result.tool_use_id
-        _, name = self._calls.get(ours, (0, ""))
-        return ToolMessage(only.text, "tool", self._known.get(ours) or UNSET, name or UNSET)
-
-    def _encode_result(self, message: Message) -> ChatMessage:
-        result = next((b for b in message.content if isinstance(b, ToolResultBlock)), None)
-        if result is None:
-            return ChatMessage(role="tool", content=join_paragraphs(message.content))
-        ours = result.tool_use_id
-        spelling = original_form_of(message, PROTOCOL)
-        if spelling.get("is_spelled"):
-            keys: Mapping[str, str] = spelling.get("result") or {}
-        else:
-            _, name = self._calls.get(ours, (0, ""))
-            keys = result_keys(self._known.get(ours, ""), name)
-        text = join_paragraphs(result.content)
-        return ChatMessage(
-            role="tool",
-            content=_mark_failed(text) if result.is_error else text,
-            images=_images(result.content) or UNSET,
-            tool_call_id=keys.get("tool_call_id", UNSET),
-            tool_name=keys.get("tool_name", UNSET),
-        )
-
-
-def _encode_chat_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    wire = encode_options(options, tools)
-    if "prompt" in options.native.get(PROTOCOL, EMPTY):
-        for key in (*_PROMPT_KEYS, *_PROMPT_OPTIONS):
-            wire.pop(key, None)
-    return wire
-
-
 def _has_fixed_position(message: Message) -> bool:
-    """Whether a client put a result where it stands, because it is told apart otherwise."""
-    raw = message.metadata.provider_raw
-    return raw is not None and bool(raw.get(PROTOCOL, EMPTY).get("is_placed"))
+    """Return whether a client chose the position of a result, because it has an id."""
+    return bool(original_form_of(message, PROTOCOL).get("is_placed"))
 
 
-def encode_prompt_message(message: Message) -> ChatMessage | Wire:
-    """A message of the user or of the system."""
+def _encode_input(message: Message) -> ChatMessage | Wire:
+    """Encode a user or a system message."""
+    original = original_message(message)
+    if original is not None:
+        return original
     content = message.content
-    role = "user" if message.role is Role.USER else "system"
-    if not original_form_of(message, PROTOCOL):
-        if len(content) == 1 and type(content[0]) is TextBlock:
-            return ChatMessage(role=role, content=content[0].text)
-    elif (odd := original_message(message)) is not None:
-        return odd
     return ChatMessage(
-        role=role, content=join_paragraphs(content), images=_images(content) or UNSET
+        role="user" if message.role is Role.USER else "system",
+        content=join_paragraphs(content),
+        images=_images(content) or UNSET,
     )
 
 
@@ -235,23 +193,17 @@ def _images(content: Sequence[ContentBlock]) -> list[str]:
     ]
 
 
-def _mark_failed(text: str) -> str:
-    """The result of a failed call, which the protocol has no flag for (T26)."""
-    return text if text.startswith(_ERROR) else f"{_ERROR}{text}".strip()
-
-
 def _encode_prompt(body: Wire, messages: Sequence[Message]) -> Wire:
-    *leading, asked = messages
-    said: Wire = msgspec.to_builtins(encode_prompt_message(asked))
-    _set_unless_equal(body, "prompt", said.get("content") or "")
-    _set_unless_equal(body, "images", said.get("images") or [])
-    _set_unless_equal(
-        body, "system", "".join(join_paragraphs(message.content) for message in leading)
-    )
+    *leading, last = messages
+    message: Wire = msgspec.to_builtins(_encode_input(last))
+    _set_unless_equal(body, "prompt", message.get("content") or "")
+    _set_unless_equal(body, "images", message.get("images") or [])
+    system = "".join(join_paragraphs(message.content) for message in leading)
+    _set_unless_equal(body, "system", system)
     return body
 
 
 def _set_unless_equal(body: Wire, key: str, value: Any) -> None:
-    """Set a key, unless what is spelled there says the same: nothing can be said in many ways."""
+    """Set a key, unless it means the same already: no value, null and empty are equal."""
     if (body.get(key) or type(value)()) != value:
         body[key] = value

@@ -1,4 +1,9 @@
-"""Options and tools of an Ollama request, with reasoning and the output format."""
+"""Options and tools of an Ollama request, with reasoning and the output format.
+
+Native options are keys of the request under their names, and keys nested under `options` as
+`options.seed`, so that each can be reported as lost by itself. A key of a request that looks like a
+nested one, or like a prompt in a chat, is stored with a dot before it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -9,10 +14,35 @@ from metis.wire.call import AdapterOptions
 from metis.wire.function_tools import set_functions
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.ollama.blocks import PROTOCOL
-from metis.wire.output_format import UNSTATED_OUTPUT, DecodedOutput, OutputFormat, OutputFormatCodec
-from metis.wire.reasoning import DecodedReasoning, Reasoning, ReasoningCodec, effort_of
+from metis.wire.output_format import (
+    UNSTATED_OUTPUT,
+    DecodedOutput,
+    OutputFormat,
+    OutputFormatCodec,
+)
+from metis.wire.reasoning import (
+    UNSTATED_REASONING,
+    DecodedReasoning,
+    Reasoning,
+    ReasoningCodec,
+    effort_of,
+)
 
-_THINK = "think"
+_THINK, _FORMAT, _JSON = "think", "format", "json"
+_NESTED = "options"
+_NESTED_PREFIX = f"{_NESTED}."
+_NESTED_KEYS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "max_output_tokens": "num_predict",
+    "stop_sequences": "stop",
+}
+"""The name of each shared option that is nested, and its key."""
+_OPTION_OF_KEY = {key: name for name, key in _NESTED_KEYS.items()}
+
+SHARED_KEYS = frozenset({"model", "stream", "tools", _NESTED, "prompt", "system", "images"})
+"""The native keys that the shared options, the tools and the messages stand for."""
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
@@ -20,9 +50,9 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
     if isinstance(think, bool):
         return DecodedReasoning(Reasoning() if think else Reasoning("none"), frozenset({_THINK}))
     effort = effort_of(think)
-    return (
-        DecodedReasoning(Reasoning(effort), frozenset({_THINK})) if effort else DecodedReasoning()
-    )
+    if effort is None:
+        return UNSTATED_REASONING
+    return DecodedReasoning(Reasoning(effort), frozenset({_THINK}))
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
@@ -32,18 +62,15 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningF
 
 
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-
-
-_FORMAT, _JSON = "format", "json"
-_FORMAT_KEYS = frozenset({_FORMAT})
+"""How a request controls reasoning: on or off, and for some models an effort."""
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
-    told = wire.get(_FORMAT)
-    if told == _JSON:
-        return DecodedOutput(OutputFormat(), _FORMAT_KEYS)
-    if isinstance(told, dict) and told:
-        return DecodedOutput(OutputFormat(cast("Wire", told)), _FORMAT_KEYS)
+    output_format = wire.get(_FORMAT)
+    if output_format == _JSON:
+        return DecodedOutput(OutputFormat(), frozenset({_FORMAT}))
+    if isinstance(output_format, dict) and output_format:
+        return DecodedOutput(OutputFormat(cast("Wire", output_format)), frozenset({_FORMAT}))
     return UNSTATED_OUTPUT
 
 
@@ -54,102 +81,85 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
-
-
-_INNER = "options"
-_DOTTED = f"{_INNER}."
-_NESTED: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "max_output_tokens": "num_predict",
-    "stop_sequences": "stop",
-}
-_NAMES = {key: name for name, key in _NESTED.items()}
-
-SHARED_KEYS = frozenset({"model", "stream", "tools", _INNER, "prompt", "system", "images"})
-"""The keys of a spelling that the shared options, the tools and the messages speak for."""
+"""How a request asks for JSON output."""
 
 
 def decode_options(wire: Wire, *, is_prompt: bool = False) -> AdapterOptions:
-    """The shared options of a request, with their spelling; only that of a prompt has a prompt."""
-    native: Wire = {_escape_key(key): value for key, value in wire.items()}
+    """Decode the shared options of a request; its keys are stored as native options."""
+    native: Wire = {_escape(key): value for key, value in wire.items()}
     if not is_prompt and "prompt" in native:
         native[".prompt"] = native.pop("prompt")
-    inner = wire.get(_INNER)
+    nested = wire.get(_NESTED)
     shared: Wire = {}
-    if isinstance(inner, dict):
-        native[_INNER] = told = {}
-        for key, value in maybe_object(inner).items():
-            ours = _decode_nested(key, value)
-            if ours is None:
-                native[_DOTTED + key] = value
+    if isinstance(nested, dict):
+        native[_NESTED] = mapped = {}
+        for key, value in maybe_object(nested).items():
+            option = _decode_nested(key, value)
+            if option is None:
+                native[_NESTED_PREFIX + key] = value
             else:
-                told[key] = value
-                shared[_NAMES[key]] = ours
-    # A server streams unless it is told not to.
-    stream = wire.get("stream") is not False
-    model = maybe_text(wire.get("model"))
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
+                mapped[key] = value
+                shared[_OPTION_OF_KEY[key]] = option
     return AdapterOptions(
-        model=model,
-        stream=stream,
-        reasoning=spoken,
-        output=output,
+        model=maybe_text(wire.get("model")),
+        # Unlike the other protocols, Ollama streams unless the request says otherwise.
+        stream=wire.get("stream") is not False,
+        reasoning=REASONING.decode(wire).reasoning,
+        output=OUTPUT_FORMAT.decode(wire).output,
         native={PROTOCOL: native},
         **shared,
     )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """The options as keys of a request; a remembered spelling is kept while it says the same."""
+    """Encode the options as keys of a request; native keys stay while they mean the same."""
     native = options.native.get(PROTOCOL)
-    body, inner = _split_nested(native or {})
-    for name, key in _NESTED.items():
-        ours = getattr(options, name)
-        if ours != (_decode_nested(key, inner[key]) if key in inner else None):
-            _set(inner, key, ours)
-    if inner or isinstance(body.get(_INNER), dict):
-        body[_INNER] = inner
-    if options.model != maybe_text(body.get("model")):
-        _set(body, "model", options.model)
-    wants_stream = bool(options.stream)
-    if native is None or wants_stream != (body.get("stream") is not False):
-        body["stream"] = wants_stream
-    REASONING.apply(body, options.reasoning, keep_native=options.origin is None)
-    OUTPUT_FORMAT.apply(body, options.output, keep_native=options.origin is None)
-    set_functions(body, tools)
-    return body
+    wire, nested = _split_nested(native or {})
+    for name, key in _NESTED_KEYS.items():
+        value = getattr(options, name)
+        if value != (_decode_nested(key, nested[key]) if key in nested else None):
+            _set(nested, key, value)
+    if nested or isinstance(wire.get(_NESTED), dict):
+        wire[_NESTED] = nested
+    if options.model != maybe_text(wire.get("model")):
+        _set(wire, "model", options.model)
+    is_streamed = bool(options.stream)
+    if native is None or is_streamed != (wire.get("stream") is not False):
+        wire["stream"] = is_streamed
+    REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
+    set_functions(wire, tools)
+    return wire
 
 
 def _split_nested(native: Mapping[str, Any]) -> tuple[Wire, Wire]:
-    """The keys of a request, and those nested in it."""
-    body: Wire = {}
-    inner: Wire = dict(maybe_object(native.get(_INNER)))
+    """Return the keys of a request, and those nested in it."""
+    wire: Wire = {}
+    nested: Wire = dict(maybe_object(native.get(_NESTED)))
     for key, value in native.items():
-        if key.startswith(_DOTTED):
-            inner[key.removeprefix(_DOTTED)] = value
+        if key.startswith(_NESTED_PREFIX):
+            nested[key.removeprefix(_NESTED_PREFIX)] = value
         else:
-            body[key.removeprefix(".")] = value
-    return body, inner
+            wire[key.removeprefix(".")] = value
+    return wire, nested
 
 
-def _escape_key(key: str) -> str:
-    return f".{key}" if key.startswith((".", _DOTTED)) else key
+def _escape(key: str) -> str:
+    return f".{key}" if key.startswith((".", _NESTED_PREFIX)) else key
 
 
 def _decode_nested(key: str, value: Any) -> Any:
-    """The shared option that a nested one stands for; None if it stands for none."""
+    """Return the shared option for a nested key; None if there is none."""
     match key:
         case "temperature" | "top_p":
             return value if type(value) in (int, float) else None
         case "top_k" | "num_predict":
-            # Negative counts are words of Ollama's own: without end, as long as there is room.
+            # Negative counts mean something to Ollama only: -1 no limit, -2 fill the context.
             return maybe_count(value)
         case "stop":
             stops = maybe_list(value)
-            whole = stops and all(isinstance(stop, str) for stop in stops)
-            return tuple(stops) if whole else None
+            are_texts = stops and all(isinstance(stop, str) for stop in stops)
+            return tuple(stops) if are_texts else None
         case _:
             return None
 

@@ -2,6 +2,10 @@
 
 The protocol spreads over several keys what is one list of blocks in the canonical form. The
 order is always thinking, content, refusal, media, calls.
+
+Thinking has three names, two of which may carry the same text (T52): `reasoning_content`
+(DeepSeek) and `reasoning` (vLLM) hold text; `reasoning_details` is OpenRouter's list of typed
+parts, some of them signed or encrypted, which must come back as it was (T55).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +23,12 @@ from metis.canonical.blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_chat.blocks import (
     PROTOCOL,
     WireIdOf,
-    as_text,
     decode_call,
-    decode_function_call,
+    decode_legacy_call,
     decode_part,
     decode_parts,
     encode_call,
@@ -39,352 +42,257 @@ from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds
 
 TEXT_KEYS = ("reasoning_content", "reasoning")
-"""The names under which hosts send clear text."""
+"""The keys under which hosts send the text of thinking."""
 DETAILS_KEY = "reasoning_details"
-"""The name under which OpenRouter sends typed parts."""
+"""The key under which OpenRouter sends typed parts of thinking."""
 
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
 
+_ANY_AUDIO = "audio/*"
+_CALL = "tool_call"
+_MAX_INDEX = 2**63
+
 
 def decode_thinking(wire: Wire, issuer: str) -> tuple[list[AnyThinking], dict[str, Any]]:
-    """The thoughts of a message, and under which names they were told.
+    """Decode the thinking of a message; also return the keys that carried it.
 
-    A name stands for the clear text of the thoughts (true), or for a value of its own.
+    The value of a key is true if it is the text of the blocks, else what the key held.
     """
-    names: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     details = maybe_list(wire.get(DETAILS_KEY))
-    thoughts = decode_reasoning_details(details, issuer)
-    if thoughts:
-        names[DETAILS_KEY] = details
-    for name in TEXT_KEYS:
-        text = wire.get(name)
+    thinking = decode_reasoning_details(details, issuer)
+    if thinking:
+        keys[DETAILS_KEY] = details
+    for key in TEXT_KEYS:
+        text = wire.get(key)
         if not isinstance(text, str) or not text:
             continue
-        if not thinking_text(thoughts):
-            thoughts.insert(0, ThinkingBlock(text, issuer=issuer))
-        names[name] = True if thinking_text(thoughts) == text else text
-    return thoughts, names
+        if not thinking_text(thinking):
+            thinking.insert(0, ThinkingBlock(text, issuer=issuer))
+        keys[key] = True if thinking_text(thinking) == text else text
+    return thinking, keys
 
 
 def decode_reasoning_details(details: Sequence[Any], issuer: str) -> list[AnyThinking]:
-    """The thoughts that a list of typed parts holds."""
-    found = (_decode_detail(maybe_object(detail), issuer) for detail in details)
-    return [thought for thought in found if thought is not None]
+    """Decode OpenRouter's typed parts of thinking; parts of unknown form are left out."""
+    blocks = (_decode_detail(maybe_object(detail), issuer) for detail in details)
+    return [block for block in blocks if block is not None]
 
 
 def _decode_detail(wire: Wire, issuer: str) -> AnyThinking | None:
-    own, kind = as_text(wire.get("id")), as_text(wire.get("format"))
+    item_id, form = maybe_text(wire.get("id")), maybe_text(wire.get("format"))
     data = wire.get("data")
     if isinstance(data, str):
-        return RedactedThinkingBlock(data, own, kind, issuer)
+        return RedactedThinkingBlock(data, item_id, form, issuer)
     text, signature = wire.get("text", wire.get("summary")), wire.get("signature")
     if isinstance(text, str) or isinstance(signature, str):
-        return ThinkingBlock(as_text(text) or "", as_text(signature), own, kind, issuer)
+        return ThinkingBlock(maybe_text(text) or "", maybe_text(signature), item_id, form, issuer)
     return None
 
 
-def encode_thinking(content: Sequence[ContentBlock], names: Mapping[str, Any]) -> Wire:
-    """The keys that say the thoughts of a message again; none if they are not as they were."""
-    thoughts = [block for block in content if isinstance(block, AnyThinking)]
-    if not names or not thoughts:
+def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) -> Wire:
+    """Encode thinking under the keys that it came with; nothing if a sealed part is missing."""
+    blocks = [block for block in content if isinstance(block, AnyThinking)]
+    if not keys or not blocks:
         return {}
-    told = [
-        _sealed_part(thought)
-        for thought in decode_reasoning_details(names.get(DETAILS_KEY) or (), "")
-    ]
-    if not set(told) <= {_sealed_part(thought) for thought in thoughts}:
+    details = decode_reasoning_details(keys.get(DETAILS_KEY) or (), "")
+    if not {*map(_sealed_part, details)} <= {*map(_sealed_part, blocks)}:
         return {}
-    text = thinking_text(thoughts)
-    return {name: text if value is True else value for name, value in names.items()}
+    text = thinking_text(blocks)
+    return {key: text if value is True else value for key, value in keys.items()}
 
 
 def thinking_text(blocks: Sequence[ContentBlock]) -> str:
-    """What can be read of the thoughts among these blocks."""
+    """Return the readable text of the thinking among these blocks."""
     return "".join(block.text for block in blocks if isinstance(block, ThinkingBlock))
 
 
-def _sealed_part(thought: AnyThinking) -> tuple[str, str | None]:
-    if isinstance(thought, ThinkingBlock):
-        return thought.text, thought.signature
-    return thought.data, None
-
-
-_SOUND = "audio/*"
-_CALL = "tool_call"
-_LARGEST = 2**63
+def _sealed_part(block: AnyThinking) -> tuple[str, str | None]:
+    if isinstance(block, ThinkingBlock):
+        return block.text, block.signature
+    return block.data, None
 
 
 def decode_assistant(
     wire: Wire, ids: CallIds, issuer: str
 ) -> tuple[tuple[ContentBlock, ...], dict[str, Any]]:
-    """The blocks of an assistant message, and how they were spelled."""
-    spelling: dict[str, Any] = {}
-    thoughts, spelling["thoughts"] = decode_thinking(wire, issuer)
-    blocks: list[ContentBlock] = [*thoughts, *_decode_content(wire, issuer, spelling)]
+    """Decode an assistant message to its blocks and their original form."""
+    form: dict[str, Any] = {}
+    thinking, form["thoughts"] = decode_thinking(wire, issuer)
+    blocks: list[ContentBlock] = [*thinking, *_decode_content(wire, issuer, form)]
     refusal = wire.get("refusal")
     if isinstance(refusal, str) and refusal:
-        spelling["refusal"] = refusal
+        form["refusal"] = refusal
         blocks.append(TextBlock(refusal))
-    blocks += _decode_attached(wire, issuer, spelling)
-    blocks += _decode_calls(wire, ids, issuer, spelling)
-    return tuple(blocks), spelling
+    blocks += _decode_media(wire, issuer, form)
+    blocks += _decode_calls(wire, ids, issuer, form)
+    return tuple(blocks), form
 
 
-def _decode_content(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[ContentBlock]:
+def _decode_content(wire: Wire, issuer: str, form: dict[str, Any]) -> list[ContentBlock]:
     content = wire.get("content")
     blocks: list[ContentBlock] = []
     if isinstance(content, str) and content:
         blocks = [TextBlock(content)]
     elif isinstance(content, list):
-        spelling["parts"] = True
-        blocks, spelling["blocks"] = decode_parts(maybe_list(content), issuer)
+        form["parts"] = True
+        blocks, form["blocks"] = decode_parts(maybe_list(content), issuer)
         for index, block in enumerate(blocks):
+            # Canonical assistant messages hold no media of a user, so such a part stays opaque.
             if not isinstance(block, TextBlock | AnyThinking | OpaqueBlock):
                 blocks[index] = opaque_block(maybe_list(content)[index], block.type, issuer)
-    return _with_citations(blocks, wire, spelling)
+    return _with_citations(blocks, wire, form)
 
 
 def _with_citations(
-    blocks: list[ContentBlock], wire: Wire, spelling: dict[str, Any]
+    blocks: list[ContentBlock], wire: Wire, form: dict[str, Any]
 ) -> list[ContentBlock]:
-    """The blocks with the annotations of the message at their first text."""
+    """Attach the annotations of the message to its first text."""
     notes = maybe_list(wire.get("annotations"))
-    place = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
-    if not notes or place is None or not all(isinstance(note, dict) for note in notes):
+    first = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
+    if not notes or first is None or not all(isinstance(note, dict) for note in notes):
         return blocks
-    spelling["annotated"] = True
-    text = blocks[place]
-    cited = TextBlock(text.text if isinstance(text, TextBlock) else "", _decode_citations(notes))
-    return [*blocks[:place], cited, *blocks[place + 1 :]]
-
-
-def _decode_citations(notes: Sequence[Wire]) -> tuple[Citation, ...]:
-    return tuple(_decode_citation(note) for note in notes)
+    form["annotated"] = True
+    block = blocks[first]
+    text = block.text if isinstance(block, TextBlock) else ""
+    cited = TextBlock(text, tuple(map(_decode_citation, notes)))
+    return [*blocks[:first], cited, *blocks[first + 1 :]]
 
 
 def _decode_citation(wire: Wire) -> Citation:
     kind = wire.get("type")
-    inner = maybe_object(wire.get("url_citation"))
+    page = maybe_object(wire.get("url_citation"))
     return Citation(
         kind=kind if isinstance(kind, str) else "unknown",
-        url=as_text(inner.get("url")),
-        title=as_text(inner.get("title")),
-        start=_as_count(inner.get("start_index")),
-        end=_as_count(inner.get("end_index")),
+        url=maybe_text(page.get("url")),
+        title=maybe_text(page.get("title")),
+        start=_decode_index(page.get("start_index")),
+        end=_decode_index(page.get("end_index")),
         raw=wire,
     )
 
 
-def _as_count(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < _LARGEST else None
+def _decode_index(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < _MAX_INDEX else None
 
 
-def _decode_attached(wire: Wire, issuer: str, spelling: dict[str, Any]) -> list[ContentBlock]:
-    """What the model made: a voice, pictures."""
+def _decode_media(wire: Wire, issuer: str, form: dict[str, Any]) -> list[ContentBlock]:
+    """Decode the audio and the images that the model made."""
     blocks: list[ContentBlock] = []
-    for name in ("audio", "images"):
-        made = _artifacts(name, wire.get(name), issuer)
-        if made:
-            spelling.setdefault("attached", {})[name] = wire[name]
-            blocks += made
+    for key in ("audio", "images"):
+        artifacts = _artifacts(key, wire.get(key), issuer)
+        if artifacts:
+            form.setdefault("attached", {})[key] = wire[key]
+            blocks += artifacts
     return blocks
 
 
-def _artifacts(name: str, value: Any, issuer: str) -> list[ArtifactBlock]:
-    if name == "images":
-        pictures = [decode_part(part) for part in maybe_list(value)]
+def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
+    if key == "images":
+        images = [decode_part(part) for part in maybe_list(value)]
         return [
             ArtifactBlock(MediaSource(block.source.kind, block.source.data), block.media_type)
-            for block in pictures
+            for block in images
             if isinstance(block, ImageBlock)
         ]
     audio = maybe_object(value)
-    own, data = as_text(audio.get("id")) or None, as_text(audio.get("data"))
+    audio_id, data = maybe_text(audio.get("id")) or None, maybe_text(audio.get("data"))
     if data:
         source = MediaSource("base64", data)
-    elif own:
-        source = MediaSource("file_id", own, issuer)
+    elif audio_id:
+        source = MediaSource("file_id", audio_id, issuer)
     else:
         return []
-    told = as_text(audio.get("transcript"))
-    return [ArtifactBlock(source, _SOUND, id=own, transcript=told)]
+    transcript = maybe_text(audio.get("transcript"))
+    return [ArtifactBlock(source, _ANY_AUDIO, id=audio_id, transcript=transcript)]
 
 
 def _decode_calls(
-    wire: Wire, ids: CallIds, issuer: str, spelling: dict[str, Any]
+    wire: Wire, ids: CallIds, issuer: str, form: dict[str, Any]
 ) -> list[ContentBlock]:
     blocks: list[ContentBlock] = []
-    theirs: dict[str, str] = {}
-    odd: dict[str, Wire] = {}
+    wire_ids: dict[str, str] = {}
+    original_calls: dict[str, Wire] = {}
     for call in maybe_list(wire.get("tool_calls")):
-        block, own = decode_call(call, ids, issuer)
-        if isinstance(block, ToolUseBlock) and own is not None:
-            theirs[block.id] = own
-            if not own or encode_call(block, theirs.__getitem__) != call:
-                odd[block.id] = call
+        block, wire_id = decode_call(call, ids, issuer)
+        if isinstance(block, ToolUseBlock) and wire_id is not None:
+            wire_ids[block.id] = wire_id
+            if not wire_id or encode_call(block, wire_ids.__getitem__) != call:
+                original_calls[block.id] = call
         blocks.append(block)
-    legacy = decode_function_call(wire.get("function_call"), ids)
-    if legacy is not None:
-        spelling["function_call"] = {legacy.id: wire["function_call"]}
-        blocks.append(legacy)
-    spelling["ids"], spelling["calls"] = theirs, odd
+    legacy_call = decode_legacy_call(wire.get("function_call"), ids)
+    if legacy_call is not None:
+        form["function_call"] = {legacy_call.id: wire["function_call"]}
+        blocks.append(legacy_call)
+    form["ids"], form["calls"] = wire_ids, original_calls
     return blocks
 
 
 def encode_assistant(
     content: Sequence[ContentBlock],
-    spelling: Mapping[str, Any],
-    wire_id: WireIdOf,
+    form: Mapping[str, Any],
+    wire_id_of: WireIdOf,
     *,
-    is_answer: bool = False,
+    is_response: bool = False,
 ) -> Wire:
-    """The assistant message for blocks: as part of a history, or as an answer to a client.
+    """Encode an assistant message: as part of a history, or as a response to a client.
 
-    An answer shows the thoughts of other providers as clear text, a history keeps them back.
+    A response shows the thinking of other providers as text, a history leaves it out.
     """
-    calls, legacy = _encode_calls(content, spelling, wire_id, is_answer=is_answer)
-    attached = _encode_attached(content, spelling)
-    refusal = _refusal(content, spelling)
-    wire: Wire = {"role": "assistant", **encode_thinking(content, spelling.get("thoughts") or {})}
-    is_foreign = is_answer and not spelling
+    calls, legacy_call = _encode_calls(content, form, wire_id_of, is_response=is_response)
+    media = _encode_media(content, form)
+    refusal = _refusal_block(content, form)
+    wire: Wire = {"role": "assistant", **encode_thinking(content, form.get("thoughts") or {})}
+    is_foreign = is_response and not form
     wire["content"] = (
-        _joined_text(content) if is_foreign else _encode_content(content, spelling, refusal)
+        _joined_text(content) if is_foreign else _encode_content(content, form, refusal)
     )
-    if wire["content"] is None and not (calls or legacy or attached or refusal):
+    if wire["content"] is None and not (calls or legacy_call or media or refusal):
         wire["content"] = ""
     if refusal is not None:
         wire["refusal"] = refusal.text
-    wire |= attached
-    wire |= legacy
+    wire |= media
+    wire |= legacy_call
     if calls:
         wire["tool_calls"] = calls
-    if spelling.get("annotated"):
-        wire["annotations"] = _encode_citations(content)
+    if form.get("annotated"):
+        texts = (block for block in content if isinstance(block, TextBlock))
+        wire["annotations"] = [
+            note.raw for text in texts for note in text.citations if note.raw is not None
+        ]
     if is_foreign:
-        wire |= _encode_asides(content)
+        if text := thinking_text(content):
+            wire["reasoning_content"] = text
+        if notes := encode_annotations(content):
+            wire["annotations"] = notes
     return wire
 
 
 def _joined_text(content: Sequence[ContentBlock]) -> str | None:
-    """The texts of an answer from elsewhere: clients read one string, as a stream gives it."""
+    """Join the texts of another provider's response: clients read one string, as in a stream."""
     texts = [block.text for block in content if isinstance(block, TextBlock)]
     return "".join(texts) if texts else None
 
 
-def _encode_asides(content: Sequence[ContentBlock]) -> Wire:
-    """What an answer from elsewhere says beside its text: thoughts, and the pages it cites."""
-    asides: Wire = {}
-    if text := thinking_text(content):
-        asides["reasoning_content"] = text
-    if notes := encode_annotations(content):
-        asides["annotations"] = notes
-    return asides
-
-
 def encode_annotations(content: Sequence[ContentBlock]) -> list[Wire]:
-    """What texts cite, with places in the one string that they become."""
+    """Encode the citations of texts that are joined to one string, with indexes into it."""
     notes: list[Wire] = []
-    begun = 0
+    offset = 0
     for block in content:
         if isinstance(block, TextBlock):
-            notes += (_shifted(note.raw, begun) for note in block.citations if note.raw)
-            begun += len(block.text)
+            notes += (_shifted(note.raw, offset) for note in block.citations if note.raw)
+            offset += len(block.text)
     return notes
 
 
-def _shifted(note: Mapping[str, Any], begun: int) -> Wire:
-    """A note on a text that begins later, now that it is a part of one string."""
+def _shifted(note: Mapping[str, Any], offset: int) -> Wire:
     page = maybe_object(note.get("url_citation"))
-    places = {key: page[key] + begun for key in ("start_index", "end_index") if key in page}
-    return {**note, "url_citation": {**page, **places}}
-
-
-def _encode_content(
-    content: Sequence[ContentBlock], spelling: Mapping[str, Any], refusal: TextBlock | None
-) -> Any:
-    blocks = [
-        block
-        for block in content
-        if block is not refusal
-        and isinstance(block, TextBlock | ThinkingBlock | OpaqueBlock)
-        and not (isinstance(block, OpaqueBlock) and block.kind == _CALL)
-    ]
-    if not spelling.get("parts"):
-        blocks = [block for block in blocks if not isinstance(block, ThinkingBlock)]
-        match blocks:
-            case []:
-                return None
-            case [TextBlock() as only]:
-                return only.text
-            case _:
-                pass
-    return encode_parts(blocks, spelling.get("blocks") or {}) or None
-
-
-def _encode_calls(
-    content: Sequence[ContentBlock],
-    spelling: Mapping[str, Any],
-    wire_id: WireIdOf,
-    *,
-    is_answer: bool,
-) -> tuple[list[Any], Wire]:
-    old: Mapping[str, Wire] = spelling.get("function_call") or {}
-    calls: list[Any] = []
-    legacy: Wire = {}
-    for block in content:
-        if isinstance(block, OpaqueBlock) and block.kind == _CALL:
-            calls.append(block.raw)
-        elif not isinstance(block, ToolUseBlock):
-            continue
-        elif block.id in old:
-            same = is_same_call(block, {"function": old[block.id]})
-            legacy["function_call"] = old[block.id] if same else encode_function(block)
-        else:
-            kept = original_call(block, spelling, wire_id, is_answer=is_answer)
-            calls.append(kept or encode_call(block, wire_id))
-    return calls, legacy
-
-
-def original_call(
-    block: ToolUseBlock, spelling: Mapping[str, Any], wire_id: WireIdOf, *, is_answer: bool = False
-) -> Wire | None:
-    """A call as it came; in a history with an id, and without what its host had left empty.
-
-    None if nothing is kept of it, or if the block says something else by now.
-    """
-    call = spelling.get("calls", EMPTY).get(block.id)
-    if call is None or not is_same_call(block, call):
-        return None
-    if is_answer:
-        return call
-    if not call.get("id"):
-        call = {**call, "id": wire_id(block.id)}
-    if "response" in spelling:
-        return {key: value for key, value in call.items() if not is_empty(value)}
-    return call
-
-
-def _encode_attached(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> Wire:
-    attached: Mapping[str, Any] = spelling.get("attached") or {}
-    if not attached:
-        return {}
-    made = [block for block in content if isinstance(block, ArtifactBlock)]
-    issuer = next((block.source.issuer for block in made if block.source.issuer), PROTOCOL)
-    return {
-        name: value
-        for name, value in attached.items()
-        if all(one in made for one in _artifacts(name, value, issuer))
-    }
-
-
-def _refusal(content: Sequence[ContentBlock], spelling: Mapping[str, Any]) -> TextBlock | None:
-    told = spelling.get("refusal")
-    texts = (block for block in reversed(content) if isinstance(block, TextBlock))
-    return next((block for block in texts if told and block.text == told), None)
+    indexes = {key: page[key] + offset for key in ("start_index", "end_index") if key in page}
+    return {**note, "url_citation": {**page, **indexes}}
 
 
 def encode_foreign_citation(citation: Citation) -> Wire | None:
-    """The note for a page that another provider cited."""
+    """Encode another provider's citation as an annotation; None if it cites no web page."""
     if citation.url is None:
         return None
     page: Wire = {
@@ -396,6 +304,87 @@ def encode_foreign_citation(citation: Citation) -> Wire | None:
     return {"type": "url_citation", "url_citation": page}
 
 
-def _encode_citations(content: Sequence[ContentBlock]) -> list[Any]:
-    texts = (block for block in content if isinstance(block, TextBlock))
-    return [note.raw for text in texts for note in text.citations if note.raw is not None]
+def _encode_content(
+    content: Sequence[ContentBlock], form: Mapping[str, Any], refusal: TextBlock | None
+) -> Any:
+    blocks = [
+        block
+        for block in content
+        if block is not refusal
+        and isinstance(block, TextBlock | ThinkingBlock | OpaqueBlock)
+        and not (isinstance(block, OpaqueBlock) and block.kind == _CALL)
+    ]
+    if not form.get("parts"):
+        blocks = [block for block in blocks if not isinstance(block, ThinkingBlock)]
+        match blocks:
+            case []:
+                return None
+            case [TextBlock() as text]:
+                return text.text
+            case _:
+                pass
+    return encode_parts(blocks, form.get("blocks") or {}) or None
+
+
+def _encode_calls(
+    content: Sequence[ContentBlock],
+    form: Mapping[str, Any],
+    wire_id_of: WireIdOf,
+    *,
+    is_response: bool,
+) -> tuple[list[Any], Wire]:
+    """Encode `tool_calls`, and the key `function_call` of a message that came with one."""
+    legacy_calls: Mapping[str, Wire] = form.get("function_call") or {}
+    calls: list[Any] = []
+    legacy_key: Wire = {}
+    for block in content:
+        if isinstance(block, OpaqueBlock) and block.kind == _CALL:
+            calls.append(block.raw)
+        elif not isinstance(block, ToolUseBlock):
+            continue
+        elif block.id in legacy_calls:
+            legacy = legacy_calls[block.id]
+            is_same = is_same_call(block, {"function": legacy})
+            legacy_key["function_call"] = legacy if is_same else encode_function(block)
+        else:
+            original = original_call(block, form, wire_id_of, is_response=is_response)
+            calls.append(original or encode_call(block, wire_id_of))
+    return calls, legacy_key
+
+
+def original_call(
+    block: ToolUseBlock, form: Mapping[str, Any], wire_id_of: WireIdOf, *, is_response: bool = False
+) -> Wire | None:
+    """Return a call as it was received; None if it was not stored, or the block has changed.
+
+    In a history it has an id, and none of the keys that its host had left empty.
+    """
+    call = form.get("calls", EMPTY).get(block.id)
+    if call is None or not is_same_call(block, call):
+        return None
+    if is_response:
+        return call
+    if not call.get("id"):
+        call = {**call, "id": wire_id_of(block.id)}
+    if "response" in form:
+        return {key: value for key, value in call.items() if not is_empty(value)}
+    return call
+
+
+def _encode_media(content: Sequence[ContentBlock], form: Mapping[str, Any]) -> Wire:
+    attached: Mapping[str, Any] = form.get("attached") or {}
+    if not attached:
+        return {}
+    artifacts = [block for block in content if isinstance(block, ArtifactBlock)]
+    issuer = next((block.source.issuer for block in artifacts if block.source.issuer), PROTOCOL)
+    return {
+        key: value
+        for key, value in attached.items()
+        if all(artifact in artifacts for artifact in _artifacts(key, value, issuer))
+    }
+
+
+def _refusal_block(content: Sequence[ContentBlock], form: Mapping[str, Any]) -> TextBlock | None:
+    refusal = form.get("refusal")
+    texts = (block for block in reversed(content) if isinstance(block, TextBlock))
+    return next((block for block in texts if refusal and block.text == refusal), None)

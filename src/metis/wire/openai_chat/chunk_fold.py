@@ -1,4 +1,7 @@
-"""Folding: the chunks of a stream become the body that a plain response has."""
+"""Folding of a stream: its chunks become the body that a plain response has.
+
+So a streamed response is decoded by the same code as a plain one, and the two cannot differ.
+"""
 
 import base64
 import binascii
@@ -10,138 +13,138 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
 from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import write_json
 
-_NOISE = frozenset({"role", "channel", "token_id"})
-_CHOICE_NOISE = frozenset({"delta", "message", "text", "token_ids", "logprobs"})
-_ENVELOPE_NOISE = frozenset({"choices", "usage", "error", "obfuscation", "object"})
-_JOINED = ("text", "summary", "data")
+_IGNORED_DELTA_KEYS = frozenset({"role", "channel", "token_id"})
+_IGNORED_CHOICE_KEYS = frozenset({"delta", "message", "text", "token_ids", "logprobs"})
+_IGNORED_ENVELOPE_KEYS = frozenset({"choices", "usage", "error", "obfuscation", "object"})
+_CALL_KEYS = frozenset({"id", "index", "function", "custom"})
+_CONCATENATED_KEYS = ("text", "summary", "data")
 
 
 class CallFold:
-    """One call that is coming in."""
+    """One tool call whose fragments are coming in."""
 
     def __init__(self) -> None:
-        self.id = ""
+        self.wire_id = ""
         self.name = ""
         self.pieces: list[str] = []
-        self.rest: Wire = {}
+        self.extra_keys: Wire = {}
         self.is_custom = self.is_legacy = False
-        self.ours = ""
+        self.tool_use_id = ""
+        """Our id; empty until the call was reported."""
         self.block_index = -1
 
     @property
-    def text(self) -> str:
+    def arguments(self) -> str:
         """The arguments so far."""
         return "".join(self.pieces)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the arguments are a JSON object already."""
-        text = self.text
+        text = self.arguments
         return bool(text.strip()) and parse_arguments(text)[1] is None
 
-    def take(self, wire: Wire) -> str:
-        """Take a fragment in; gives what it adds to the arguments."""
-        if not self.ours:
-            self.id = self.id or _text(wire.get("id"))
+    def add(self, wire: Wire) -> str:
+        """Add a fragment; return what it adds to the arguments."""
+        if not self.tool_use_id:
+            self.wire_id = self.wire_id or _text(wire.get("id"))
         custom = maybe_object(wire.get("custom"))
         self.is_custom = self.is_custom or wire.get("type") == "custom"
         function = custom if self.is_custom else maybe_object(wire.get("function"))
         self.name = self.name or _text(function.get("name"))
-        known = ("id", "index", "function", "custom")
         for key, value in wire.items():
-            if key not in known and value:
-                self.rest[key] = value
-        given = function.get("input" if self.is_custom else "arguments")
-        # Some hosts send the arguments as an object, whole, where a string is due (T33).
-        piece = write_json(given).decode() if isinstance(given, dict) else _text(given)
+            if key not in _CALL_KEYS and value:
+                self.extra_keys[key] = value
+        value = function.get("input" if self.is_custom else "arguments")
+        # Ollama and some vLLM versions send one whole object where OpenAI sends strings (T33).
+        piece = write_json(value).decode() if isinstance(value, dict) else _text(value)
         if piece:
             self.pieces.append(piece)
         return piece
 
-    def wire(self) -> Wire:
-        """The call as a plain response has it."""
+    def to_wire(self) -> Wire:
+        """Return the call as a plain response has it."""
         if self.is_legacy:
-            return {"name": self.name, "arguments": self.text}
-        own: Wire = {"id": self.id} if self.id else {}
+            return {"name": self.name, "arguments": self.arguments}
+        wire: Wire = {"id": self.wire_id} if self.wire_id else {}
         if self.is_custom:
-            return {**own, **self.rest, "custom": {"name": self.name, "input": self.text}}
-        function = {"name": self.name, "arguments": self.text}
-        return {**own, "type": "function", **self.rest, "function": function}
+            custom = {"name": self.name, "input": self.arguments}
+            return {**wire, **self.extra_keys, "custom": custom}
+        function = {"name": self.name, "arguments": self.arguments}
+        return {**wire, "type": "function", **self.extra_keys, "function": function}
 
 
 class ChoiceFold:
-    """One choice that is coming in."""
+    """One choice whose deltas are coming in."""
 
     def __init__(self) -> None:
-        self.content: list[str] = []
-        self.clear: dict[str, list[str]] = {name: [] for name in TEXT_KEYS}
+        self.text_pieces: list[str] = []
+        self.reasoning_pieces: dict[str, list[str]] = {key: [] for key in TEXT_KEYS}
         self.calls: list[CallFold] = []
-        self.at_index: dict[int, CallFold] = {}
+        self.call_at: dict[int, CallFold] = {}
+        """The call that the last fragment with an index belonged to; -1 stands for no index."""
         self._parts: list[Wire] = []
-        self._refusal: list[str] = []
+        self._refusal_pieces: list[str] = []
         self._details: list[Wire] = []
         self._audio: Wire = {}
-        self._sound: list[str] = []
-        self._legacy: CallFold | None = None
-        self._rest: Wire = {}
-        self._choice: Wire = {"index": 0}
+        self._audio_pieces: list[str] = []
+        self._legacy_call: CallFold | None = None
+        self._message_keys: Wire = {}
+        self._choice_keys: Wire = {"index": 0}
         self._logprobs: Wire = {}
 
     @property
     def finish_reason(self) -> Any:
-        """Why the choice ended, as soon as it is told."""
-        return self._choice.get("finish_reason")
+        """The finish reason, once the provider has sent it."""
+        return self._choice_keys.get("finish_reason")
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said or called yet."""
-        return not (self._parts or any(self.content) or self.calls or self.clear_pieces)
+        """Whether neither text nor reasoning nor a call has come yet."""
+        has_reasoning = any(self.reasoning_pieces.values())
+        return not (self._parts or any(self.text_pieces) or self.calls or has_reasoning)
 
-    @property
-    def clear_pieces(self) -> int:
-        """How many pieces of clear reasoning have come."""
-        return sum(map(len, self.clear.values()))
-
-    def take_choice(self, wire: Wire) -> None:
-        """Take in what stands around the delta."""
+    def add_choice(self, wire: Wire) -> None:
+        """Add what stands beside the delta of a choice."""
         for key, value in wire.items():
-            if key not in _CHOICE_NOISE and (value is not None or key not in self._choice):
-                self._choice[key] = value
+            is_news = value is not None or key not in self._choice_keys
+            if key not in _IGNORED_CHOICE_KEYS and is_news:
+                self._choice_keys[key] = value
         for key, value in maybe_object(wire.get("logprobs")).items():
             self._logprobs[key] = [*maybe_list(self._logprobs.get(key)), *maybe_list(value)] or None
 
-    def take_delta(self, delta: Wire) -> None:
-        """Take in everything of a delta but its calls."""
+    def add_delta(self, delta: Wire) -> None:
+        """Add everything in a delta but its calls."""
         for key, value in delta.items():
-            if value is not None and key not in _NOISE:
-                self._take(key, value)
+            if value is not None and key not in _IGNORED_DELTA_KEYS:
+                self._add(key, value)
 
-    def _take(self, key: str, value: Any) -> None:
+    def _add(self, key: str, value: Any) -> None:
         if key == "content":
-            self._take_content(value)
-        elif key in self.clear and isinstance(value, str):
-            self.clear[key].append(value)
+            self._add_content(value)
+        elif key in self.reasoning_pieces and isinstance(value, str):
+            self.reasoning_pieces[key].append(value)
         elif key == "refusal" and isinstance(value, str):
-            self._refusal.append(value)
+            self._refusal_pieces.append(value)
         elif key == DETAILS_KEY:
-            merge_details(self._details, maybe_list(value))
+            _merge_details(self._details, maybe_list(value))
         elif key == "audio":
-            self._take_audio(maybe_object(value))
+            self._add_audio(maybe_object(value))
         elif key not in ("tool_calls", "function_call"):
-            self._rest[key] = _merged(self._rest.get(key), value)
+            self._message_keys[key] = _merge_values(self._message_keys.get(key), value)
 
-    def _take_content(self, content: Any) -> None:
+    def _add_content(self, content: Any) -> None:
         if isinstance(content, str):
-            self.content.append(content)
+            self.text_pieces.append(content)
             return
-        self._flush()
+        self._flush_text()
         for part in maybe_list(content):
             self._add_part(maybe_object(part))
 
-    def _flush(self) -> None:
-        """Make a part of the text that came as plain strings."""
-        text = "".join(self.content)
-        self.content.clear()
+    def _flush_text(self) -> None:
+        """Turn text that came as plain strings into a part."""
+        text = "".join(self.text_pieces)
+        self.text_pieces.clear()
         if text:
             self._add_part({"type": "text", "text": text})
 
@@ -150,157 +153,163 @@ class ChoiceFold:
         if last.get("type") != part.get("type") or part.get("type") not in ("text", "thinking"):
             self._parts.append(part)
         elif part.get("type") == "text":
-            self._parts[-1] = {**last, **part, "text": _text(last.get("text")) + text_of(part)}
+            text = _text(last.get("text")) + text_of_part(part)
+            self._parts[-1] = {**last, **part, "text": text}
         else:
-            thoughts = [{"type": "text", "text": text_of(last) + text_of(part)}]
-            self._parts[-1] = {**last, **part, "thinking": thoughts}
+            chunks = [{"type": "text", "text": text_of_part(last) + text_of_part(part)}]
+            self._parts[-1] = {**last, **part, "thinking": chunks}
 
-    def _take_audio(self, audio: Wire) -> None:
+    def _add_audio(self, audio: Wire) -> None:
         data = audio.get("data")
         if isinstance(data, str):
-            self._sound.append(data)
-        told = _text(self._audio.get("transcript")) + _text(audio.get("transcript"))
+            self._audio_pieces.append(data)
+        transcript = _text(self._audio.get("transcript")) + _text(audio.get("transcript"))
         self._audio |= {key: value for key, value in audio.items() if value is not None}
-        if told:
-            self._audio["transcript"] = told
+        if transcript:
+            self._audio["transcript"] = transcript
 
-    def call_of(self, wire: Wire) -> CallFold:
-        """The call that a fragment belongs to; a new id or a new name starts a new one (T124)."""
-        index = wire.get("index")
-        count = maybe_count(index)
-        place = -1 if count is None else count
-        known = self.at_index.get(place) or (self.calls[-1] if self.calls and place < 0 else None)
-        own = _text(wire.get("id"))
-        if own:
-            named = next((call for call in self.calls if call.id == own), None)
-            known = named or (known if known is not None and not known.id else None)
-        elif known is not None and _is_other(known, wire):
-            known = None
-        if known is None:
-            known = CallFold()
-            self.calls.append(known)
-        self.at_index[place] = known
-        return known
+    def call_of(self, fragment: Wire) -> CallFold:
+        """Return the call that a fragment belongs to; it is created by a first fragment."""
+        # Ollama and others send index 0 with every parallel call: a new id or a new name starts a
+        # new call whatever the index, else names and arguments of two calls are joined (T124).
+        # Without an id the index decides (T126).
+        count = maybe_count(fragment.get("index"))
+        index = -1 if count is None else count
+        call = self.call_at.get(index) or (self.calls[-1] if self.calls and index < 0 else None)
+        wire_id = _text(fragment.get("id"))
+        if wire_id:
+            same_id = next((other for other in self.calls if other.wire_id == wire_id), None)
+            call = same_id or (call if call is not None and not call.wire_id else None)
+        elif call is not None and _starts_another(call, fragment):
+            call = None
+        if call is None:
+            call = CallFold()
+            self.calls.append(call)
+        self.call_at[index] = call
+        return call
 
     def legacy_call(self) -> CallFold:
-        """The call of the time before tools."""
-        if self._legacy is None:
-            self._legacy = CallFold()
-            self._legacy.is_legacy = True
-            self.calls.append(self._legacy)
-        return self._legacy
+        """Return the call that `function_call` carries, the form before `tool_calls`."""
+        if self._legacy_call is None:
+            self._legacy_call = CallFold()
+            self._legacy_call.is_legacy = True
+            self.calls.append(self._legacy_call)
+        return self._legacy_call
 
-    def wire(self) -> Wire:
-        """The choice as a plain response has it."""
-        choice: Wire = {**self._choice, "message": self._message()}
+    def to_wire(self) -> Wire:
+        """Return the choice as a plain response has it."""
+        choice: Wire = {**self._choice_keys, "message": self._message()}
         choice.setdefault("finish_reason", None)
         if self._logprobs:
             choice["logprobs"] = self._logprobs
         return choice
 
     def _message(self) -> Wire:
-        calls = [call.wire() for call in self.calls if not call.is_legacy]
-        refusal = "".join(self._refusal)
+        calls = [call.to_wire() for call in self.calls if not call.is_legacy]
+        refusal = "".join(self._refusal_pieces)
         if self._parts:
-            self._flush()
-        text: Any = list(self._parts) or "".join(self.content)
-        silent = calls or refusal or self._legacy or self._audio
-        message: Wire = {"role": "assistant", "content": text or (None if silent else "")}
-        for name, pieces in self.clear.items():
-            message[name] = "".join(pieces)
+            self._flush_text()
+        content: Any = list(self._parts) or "".join(self.text_pieces)
+        allows_null = calls or refusal or self._legacy_call or self._audio
+        message: Wire = {"role": "assistant", "content": content or (None if allows_null else "")}
+        for key, pieces in self.reasoning_pieces.items():
+            message[key] = "".join(pieces)
         message |= {DETAILS_KEY: self._details, "refusal": refusal, "tool_calls": calls}
-        message["function_call"] = self._legacy.wire() if self._legacy else None
-        message["audio"] = _audio(self._audio, self._sound)
-        told = {key: value for key, value in message.items() if value or key == "content"}
-        return {**self._rest, **told}
+        message["function_call"] = self._legacy_call.to_wire() if self._legacy_call else None
+        message["audio"] = _join_audio(self._audio, self._audio_pieces)
+        stated = {key: value for key, value in message.items() if value or key == "content"}
+        return {**self._message_keys, **stated}
 
 
-def _is_other(known: CallFold, wire: Wire) -> bool:
-    """Whether a fragment without an id names another call than the one at its index."""
-    name = _text(maybe_object(wire.get("function")).get("name"))
-    if not name or not known.name:
+def _starts_another(call: CallFold, fragment: Wire) -> bool:
+    """Return whether a fragment without an id names another call than the one at its index."""
+    name = _text(maybe_object(fragment.get("function")).get("name"))
+    if not name or not call.name:
         return False
-    return name != known.name or known.is_whole
+    return name != call.name or call.is_complete
 
 
 def merge_envelope(envelope: Wire, usage: Wire, chunk: Wire) -> None:
-    """Take in what a chunk says beside its choices: per key, the last value that says anything."""
+    """Merge the keys of a chunk beside its choices: per key, the last value that is not empty."""
     for key, value in chunk.items():
-        if key not in _ENVELOPE_NOISE and (key not in envelope or value not in (None, "")):
+        if key not in _IGNORED_ENVELOPE_KEYS and (key not in envelope or value not in (None, "")):
             envelope[key] = value
-    told = maybe_object(chunk.get("usage")) or maybe_object(
+    # Groq reports usage under a key of its own.
+    counts = maybe_object(chunk.get("usage")) or maybe_object(
         maybe_object(chunk.get("x_groq")).get("usage")
     )
-    usage |= {key: value for key, value in told.items() if value is not None or key not in usage}
+    usage |= {key: value for key, value in counts.items() if value is not None or key not in usage}
 
 
 def fold_body(envelope: Wire, usage: Wire, choices: Iterable[ChoiceFold]) -> Wire:
-    """The body that a plain response has."""
+    """Return the body that a plain response has."""
     body: Wire = {**envelope, "object": "chat.completion"}
-    body["choices"] = [choice.wire() for choice in choices]
+    body["choices"] = [choice.to_wire() for choice in choices]
     if usage:
         body["usage"] = usage
     return body
 
 
-def merge_details(details: list[Wire], more: list[Any]) -> None:
-    """Add fragments of typed reasoning to those that they continue (T55)."""
-    for fragment in more:
-        new = maybe_object(fragment)
-        old = next((detail for detail in reversed(details) if _continues(detail, new)), None)
-        if old is None:
-            details.append(dict(new))
+def _merge_details(details: list[Wire], fragments: list[Any]) -> None:
+    """Add fragments of OpenRouter's typed reasoning to the parts that they continue (T55)."""
+    for fragment in map(maybe_object, fragments):
+        detail = next((part for part in reversed(details) if _continues(part, fragment)), None)
+        if detail is None:
+            details.append(dict(fragment))
             continue
-        for key, value in new.items():
-            if key in _JOINED and isinstance(value, str):
-                old[key] = _text(old.get(key)) + value
-            elif value is not None or key not in old:
-                old[key] = value
+        for key, value in fragment.items():
+            if key in _CONCATENATED_KEYS and isinstance(value, str):
+                detail[key] = _text(detail.get(key)) + value
+            elif value is not None or key not in detail:
+                detail[key] = value
 
 
-def _continues(old: Wire, new: Wire) -> bool:
-    same = old.get("type") == new.get("type") and old.get("index") == new.get("index")
-    return same and (old.get("id") == new.get("id") or not (old.get("id") and new.get("id")))
+def _continues(detail: Wire, fragment: Wire) -> bool:
+    same = all(detail.get(key) == fragment.get(key) for key in ("type", "index"))
+    ids = detail.get("id"), fragment.get("id")
+    return same and (ids[0] == ids[1] or not all(ids))
 
 
-def text_of(part: Wire) -> str:
-    """The text of a text part or of a thinking part."""
-    inner = part.get("thinking", part.get("text"))
-    if isinstance(inner, str):
-        return inner
-    return "".join(_text(maybe_object(chunk).get("text")) for chunk in maybe_list(inner))
+def text_of_part(part: Wire) -> str:
+    """Return the text of a text part or of a thinking part."""
+    value = part.get("thinking", part.get("text"))
+    if isinstance(value, str):
+        return value
+    return "".join(_text(maybe_object(chunk).get("text")) for chunk in maybe_list(value))
 
 
-def _merged(old: Any, new: Any) -> Any:
-    """Two values of an unknown key: lists add up, by index if they have one; else the last."""
+def _merge_values(old: Any, new: Any) -> Any:
+    """Merge two values of an unknown key: lists are joined, by index if items have one."""
     if not (isinstance(old, list) and isinstance(new, list)):
         return new
     merged: list[Any] = list(maybe_list(old))
     for item in maybe_list(new):
         index = maybe_object(item).get("index")
-        place = next(
-            (n for n, was in enumerate(merged) if index is not None and _at(was) == index), None
+        position = next(
+            (
+                n
+                for n, other in enumerate(merged)
+                if index is not None and maybe_object(other).get("index") == index
+            ),
+            None,
         )
-        if place is None:
+        if position is None:
             merged.append(item)
         else:
-            merged[place] = {**merged[place], **item}
+            merged[position] = {**merged[position], **item}
     return merged
 
 
-def _at(item: Any) -> Any:
-    return maybe_object(item).get("index")
-
-
-def _audio(audio: Wire, sound: list[str]) -> Wire:
-    """The voice of an answer: each piece is base64 by itself."""
-    if not sound:
+def _join_audio(audio: Wire, pieces: list[str]) -> Wire:
+    """Return the audio of a response with its data in one piece."""
+    if not pieces:
         return audio
     try:
-        whole = b"".join(base64.b64decode(piece, validate=True) for piece in sound)
+        # OpenAI pads the base64 of every piece, so that joining the texts would be invalid.
+        data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except binascii.Error:
-        return {**audio, "data": "".join(sound)}
-    return {**audio, "data": base64.b64encode(whole).decode()}
+        return {**audio, "data": "".join(pieces)}
+    return {**audio, "data": base64.b64encode(data).decode()}
 
 
 def _text(value: Any) -> str:

@@ -1,5 +1,17 @@
-"""Fast paths of Chat Completions: common messages of a request, and plain chunks of a stream."""
+"""Fast paths of Chat Completions: shortcuts for the messages and chunks that come most often.
 
+Each duplicates rules of another module, for speed only. What does not fit a Struct here, because
+it has another key or another type, takes the plain path.
+
+- `decode_request` duplicates `request.decode_request`: a client sends its whole history with
+  every request, and a gateway decodes it.
+- `FastChatHistoryEncoder` duplicates the encoding of messages in `request`.
+- `FastChatStreamDecoder` duplicates the decoding of chunks in `stream_decoder`, once per token.
+
+Only the codec uses this module. `tests/wire/test_fast_paths.py` compares both paths.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -14,22 +26,33 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from metis.canonical.message import Role
+from metis.canonical.ids import new_ulids
+from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import raw_constructor
 from metis.streaming.arguments import parse_arguments_exactly
+from metis.streaming.events import StreamEvent, TextDelta, ThinkingDelta, ToolUseInputDelta
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.function_tools import decode_functions
 from metis.wire.json_access import Wire
-from metis.wire.openai_chat.blocks import PROTOCOL
-from metis.wire.tool_ids import CallIds
+from metis.wire.openai_chat import request
+from metis.wire.openai_chat.assistant import original_call
+from metis.wire.openai_chat.blocks import PROTOCOL, write_json
+from metis.wire.openai_chat.options import decode_options
+from metis.wire.openai_chat.request import WIRE_ID_PREFIX, ChatHistoryEncoder
+from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder
+from metis.wire.original_form import EMPTY
+from metis.wire.tool_ids import TOOL_ID_PREFIX, CallIds
 
-_make_text = raw_constructor(TextBlock)
-_make_call = raw_constructor(ToolUseBlock)
-_make_result = raw_constructor(ToolResultBlock)
-_make_thinking = raw_constructor(ThinkingBlock)
-_make_image = raw_constructor(ImageBlock)
-_make_source = raw_constructor(ImageSource)
+_new_message = raw_constructor(Message)
+_new_metadata = raw_constructor(MessageMetadata)
+_new_text = raw_constructor(TextBlock)
+_new_call = raw_constructor(ToolUseBlock)
+_new_result = raw_constructor(ToolResultBlock)
+_new_thinking = raw_constructor(ThinkingBlock)
+_new_image = raw_constructor(ImageBlock)
+_new_source = raw_constructor(ImageSource)
 
-_make_metadata = raw_constructor(MessageMetadata)
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _ROLES = {
     "assistant": _ASSISTANT,
@@ -37,61 +60,45 @@ _ROLES = {
     "system": Role.SYSTEM,
     "user": _USER,
 }
-
-DecodedMessage = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
-"""Who speaks in a message, its blocks, and how they were spelled."""
+_Decoded = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
 
 
-class Function(Struct, gc=False, forbid_unknown_fields=True):
-    """What is called, and the arguments as the model wrote them."""
-
+class _Function(Struct, gc=False, forbid_unknown_fields=True):
     arguments: str
     name: str
 
 
-class Call(Struct, gc=False, forbid_unknown_fields=True):
-    """One entry of `tool_calls`."""
-
-    function: Function
+class _Call(Struct, gc=False, forbid_unknown_fields=True):
+    function: _Function
     id: str
     type: Literal["function"]
 
 
-class TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
-    """A text among other parts."""
-
+class _TextPart(Struct, tag="text", gc=False, forbid_unknown_fields=True):
     text: str
 
 
-class Link(Struct, gc=False, forbid_unknown_fields=True):
-    """Where an image is, or the image itself."""
-
+class _ImageUrl(Struct, gc=False, forbid_unknown_fields=True):
     url: str
 
 
-class ImagePart(Struct, tag="image_url", gc=False, forbid_unknown_fields=True):
-    """An image."""
-
-    image_url: Link
+class _ImagePart(Struct, tag="image_url", gc=False, forbid_unknown_fields=True):
+    image_url: _ImageUrl
 
 
-class FastMessage(Struct, gc=False, forbid_unknown_fields=True):
-    """A message of a request, whoever speaks."""
-
+class _Message(Struct, gc=False, forbid_unknown_fields=True):
     role: str
     annotations: list[Any] | UnsetType | None = UNSET
-    content: str | list[TextPart | ImagePart] | UnsetType | None = UNSET
+    content: str | list[_TextPart | _ImagePart] | UnsetType | None = UNSET
     reasoning: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     refusal: UnsetType | None = UNSET
     tool_call_id: str | UnsetType = UNSET
-    tool_calls: list[Call] | UnsetType | None = UNSET
+    tool_calls: list[_Call] | UnsetType | None = UNSET
 
 
-class FastRequest(Struct, forbid_unknown_fields=True):
-    """A request of common messages, with the options that are known."""
-
-    messages: list[FastMessage]
+class _Request(Struct, forbid_unknown_fields=True):
+    messages: list[_Message]
     audio: Any = UNSET
     frequency_penalty: Any = UNSET
     function_call: Any = UNSET
@@ -129,177 +136,304 @@ class FastRequest(Struct, forbid_unknown_fields=True):
     verbosity: Any = UNSET
     web_search_options: Any = UNSET
 
-    def options(self) -> Wire:
-        """Everything but the messages, as it came."""
-        stated = ((name, getattr(self, name)) for name in _OPTIONS)
-        return {name: value for name, value in stated if value is not UNSET}
+
+_OPTION_KEYS = _Request.__struct_fields__[1:]
+_read_request = msgspec.json.Decoder(_Request).decode
 
 
-_OPTIONS = FastRequest.__struct_fields__[1:]
+def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
+    """Decode a request body."""
+    try:
+        wire = _read_request(body)
+    except (ValueError, RecursionError):
+        return request.decode_request(body, context)
+    messages = _decode_messages(wire.messages, context)
+    if messages is None:
+        return request.decode_request(body, context)
+    stated = ((key, getattr(wire, key)) for key in _OPTION_KEYS)
+    options: Wire = {key: value for key, value in stated if value is not UNSET}
+    return CanonicalRequest(
+        messages, decode_functions(options.get("tools")), decode_options(options)
+    )
 
 
-class FastMessageDecoder:
-    """Reads the messages of one request."""
+def _decode_messages(
+    wire: Sequence[_Message], context: RequestContext
+) -> tuple[Message, ...] | None:
+    decode = _MessageDecoder(context.session_id, context.provider or PROTOCOL).decode
+    session_id, created_at = context.session_id, context.created_at
+    messages: list[Message] = []
+    for message_id, message in zip(new_ulids(len(wire)), wire, strict=True):
+        decoded = decode(message)
+        if decoded is None:
+            return None
+        role, content, metadata = decoded
+        messages.append(
+            _new_message(
+                id=message_id,
+                session_id=session_id,
+                role=role,
+                content=content,
+                created_at=created_at,
+                metadata=metadata,
+            )
+        )
+    return tuple(messages)
+
+
+class _MessageDecoder:
+    """Decodes the messages of one request; a method returns None where only the plain path can."""
 
     def __init__(self, session_id: str, issuer: str) -> None:
         self._ids = CallIds(session_id)
         self._issuer = issuer
-        self._bare = _make_metadata(origin=issuer)
+        self._bare_metadata = _new_metadata(origin=issuer)
 
-    def read(self, turn: FastMessage) -> DecodedMessage | None:
-        """What a message says; None if the long road has to be taken."""
-        word, content = turn.role, turn.content
-        is_plain = (
-            turn.tool_calls is UNSET
-            and turn.annotations is UNSET
-            and turn.reasoning is UNSET
-            and turn.reasoning_content is UNSET
-            and turn.refusal is UNSET
+    def decode(self, wire: _Message) -> _Decoded | None:
+        role_name, content = wire.role, wire.content
+        has_content_only = (
+            wire.tool_calls is UNSET
+            and wire.annotations is UNSET
+            and wire.reasoning is UNSET
+            and wire.reasoning_content is UNSET
+            and wire.refusal is UNSET
         )
-        if word == "tool":
-            return self._read_result(turn.tool_call_id, content) if is_plain else None
-        if turn.tool_call_id is not UNSET:
+        if role_name == "tool":
+            return self._decode_result(wire.tool_call_id, content) if has_content_only else None
+        if wire.tool_call_id is not UNSET:
             return None
-        if is_plain and type(content) is str and (content or word != "assistant"):
-            role = _ROLES.get(word)
-            said = (_make_text(content),) if content else ()
-            return None if role is None else (role, said, self._bare)
-        if word == "assistant":
-            return self._read_assistant(turn)
-        return self._read_parts(content) if is_plain and word == "user" else None
+        is_assistant = role_name == "assistant"
+        if has_content_only and type(content) is str and (content or not is_assistant):
+            role = _ROLES.get(role_name)
+            blocks = (_new_text(content),) if content else ()
+            return None if role is None else (role, blocks, self._bare_metadata)
+        if is_assistant:
+            return self._decode_assistant(wire)
+        return self._decode_parts(content) if has_content_only and role_name == "user" else None
 
-    def _read_result(self, theirs: str | UnsetType, content: object) -> DecodedMessage | None:
-        """The result of a call."""
-        if type(theirs) is not str or type(content) is not str or not theirs or not content:
+    def _decode_result(self, wire_id: str | UnsetType, content: object) -> _Decoded | None:
+        if type(wire_id) is not str or type(content) is not str or not wire_id or not content:
             return None
-        ours = self._ids.of_result(theirs)
-        metadata = _make_metadata(
+        tool_use_id = self._ids.of_result(wire_id)
+        metadata = _new_metadata(
             origin=self._issuer,
-            parent_tool_use_id=ours,
-            provider_raw={PROTOCOL: {"ids": {ours: theirs}}},
+            parent_tool_use_id=tool_use_id,
+            provider_raw={PROTOCOL: {"ids": {tool_use_id: wire_id}}},
         )
-        return _TOOL, (_make_result(ours, (_make_text(content),)),), metadata
+        return _TOOL, (_new_result(tool_use_id, (_new_text(content),)),), metadata
 
-    def _read_parts(self, content: object) -> DecodedMessage | None:
-        """What a person says and shows."""
+    def _decode_parts(self, content: object) -> _Decoded | None:
         if not isinstance(content, list):
             return None
         blocks: list[ContentBlock] = []
-        for part in cast("list[TextPart | ImagePart]", content):
-            if type(part) is TextPart:
-                blocks.append(_make_text(part.text))
-            elif (image := _read_image(part)) is not None:
-                blocks.append(image)
-            else:
+        for part in cast("list[_TextPart | _ImagePart]", content):
+            block = _new_text(part.text) if type(part) is _TextPart else _decode_image(part)
+            if block is None:
                 return None
-        return _USER, tuple(blocks), self._spelled({"parts": True})
+            blocks.append(block)
+        return _USER, tuple(blocks), self._metadata({"parts": True})
 
-    def _read_assistant(self, said: FastMessage) -> DecodedMessage | None:
-        """What the model said."""
-        content, calls = said.content, said.tool_calls
-        if said.annotations or (said.reasoning and said.reasoning_content):
+    def _decode_assistant(self, wire: _Message) -> _Decoded | None:
+        content, calls = wire.content, wire.tool_calls
+        if wire.annotations or (wire.reasoning and wire.reasoning_content):
             return None
         if isinstance(content, list) or (not calls and calls is not UNSET):
             return None
         blocks: list[ContentBlock] = []
-        spelling: dict[str, Any] = {}
-        thought = said.reasoning_content or said.reasoning
-        if thought:
-            name = "reasoning_content" if said.reasoning_content else "reasoning"
-            blocks.append(_make_thinking(thought, None, None, None, self._issuer))
-            spelling["thoughts"] = {name: True}
+        form: dict[str, Any] = {}
+        thinking = wire.reasoning_content or wire.reasoning
+        if thinking:
+            key = "reasoning_content" if wire.reasoning_content else "reasoning"
+            blocks.append(_new_thinking(thinking, None, None, None, self._issuer))
+            form["thoughts"] = {key: True}
         if content:
-            blocks.append(_make_text(content))
-        if calls and not self._read_calls(calls, blocks, spelling):
+            blocks.append(_new_text(content))
+        if calls and not self._add_calls(calls, blocks, form):
             return None
         if not content or not (
-            said.annotations is UNSET
-            and said.reasoning is UNSET
-            and said.reasoning_content is UNSET
-            and said.refusal is UNSET
+            wire.annotations is UNSET
+            and wire.reasoning is UNSET
+            and wire.reasoning_content is UNSET
+            and wire.refusal is UNSET
         ):
-            _store_empty_keys(said, spelling)
-        return _ASSISTANT, tuple(blocks), self._spelled(spelling)
+            _add_empty_keys(wire, form)
+        return _ASSISTANT, tuple(blocks), self._metadata(form)
 
-    def _read_calls(
-        self, calls: list[Call], blocks: list[ContentBlock], spelling: dict[str, Any]
+    def _add_calls(
+        self, calls: list[_Call], blocks: list[ContentBlock], form: dict[str, Any]
     ) -> bool:
-        """Take in calls; false if one has no id or no name."""
-        theirs: dict[str, str] = {}
-        odd: Wire = {}
+        """Add the blocks of calls; return false if one has no id or no name."""
+        wire_ids: dict[str, str] = {}
+        original_calls: Wire = {}
         of_call = self._ids.of_call
         for call in calls:
             function = call.function
-            own, name, text = call.id, function.name, function.arguments
-            if not own or not name:
+            wire_id, name, text = call.id, function.name, function.arguments
+            if not wire_id or not name:
                 return False
-            ours = of_call(own)
-            theirs[ours] = own
+            tool_use_id = of_call(wire_id)
+            wire_ids[tool_use_id] = wire_id
             arguments, invalid, is_exact = parse_arguments_exactly(text)
-            blocks.append(_make_call(ours, name, arguments, invalid))
+            blocks.append(_new_call(tool_use_id, name, arguments, invalid))
             if not is_exact:
                 wire = {"arguments": text, "name": name}
-                odd[ours] = {"function": wire, "id": own, "type": "function"}
-        spelling["ids"] = theirs
-        if odd:
-            spelling["calls"] = odd
+                original_calls[tool_use_id] = {"function": wire, "id": wire_id, "type": "function"}
+        form["ids"] = wire_ids
+        if original_calls:
+            form["calls"] = original_calls
         return True
 
-    def _spelled(self, spelling: dict[str, Any]) -> MessageMetadata:
-        if not spelling:
-            return self._bare
-        return _make_metadata(origin=self._issuer, provider_raw={PROTOCOL: spelling})
+    def _metadata(self, form: dict[str, Any]) -> MessageMetadata:
+        if not form:
+            return self._bare_metadata
+        return _new_metadata(origin=self._issuer, provider_raw={PROTOCOL: form})
 
 
-def _read_image(part: TextPart | ImagePart) -> ImageBlock | None:
-    """An image that is in the request itself."""
-    if type(part) is not ImagePart:
+def _decode_image(part: _TextPart | _ImagePart) -> ImageBlock | None:
+    """Decode an image that is in the request itself."""
+    if type(part) is not _ImagePart:
         return None
     head, comma, data = part.image_url.url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
         return None
-    media_type = head[5:-7]
-    return None if ";" in media_type else _make_image(_make_source("base64", data), media_type)
+    media_type = head.removeprefix("data:").removesuffix(";base64")
+    return None if ";" in media_type else _new_image(_new_source("base64", data), media_type)
 
 
-def _store_empty_keys(said: FastMessage, spelling: dict[str, Any]) -> None:
-    """Remember the keys that say nothing, and those that are not there."""
+def _add_empty_keys(wire: _Message, form: dict[str, Any]) -> None:
+    """Store the keys that are present but empty, and whether `content` is absent."""
     keys: Wire = {}
-    if said.content is UNSET:
-        spelling["absent"] = ["content"]
-    elif not said.content and said.content != (None if said.tool_calls else ""):
-        keys["content"] = said.content
-    if said.annotations is not UNSET and not said.annotations:
-        keys["annotations"] = said.annotations
-    if said.reasoning is not UNSET and not said.reasoning:
-        keys["reasoning"] = said.reasoning
-    if said.reasoning_content is not UNSET and not said.reasoning_content:
-        keys["reasoning_content"] = said.reasoning_content
-    if said.refusal is not UNSET:
-        keys["refusal"] = said.refusal
+    if wire.content is UNSET:
+        form["absent"] = ["content"]
+    elif not wire.content and wire.content != (None if wire.tool_calls else ""):
+        keys["content"] = wire.content
+    if wire.annotations is not UNSET and not wire.annotations:
+        keys["annotations"] = wire.annotations
+    if wire.reasoning is not UNSET and not wire.reasoning:
+        keys["reasoning"] = wire.reasoning
+    if wire.reasoning_content is not UNSET and not wire.reasoning_content:
+        keys["reasoning_content"] = wire.reasoning_content
+    if wire.refusal is not UNSET:
+        keys["refusal"] = wire.refusal
     if keys:
-        spelling["keys"] = keys
+        form["keys"] = keys
 
 
-class _ChunkFunction(Struct, gc=False, forbid_unknown_fields=True):
+# Encoding: the fields of these Structs are in the order of the alphabet, as sorted keys are.
+
+
+class _TextMessage(Struct, gc=False):
+    content: str
+    role: str
+
+
+class _ToolMessage(Struct, gc=False):
+    content: str
+    role: str
+    tool_call_id: str
+
+
+class _EncodedFunction(Struct, gc=False):
+    arguments: str
+    name: str
+
+
+class _EncodedCall(Struct, gc=False):
+    function: _EncodedFunction
+    id: str
+    type: str = "function"
+
+
+class _CallMessage(Struct, gc=False):
+    content: str | None
+    role: str
+    tool_calls: list[_EncodedCall | Wire]
+
+
+_PLAIN_FORM = frozenset({"calls", "ids", "response"})
+"""Keys of an original form that do not change how a message of texts and calls is encoded."""
+
+
+class FastChatHistoryEncoder(ChatHistoryEncoder):
+    """Encodes messages of texts, calls and text results as small Structs."""
+
+    def _encode_message(self, message: Message, form: Mapping[str, Any]) -> Any:
+        if form.keys() <= _PLAIN_FORM and not message.metadata.hints:
+            encoded = self._encode_plain(message.role, message.content, form)
+            if encoded is not None:
+                return encoded
+        return super()._encode_message(message, form)
+
+    def _encode_plain(
+        self, role: Role, content: Sequence[ContentBlock], form: Mapping[str, Any]
+    ) -> Struct | None:
+        if len(content) == 1:
+            block = content[0]
+            if type(block) is TextBlock and role is not _TOOL:
+                return None if block.citations else _TextMessage(block.text, _role_name(role))
+            if type(block) is ToolResultBlock:
+                return self._encode_result(block)
+        return self._encode_calls(content, form) if content and role is _ASSISTANT else None
+
+    def _encode_result(self, result: ToolResultBlock) -> _ToolMessage | None:
+        inner = result.content
+        if len(inner) != 1 or result.is_error:
+            return None
+        text = inner[0]
+        if type(text) is not TextBlock:
+            return None
+        return _ToolMessage(text.text, "tool", self._wire_id(result.tool_use_id))
+
+    def _encode_calls(
+        self, content: Sequence[ContentBlock], form: Mapping[str, Any]
+    ) -> _CallMessage | None:
+        text = None
+        calls: list[_EncodedCall | Wire] = []
+        wire_ids, original_calls = self._wire_ids, form.get("calls", EMPTY)
+        for block in content:
+            if type(block) is ToolUseBlock:
+                original = original_call(block, form, self._wire_id) if original_calls else None
+                if original is not None:
+                    calls.append(original)
+                    continue
+                invalid, tool_use_id = block.invalid, block.id
+                arguments = invalid.raw if invalid else write_json(block.input).decode()
+                wire_id = wire_ids.get(tool_use_id)
+                if wire_id is None:
+                    wire_id = WIRE_ID_PREFIX + tool_use_id.removeprefix(TOOL_ID_PREFIX)
+                calls.append(_EncodedCall(_EncodedFunction(arguments, block.name), wire_id))
+            elif type(block) is TextBlock and text is None and not calls and not block.citations:
+                text = block.text
+            else:
+                return None
+        return _CallMessage(text, "assistant", calls)
+
+
+def _role_name(role: Role) -> str:
+    if role is _USER:
+        return "user"
+    return "assistant" if role is _ASSISTANT else str(role)
+
+
+class _FunctionDelta(Struct, gc=False, forbid_unknown_fields=True):
     arguments: str
     name: None = None
 
 
-class _ChunkCall(Struct, gc=False, forbid_unknown_fields=True):
-    function: _ChunkFunction
+class _CallDelta(Struct, gc=False, forbid_unknown_fields=True):
+    function: _FunctionDelta
     index: int
     id: None = None
     type: str | None = None
 
 
-class PlainDelta(Struct, gc=False, forbid_unknown_fields=True):
-    """What a plain chunk adds."""
+class _Delta(Struct, gc=False, forbid_unknown_fields=True):
+    """A piece of text, of readable reasoning, or of the arguments of a call that has begun."""
 
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: tuple[_ChunkCall] | None = None
+    tool_calls: tuple[_CallDelta] | None = None
     role: str | None = None
     refusal: None = None
     channel: str | None = None
@@ -307,20 +441,81 @@ class PlainDelta(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _Choice(Struct, gc=False):
-    delta: PlainDelta
+    delta: _Delta
     index: Literal[0] = 0
     finish_reason: None = None
     logprobs: None = None
     error: None = None
 
 
-class PlainChunk(Struct, gc=False):
-    """One chunk with one choice that goes on with what it had begun."""
-
+class _Chunk(Struct, gc=False):
     choices: tuple[_Choice]
     usage: None = None
     error: None = None
 
 
-read_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
-"""The chunk in some bytes; raises what msgspec raises if it is not plain."""
+_read_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class FastChatStreamDecoder(ChatStreamDecoder):
+    """Decodes chunks that add a piece to what has begun, without building JSON objects."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events that are complete with this chunk."""
+        events: list[StreamEvent] = []
+        is_open = self._has_begun and self._end is None
+        if not is_open:
+            self._keep_head(chunk)
+        for name, data in self._frames.feed(chunk):
+            if name or not is_open:
+                self._decode_frame(name, data, events)
+                is_open = self._has_begun and self._end is None
+                continue
+            try:
+                delta = _read_chunk(data).choices[0].delta
+            except (ValueError, RecursionError):
+                self._decode_frame(name, data, events)
+                is_open = self._end is None
+                continue
+            text, order = delta.content, self._order
+            if (
+                text
+                and order.open_kind is TextDelta
+                and delta.tool_calls is None
+                and not (delta.reasoning_content or delta.reasoning)
+            ):
+                self._first.text_pieces.append(text)
+                events.append(TextDelta(self._message_id, order.index, text))
+            else:
+                self._add_delta(delta, events)
+        return events
+
+    def _add_delta(self, delta: _Delta, events: list[StreamEvent]) -> None:
+        first, order = self._first, self._order
+        thinking = delta.reasoning_content or delta.reasoning
+        if thinking:
+            if delta.reasoning_content:
+                first.reasoning_pieces["reasoning_content"].append(thinking)
+            if delta.reasoning:
+                first.reasoning_pieces["reasoning"].append(delta.reasoning)
+            if order.open_kind is ThinkingDelta:
+                events.append(ThinkingDelta(self._message_id, order.index, thinking))
+            else:
+                order.add_text(ThinkingDelta, thinking, events)
+        if delta.content:
+            first.text_pieces.append(delta.content)
+            order.add_text(TextDelta, delta.content, events)
+        if delta.tool_calls is None:
+            return
+        fragment = delta.tool_calls[0]
+        piece = fragment.function.arguments
+        call = first.call_at.get(fragment.index)
+        if call is not None and call is order.open_call and call is first.calls[-1]:
+            if piece:
+                call.pieces.append(piece)
+                events.append(
+                    ToolUseInputDelta(self._message_id, call.block_index, call.tool_use_id, piece)
+                )
+        else:
+            wire: Wire = {"index": fragment.index, "function": {"arguments": piece}}
+            self._decode_call(wire, events)

@@ -1,4 +1,9 @@
-"""Options and tools of a Chat Completions request, with reasoning and the output format."""
+"""Options and tools of a Chat Completions request, with reasoning and the output format.
+
+Hosts control reasoning in three ways: OpenAI and most others take `reasoning_effort`, OpenRouter
+an object `reasoning`, and DeepSeek an object `thinking` that switches it on and off, with the
+effort beside it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -27,40 +32,81 @@ from metis.wire.reasoning import (
     set_inner_keys,
 )
 
+_OPTION_KEYS: Mapping[str, str] = {
+    "model": "model",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "stop_sequences": "stop",
+    "tool_choice": "tool_choice",
+    "parallel_tool_calls": "parallel_tool_calls",
+    "stream": "stream",
+}
+"""The name of each shared option, and its key in a request."""
+_LIMIT_KEYS = ("max_completion_tokens", "max_tokens")
+"""Two names of one limit: hosts accept the second, OpenAI's newer models only the first (T182)."""
+
+SHARED_KEYS = frozenset({*_OPTION_KEYS.values(), *_LIMIT_KEYS, "tools"})
+"""The keys of a request that the shared options and the tools stand for."""
+COMMON_KEYS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "n",
+        "presence_penalty",
+        "response_format",
+        "seed",
+        "stream_options",
+        "top_logprobs",
+        "user",
+    }
+)
+"""The other keys of a request that all hosts accept, and not one host alone."""
+
 _EFFORT, _REASONING, _THINKING = "reasoning_effort", "reasoning", "thinking"
 _SWITCHES: Mapping[Any, bool] = {"enabled": True, "adaptive": True, "disabled": False}
+_FORMAT = "response_format"
+_FORMAT_TYPE = frozenset({f"{_FORMAT}.type"})
+_TOOL_MODES: Mapping[str, ToolMode] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+    "any": "required",  # Mistral
+}
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
     if not (_EFFORT in wire or _REASONING in wire or _THINKING in wire):
         return UNSTATED_REASONING
-    found: dict[str, Any] = {}
-    word = wire.get(_EFFORT)
-    if effort_of(word) is not None or word == "default":
-        found[_EFFORT] = effort_of(word)
+    stated: dict[str, Any] = {}
+    effort = wire.get(_EFFORT)
+    if effort_of(effort) is not None or effort == "default":
+        stated[_EFFORT] = effort_of(effort)
     reasoning, thinking = maybe_object(wire.get(_REASONING)), maybe_object(wire.get(_THINKING))
     if effort_of(reasoning.get("effort")) is not None:
-        found["reasoning.effort"] = effort_of(reasoning["effort"])
+        stated["reasoning.effort"] = effort_of(reasoning["effort"])
     budgets = {
         "reasoning.max_tokens": budget_of(reasoning.get("max_tokens")),
         "thinking.budget_tokens": budget_of(thinking.get("budget_tokens")),
     }
-    found |= {key: budget for key, budget in budgets.items() if budget is not None}
+    stated |= {key: budget for key, budget in budgets.items() if budget is not None}
     if isinstance(reasoning.get("enabled"), bool):
-        found["reasoning.enabled"] = reasoning["enabled"]
+        stated["reasoning.enabled"] = reasoning["enabled"]
     kind = thinking.get("type")
     if isinstance(kind, str) and kind in _SWITCHES:
-        found["thinking.type"] = _SWITCHES[kind]
-    return DecodedReasoning(_combine(found), frozenset(found)) if found else UNSTATED_REASONING
+        stated["thinking.type"] = _SWITCHES[kind]
+    if not stated:
+        return UNSTATED_REASONING
+    return DecodedReasoning(_combine_reasoning(stated), frozenset(stated))
 
 
-def _combine(found: Mapping[str, Any]) -> Reasoning:
-    if False in (found.get("reasoning.enabled"), found.get("thinking.type")):
+def _combine_reasoning(stated: Mapping[str, Any]) -> Reasoning:
+    effort: Effort | None = stated.get(_EFFORT) or stated.get("reasoning.effort")
+    is_off = False in (stated.get("reasoning.enabled"), stated.get("thinking.type"))
+    if is_off or effort == "none":
         return Reasoning("none")
-    effort: Effort | None = found.get(_EFFORT) or found.get("reasoning.effort")
-    if effort == "none":
-        return Reasoning("none")
-    budget = found.get("reasoning.max_tokens") or found.get("thinking.budget_tokens")
+    budget = stated.get("reasoning.max_tokens") or stated.get("thinking.budget_tokens")
     return Reasoning(effort, budget)
 
 
@@ -91,24 +137,22 @@ def _reasoning_object(reasoning: Reasoning) -> Wire:
 
 
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-
-
-_FORMAT = "response_format"
-_TYPE = frozenset({f"{_FORMAT}.type"})
+"""How a request controls reasoning."""
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
     if _FORMAT not in wire:
         return UNSTATED_OUTPUT
-    own = maybe_object(wire[_FORMAT])
-    match own.get("type"):
+    output_format = maybe_object(wire[_FORMAT])
+    match output_format.get("type"):
         case "text":
-            return DecodedOutput(None, _TYPE)
+            return DecodedOutput(None, _FORMAT_TYPE)
         case "json_object":
-            return DecodedOutput(OutputFormat(), _TYPE)
+            return DecodedOutput(OutputFormat(), _FORMAT_TYPE)
         case "json_schema":
-            named = decode_named_schema(own.get("json_schema"), f"{_FORMAT}.json_schema.")
-            return DecodedOutput(named.output, named.keys | _TYPE)
+            schema = output_format.get("json_schema")
+            decoded = decode_named_schema(schema, f"{_FORMAT}.json_schema.")
+            return DecodedOutput(decoded.output, decoded.keys | _FORMAT_TYPE)
         case _:
             return UNSTATED_OUTPUT
 
@@ -124,75 +168,66 @@ def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: Sch
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
-
-
-_CHOICES: Mapping[str, ToolMode] = {
-    "auto": "auto",
-    "none": "none",
-    "required": "required",
-    "any": "required",
-}
-_LENGTHS = ("max_completion_tokens", "max_tokens")
-"""The two names of one limit; hosts know the second, OpenAI's newer models the first (T182)."""
+"""How a request asks for JSON output."""
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
-    """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
-    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
+    """Decode the shared options of a request; its keys are stored as native options."""
+    return AdapterOptions(
+        **_decode_shared(wire),
+        reasoning=REASONING.decode(wire).reasoning,
+        output=OUTPUT_FORMAT.decode(wire).output,
+        native={PROTOCOL: wire},
+    )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """The options as keys of a request; a remembered spelling is kept while it says the same."""
-    native = dict(options.native.get(PROTOCOL, {}))
-    remembered = _shared(native) if native else {}
-    for name, key in _KEYS.items():
-        ours = getattr(options, name)
-        if ours != remembered.get(name):
-            _set(native, key, _render(ours))
-    if options.max_output_tokens != remembered.get("max_output_tokens"):
-        key = next((key for key in _LENGTHS if key in native), _LENGTHS[0])
-        _set(native, key, options.max_output_tokens)
-    REASONING.apply(native, options.reasoning, keep_native=options.origin is None)
-    OUTPUT_FORMAT.apply(native, options.output, keep_native=options.origin is None)
-    set_functions(native, tools)
-    if not native.get("tools"):
-        # Without tools the flag is an error (T114); a spelled request had its reasons.
-        _drop_unless_spelled(native, "parallel_tool_calls", options)
-    return native
+    """Encode the options as keys of a request; native keys stay while they mean the same."""
+    given = options.native.get(PROTOCOL, {})
+    wire = dict(given)
+    native = _decode_shared(wire) if wire else {}
+    for name, key in _OPTION_KEYS.items():
+        value = getattr(options, name)
+        if value != native.get(name):
+            _set(wire, key, _encode_value(value))
+    if options.max_output_tokens != native.get("max_output_tokens"):
+        key = next((key for key in _LIMIT_KEYS if key in wire), _LIMIT_KEYS[0])
+        _set(wire, key, options.max_output_tokens)
+    REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
+    set_functions(wire, tools)
+    if not wire.get("tools") and "parallel_tool_calls" not in given:
+        # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
+        wire.pop("parallel_tool_calls", None)
+    return wire
 
 
-def _drop_unless_spelled(native: Wire, key: str, options: AdapterOptions) -> None:
-    if key not in options.native.get(PROTOCOL, {}):
-        native.pop(key, None)
-
-
-def _set(native: Wire, key: str, value: Any) -> None:
+def _set(wire: Wire, key: str, value: Any) -> None:
     if value is None:
-        native.pop(key, None)
+        wire.pop(key, None)
     else:
-        native[key] = value
+        wire[key] = value
 
 
-def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """The shared options that a request states."""
-    lengths = (wire.get(key) for key in _LENGTHS)
-    found: dict[str, Any] = {
-        "model": _only(str, wire.get("model")),
-        "max_output_tokens": next((n for n in lengths if _only(int, n) is not None), None),
-        "temperature": _only(float, wire.get("temperature")),
-        "top_p": _only(float, wire.get("top_p")),
-        "top_k": _only(int, wire.get("top_k")),
+def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shared options that a request states."""
+    limits = (wire.get(key) for key in _LIMIT_KEYS)
+    options: dict[str, Any] = {
+        "model": _if_type(str, wire.get("model")),
+        "max_output_tokens": next((n for n in limits if _if_type(int, n) is not None), None),
+        "temperature": _if_type(float, wire.get("temperature")),
+        "top_p": _if_type(float, wire.get("top_p")),
+        "top_k": _if_type(int, wire.get("top_k")),
         "stop_sequences": _decode_stops(wire.get("stop")),
-        "tool_choice": _decode_choice(wire.get("tool_choice")),
-        "parallel_tool_calls": _only(bool, wire.get("parallel_tool_calls")),
-        "stream": _only(bool, wire.get("stream")),
+        "tool_choice": _decode_tool_choice(wire.get("tool_choice")),
+        "parallel_tool_calls": _if_type(bool, wire.get("parallel_tool_calls")),
+        "stream": _if_type(bool, wire.get("stream")),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _only(kind: type, value: Any) -> Any:
-    """The value if it is of that kind, where a whole number passes for a float."""
+def _if_type(kind: type, value: Any) -> Any:
+    """Return a value if it is of a type; an integer passes for a float, a boolean for no number."""
     if kind is bool:
         return value if isinstance(value, bool) else None
     kinds = (int, float) if kind is float else kind
@@ -203,19 +238,19 @@ def _decode_stops(wire: Any) -> tuple[str, ...] | None:
     if isinstance(wire, str):
         return (wire,)
     stops = maybe_list(wire)
-    whole = stops and all(isinstance(stop, str) for stop in stops)
-    return tuple(stops) if whole else None
+    are_texts = stops and all(isinstance(stop, str) for stop in stops)
+    return tuple(stops) if are_texts else None
 
 
-def _decode_choice(wire: Any) -> ToolChoice | None:
+def _decode_tool_choice(wire: Any) -> ToolChoice | None:
     if isinstance(wire, str):
-        mode = _CHOICES.get(wire)
+        mode = _TOOL_MODES.get(wire)
         return None if mode is None else ToolChoice(mode)
     name = maybe_object(maybe_object(wire).get("function")).get("name")
     return ToolChoice("tool", name) if isinstance(name, str) else None
 
 
-def _render(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     match value:
         case ToolChoice(mode="tool"):
             return {"type": "function", "function": {"name": value.name}}
@@ -225,16 +260,3 @@ def _render(value: Any) -> Any:
             return list(cast("tuple[str, ...]", value))
         case _:
             return value
-
-
-_KEYS: Mapping[str, str] = {
-    "model": "model",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "stop_sequences": "stop",
-    "tool_choice": "tool_choice",
-    "parallel_tool_calls": "parallel_tool_calls",
-    "stream": "stream",
-}
-"""Our name of each shared option, and the key that says it here."""

@@ -1,10 +1,11 @@
-"""Requests of Chat Completions, both directions: each wire message is one canonical message."""
+"""Requests of Chat Completions, both directions: each wire message is one canonical message.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+Everything in a request that is neither message nor tool becomes an option. What a wire message
+says beyond its blocks is stored as its original form, so that it can be written back exactly.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import msgspec
-from msgspec import Struct
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
@@ -16,9 +17,9 @@ from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.function_tools import decode_functions, with_error_prefix
-from metis.wire.history import EncodedMessages
-from metis.wire.json_access import Wire, maybe_list, maybe_object, read_object
-from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant, original_call
+from metis.wire.history import BaseHistoryEncoder
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
+from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.blocks import (
     PROTOCOL,
     WireIdOf,
@@ -32,7 +33,6 @@ from metis.wire.openai_chat.blocks import (
     with_cache_marks,
     write_json,
 )
-from metis.wire.openai_chat.fast import FastMessageDecoder, FastRequest
 from metis.wire.openai_chat.options import decode_options, encode_options
 from metis.wire.original_form import (
     EMPTY,
@@ -41,10 +41,11 @@ from metis.wire.original_form import (
     provider_raw_of,
     unmapped_paths,
 )
-from metis.wire.tool_ids import TOOL_ID_PREFIX, CallIds, derived_id
+from metis.wire.tool_ids import CallIds, derived_id
 
-_make_message = raw_constructor(Message)
-_make_metadata = raw_constructor(MessageMetadata)
+WIRE_ID_PREFIX = "call_"
+"""The first characters of a call id that is derived from ours."""
+
 _ROLES = {
     "system": Role.SYSTEM,
     "developer": Role.DEVELOPER,
@@ -53,92 +54,60 @@ _ROLES = {
     "tool": Role.TOOL,
     "function": Role.TOOL,
 }
-_read_common = msgspec.json.Decoder(FastRequest).decode
+_MAPPED_KEYS = frozenset(
+    {"role", "content", "tool_calls", "function_call", "tool_call_id", "annotations"}
+)
+"""Keys of a wire message that its blocks stand for, whatever their form."""
+_CALL_KEYS = {"function", "id", "type"}
+_FUNCTION_KEYS = {"arguments", "name"}
 
+_new_message = raw_constructor(Message)
+_new_metadata = raw_constructor(MessageMetadata)
 _Content = tuple[ContentBlock, ...]
 
 
 def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
-    """The canonical request of a request body."""
-    quick = _decode_common(body, context)
-    if quick is None:
-        wire = read_object(body, "request")
-        found = wire.pop("messages", None)
-        if not isinstance(found, list):
-            raise DecodeError("a request has a list of messages", path="$.messages")
-        messages = decode_messages(maybe_list(found), context)
-    else:
-        messages, wire = quick
-    return CanonicalRequest(messages, decode_functions(wire.get("tools")), decode_options(wire))
+    """Decode a request body."""
+    wire = read_object(body, "request")
+    messages = wire.pop("messages", None)
+    if not isinstance(messages, list):
+        raise DecodeError("a request has a list of messages", path="$.messages")
+    return CanonicalRequest(
+        _decode_messages(maybe_list(messages), context),
+        decode_functions(wire.get("tools")),
+        decode_options(wire),
+    )
 
 
-def _decode_common(body: bytes, context: RequestContext) -> tuple[tuple[Message, ...], Wire] | None:
-    """The messages and the options of a request of common messages; None for all others."""
-    try:
-        request = _read_common(body)
-    except (ValueError, RecursionError):
-        return None
-    read = FastMessageDecoder(context.session_id, context.provider or PROTOCOL).read
-    session_id, moment = context.session_id, context.created_at
-    messages: list[Message] = []
-    for message_id, turn in zip(new_ulids(len(request.messages)), request.messages, strict=True):
-        found = read(turn)
-        if found is None:
-            return None
-        role, content, metadata = found
-        messages.append(
-            _make_message(
-                id=message_id,
-                session_id=session_id,
-                role=role,
-                content=content,
-                created_at=moment,
-                metadata=metadata,
-            )
-        )
-    return tuple(messages), request.options()
-
-
-def decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
-    """Our messages for those of the wire."""
+def _decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
     ids = CallIds(context.session_id)
-    issuer = context.provider or PROTOCOL
     return tuple(
-        _decode_message(
-            maybe_object(message),
-            place,
-            one,
-            context,
-            lambda wire: _decode_blocks(wire, ids, issuer),
-        )
-        for place, (one, message) in enumerate(zip(new_ulids(len(wire)), wire, strict=True))
+        _decode_message(maybe_object(message), f"$.messages[{index}]", message_id, context, ids)
+        for index, (message_id, message) in enumerate(zip(new_ulids(len(wire)), wire, strict=True))
     )
 
 
 def _decode_message(
-    wire: Wire,
-    place: int,
-    message_id: str,
-    context: RequestContext,
-    decode: Callable[[Wire], tuple[_Content, dict[str, Any]]],
+    wire: Wire, path: str, message_id: str, context: RequestContext, ids: CallIds
 ) -> Message:
     role = _ROLES.get(str(wire.get("role")))
     if role is None:
-        raise DecodeError("a message has a role that we know", path=f"$.messages[{place}]")
-    content, spelling = decode(wire)
-    spelling = with_exact_form(wire, role, content, spelling)
-    calls = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
-    return _make_message(
+        raise DecodeError("unknown role of a message", path=path)
+    origin = context.provider or PROTOCOL
+    content, form = _decode_blocks(wire, ids, origin)
+    form = with_exact_form(wire, role, content, form)
+    results = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
+    return _new_message(
         id=message_id,
         session_id=context.session_id,
         role=role,
         content=content,
         created_at=context.created_at,
-        metadata=_make_metadata(
-            origin=context.provider or PROTOCOL,
-            parent_tool_use_id=next(calls, None),
+        metadata=_new_metadata(
+            origin=origin,
+            parent_tool_use_id=next(results, None),
             hints=cache_hints(wire, content),
-            provider_raw=provider_raw_of(PROTOCOL, spelling),
+            provider_raw=provider_raw_of(PROTOCOL, form),
         ),
     )
 
@@ -150,320 +119,194 @@ def _decode_blocks(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dic
         case "tool" | "function":
             return _decode_result(wire, ids, issuer)
         case _:
-            # Somebody who says nothing says an empty text: a message has a block (M-123).
-            content, spelling = _decode_content(wire.get("content"), issuer)
-            return content or (TextBlock(""),), spelling
+            # A canonical message has at least one block (M-123): no content is an empty text.
+            content, form = _decode_content(wire.get("content"), issuer)
+            return content or (TextBlock(""),), form
 
 
 def _decode_content(content: Any, issuer: str) -> tuple[_Content, dict[str, Any]]:
     if isinstance(content, list):
-        blocks, odd = decode_parts(maybe_list(content), issuer)
-        return tuple(blocks), {"parts": True, "blocks": odd}
+        blocks, original_parts = decode_parts(maybe_list(content), issuer)
+        return tuple(blocks), {"parts": True, "blocks": original_parts}
     return ((TextBlock(content),) if isinstance(content, str) and content else ()), {}
 
 
 def _decode_result(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, Any]]:
-    content, spelling = _decode_content(wire.get("content"), issuer)
-    name = wire.get("name")
+    content, form = _decode_content(wire.get("content"), issuer)
     if wire.get("role") == "function":
-        spelling["function"] = {"name": name}
-        ours = ids.of_result(str(name), is_id=False)
+        # The result of a legacy `function_call` names its function, for the call has no id.
+        name = wire.get("name")
+        form["function"] = {"name": name}
+        tool_use_id = ids.of_result(str(name), is_id=False)
     else:
-        theirs = wire.get("tool_call_id")
-        theirs = theirs if isinstance(theirs, str) else ""
-        ours = ids.of_result(theirs)
-        spelling["ids"] = {ours: theirs}
-    return (ToolResultBlock(ours, content),), spelling
+        wire_id = maybe_text(wire.get("tool_call_id")) or ""
+        tool_use_id = ids.of_result(wire_id)
+        form["ids"] = {tool_use_id: wire_id}
+    return (ToolResultBlock(tool_use_id, content),), form
 
 
 def with_exact_form(
-    wire: Wire, role: Role, content: _Content, spelling: Mapping[str, Any]
+    wire: Wire, role: Role, content: _Content, form: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The spelling with what is still missing to write exactly this message again."""
-    ids: Mapping[str, str] = spelling.get("ids") or {}
-    plain = _encode_blocks(role, content, spelling, _lookup_in(ids))
-    keys = {key: value for key, value in wire.items() if not _has_key(plain, key, value)}
-    found = {**spelling, "keys": keys, "absent": [key for key in plain if key not in wire]}
-    if apply_form(plain, found) == wire:
-        return found
-    return {**spelling, "whole": {"wire": wire, "digest": content_digest(role, content)}}
+    """Add to the original form of blocks what is needed to encode exactly this wire message."""
+    plain = _encode_blocks(role, content, form, wire_id_lookup(form))
+    keys = {key: value for key, value in wire.items() if not (key in plain and plain[key] == value)}
+    exact = {**form, "keys": keys, "absent": [key for key in plain if key not in wire]}
+    if _apply_form(plain, exact) == wire:
+        return exact
+    return {**form, "whole": {"wire": wire, "digest": content_digest(role, content)}}
 
 
-def _has_key(plain: Wire, key: str, value: Any) -> bool:
-    return key in plain and plain[key] == value
+def _apply_form(wire: Wire, form: Mapping[str, Any]) -> Wire:
+    """Restore the keys that a wire message had and remove those that it lacked.
 
-
-def apply_form(wire: Wire, spelling: Mapping[str, Any]) -> Wire:
-    """The message with the keys that it came with, where blocks do not speak for themselves."""
-    keys: Mapping[str, Any] = spelling.get("keys") or {}
+    A key that the blocks give a value to is left alone.
+    """
+    keys: Mapping[str, Any] = form.get("keys") or {}
     for key, value in keys.items():
         if not wire.get(key):
             wire[key] = value
-    for key in spelling.get("absent") or ():
+    for key in form.get("absent") or ():
         if not wire.get(key):
             wire.pop(key, None)
     return wire
 
 
 def encode_message(
-    message: Message, spelling: Mapping[str, Any], wire_id: WireIdOf, *, is_answer: bool = False
+    message: Message, form: Mapping[str, Any], wire_id_of: WireIdOf, *, is_response: bool = False
 ) -> Wire:
-    """One message of the wire for one of ours."""
-    is_echo = "response" in spelling and not is_answer
-    whole: Mapping[str, Any] = spelling.get("whole") or {}
-    if whole and not is_echo and whole["digest"] == message.content_digest():
-        return whole["wire"]
-    wire = apply_form(
-        _encode_blocks(message.role, message.content, spelling, wire_id, is_answer=is_answer),
-        spelling,
-    )
-    return {key: wire[key] for key in wire if not _is_idle(key, wire)} if is_echo else wire
-
-
-def _is_idle(key: str, wire: Wire) -> bool:
-    """Whether a key of an answer says nothing when the answer is sent back."""
-    return key not in ("role", "content") and is_empty(wire[key])
+    """Encode one message: as part of a history, or as a response to a client."""
+    is_replayed_response = "response" in form and not is_response
+    original: Mapping[str, Any] = form.get("whole") or {}
+    if original and not is_replayed_response and original["digest"] == message.content_digest():
+        return original["wire"]
+    plain = _encode_blocks(message.role, message.content, form, wire_id_of, is_response=is_response)
+    wire = _apply_form(plain, form)
+    if not is_replayed_response:
+        return wire
+    # Mistral and Fireworks answer 400 to keys of a response such as `refusal` in a history (T87).
+    return {
+        key: value
+        for key, value in wire.items()
+        if key in ("role", "content") or not is_empty(value)
+    }
 
 
 def _encode_blocks(
     role: Role,
     content: _Content,
-    spelling: Mapping[str, Any],
-    wire_id: WireIdOf,
+    form: Mapping[str, Any],
+    wire_id_of: WireIdOf,
     *,
-    is_answer: bool = False,
+    is_response: bool = False,
 ) -> Wire:
     if role is Role.ASSISTANT:
-        return encode_assistant(content, spelling, wire_id, is_answer=is_answer)
+        return encode_assistant(content, form, wire_id_of, is_response=is_response)
     if role is Role.TOOL:
-        return _encode_result(content, spelling, wire_id)
-    return {"role": str(role), "content": _encode_content(content, spelling)}
+        return _encode_result(content, form, wire_id_of)
+    return {"role": str(role), "content": _encode_content(content, form)}
 
 
-def _encode_content(content: _Content, spelling: Mapping[str, Any]) -> Any:
-    if not spelling.get("parts"):
+def _encode_content(content: _Content, form: Mapping[str, Any]) -> Any:
+    if not form.get("parts"):
         match content:
             case ():
                 return ""
-            case (TextBlock() as only,):
-                return only.text
+            case (TextBlock() as text,):
+                return text.text
             case _:
                 pass
-    return encode_parts(content, spelling.get("blocks") or {})
+    return encode_parts(content, form.get("blocks") or {})
 
 
-def _encode_result(content: _Content, spelling: Mapping[str, Any], wire_id: WireIdOf) -> Wire:
+def _encode_result(content: _Content, form: Mapping[str, Any], wire_id_of: WireIdOf) -> Wire:
     result = next((block for block in content if isinstance(block, ToolResultBlock)), None)
     if result is None:
-        return {"role": "tool", "content": _encode_content(content, spelling)}
+        return {"role": "tool", "content": _encode_content(content, form)}
     inner = with_error_prefix(result.content) if result.is_error else result.content
-    text = _encode_content(inner, spelling)
-    if "function" in spelling:
-        return {"role": "function", **spelling["function"], "content": text}
-    return {"role": "tool", "tool_call_id": wire_id(result.tool_use_id), "content": text}
+    value = _encode_content(inner, form)
+    if "function" in form:
+        return {"role": "function", **form["function"], "content": value}
+    return {"role": "tool", "tool_call_id": wire_id_of(result.tool_use_id), "content": value}
 
 
-def wire_id_lookup(spelling: Mapping[str, Any]) -> WireIdOf:
-    """The ids that one message remembers; others are derived from ours."""
-    return _lookup_in(spelling.get("ids") or {})
+def wire_id_lookup(form: Mapping[str, Any]) -> WireIdOf:
+    """Return a lookup in the wire ids of one message; other ids are derived from ours."""
+    wire_ids: Mapping[str, str] = form.get("ids") or {}
+
+    def wire_id_of(tool_use_id: str) -> str:
+        wire_id = wire_ids.get(tool_use_id)
+        return derived_id(tool_use_id, WIRE_ID_PREFIX) if wire_id is None else wire_id
+
+    return wire_id_of
 
 
-def _lookup_in(known: Mapping[str, str]) -> WireIdOf:
-    def wire_id(ours: str) -> str:
-        theirs = known.get(ours)
-        return derived_id(ours, "call_") if theirs is None else theirs
+class ChatHistoryEncoder(BaseHistoryEncoder):
+    """Encodes the messages of a conversation, each once, and request bodies with them."""
 
-    return wire_id
+    wire_id_prefix = WIRE_ID_PREFIX
 
-
-_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
-_PREFIX = "call_"
-_PLAIN_FORM = frozenset({"calls", "ids", "response"})
-"""What the spelling of a message may hold that is written like one of ours."""
-
-
-class _TextMessage(Struct, gc=False):
-    content: str
-    role: str
-
-
-class _ToolMessage(Struct, gc=False):
-    content: str
-    tool_call_id: str
-    role: str = "tool"
-
-
-class _Function(Struct, gc=False):
-    arguments: str
-    name: str
-
-
-class _Call(Struct, gc=False):
-    function: _Function
-    id: str
-    type: str = "function"
-
-
-class _CallMessage(Struct, gc=False):
-    content: str | None
-    tool_calls: list[_Call | Wire]
-    role: str = "assistant"
-
-
-def encode_request(
-    messages: Sequence[Message], tools: Sequence[ToolDefinition], options: AdapterOptions
-) -> bytes:
-    """The request body for messages that were projected for this protocol."""
-    turns = ChatHistoryEncoder()
-    turns.add(messages)
-    return turns.body(tools, options)
-
-
-class ChatHistoryEncoder:
-    """The turns of a conversation, written once each."""
-
-    def __init__(self, turns: EncodedMessages | None = None) -> None:
-        self._turns = turns or EncodedMessages("messages", write_json)
-        self._ids: dict[str, str] = {}
-
-    def copy(self) -> "ChatHistoryEncoder":
-        """The same turns, to which others can be added."""
-        other = ChatHistoryEncoder(self._turns.copy())
-        other._ids = self._ids
-        return other
-
-    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
-        """The request body with these turns."""
-        return self._turns.body(tools, options, encode_options)
+    def __init__(self) -> None:
+        super().__init__("messages", write_json)
 
     def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
-        """Add messages that were projected for this protocol; `ids` are those of odd calls."""
-        self._ids.update(ids)
-        turns: list[Any] = []
+        """Add messages that were projected for this protocol; `ids` are wire ids of calls."""
+        self._wire_ids.update(ids)
+        encoded: list[Any] = []
         for message in messages:
-            raw = message.metadata.provider_raw
-            spelling = EMPTY if raw is None else raw.get(PROTOCOL, EMPTY)
-            turn = None
-            if spelling:
-                self._ids.update(spelling.get("ids") or EMPTY)
-            hints = message.metadata.hints
-            if spelling.keys() <= _PLAIN_FORM and not hints:
-                turn = self._plain(message.role, message.content, spelling)
-            if turn is None:
-                turn = encode_message(message, spelling, self._wire_id)
-                if hints:
-                    turn = with_cache_marks(turn, message.content, hints)
-            turns.append(turn)
-        self._turns.add(turns)
+            form = original_form_of(message, PROTOCOL)
+            if form:
+                self._wire_ids.update(form.get("ids") or EMPTY)
+            encoded.append(self._encode_message(message, form))
+        self._encoded.add(encoded)
 
-    def _plain(
-        self, role: Role, content: Sequence[ContentBlock], spelling: Mapping[str, Any]
-    ) -> Struct | None:
-        """The turn of a message of texts and calls; None for all others."""
-        if len(content) == 1:
-            only = content[0]
-            if type(only) is TextBlock and role is not _TOOL:
-                return None if only.citations else _TextMessage(only.text, _role_name(role))
-            if type(only) is ToolResultBlock:
-                return self._result(only)
-        return self._asked(content, spelling) if content and role is _ASSISTANT else None
+    def _encode_envelope(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
+        return encode_options(options, tools)
 
-    def _result(self, result: ToolResultBlock) -> _ToolMessage | None:
-        inner = result.content
-        if len(inner) != 1 or result.is_error:
-            return None
-        only, call = inner[0], result.tool_use_id
-        if type(only) is not TextBlock:
-            return None
-        theirs = self._ids.get(call)
-        return _ToolMessage(
-            only.text, _PREFIX + call.removeprefix(TOOL_ID_PREFIX) if theirs is None else theirs
-        )
+    def _wire_id(self, tool_use_id: str) -> str:
+        # An empty id of a client stays empty, in the call and in its result.
+        wire_id = self._wire_ids.get(tool_use_id)
+        return derived_id(tool_use_id, WIRE_ID_PREFIX) if wire_id is None else wire_id
 
-    def _asked(
-        self, content: Sequence[ContentBlock], spelling: Mapping[str, Any]
-    ) -> _CallMessage | None:
-        text = None
-        calls: list[_Call | Wire] = []
-        ids, odd = self._ids, spelling.get("calls", EMPTY)
-        for block in content:
-            if type(block) is ToolUseBlock:
-                if odd and (kept := original_call(block, spelling, self._wire_id)) is not None:
-                    calls.append(kept)
-                    continue
-                invalid, call = block.invalid, block.id
-                arguments = invalid.raw if invalid else write_json(block.input).decode()
-                theirs = ids.get(call)
-                if theirs is None:
-                    theirs = _PREFIX + call.removeprefix(TOOL_ID_PREFIX)
-                calls.append(_Call(_Function(arguments, block.name), theirs))
-            elif type(block) is TextBlock and text is None and not calls and not block.citations:
-                text = block.text
-            else:
-                return None
-        return _CallMessage(text, calls)
-
-    def _wire_id(self, ours: str) -> str:
-        theirs = self._ids.get(ours)
-        return derived_id(ours, _PREFIX) if theirs is None else theirs
-
-
-def _role_name(role: Role) -> str:
-    """Who speaks, in the protocol's words."""
-    if role is _USER:
-        return "user"
-    return "assistant" if role is _ASSISTANT else str(role)
-
-
-_MAPPED_KEYS = frozenset(
-    {"role", "content", "tool_calls", "function_call", "tool_call_id", "annotations"}
-)
-"""Keys that blocks speak for, however they are spelled."""
-_CALL_KEYS = {"function", "id", "type"}
-_FUNCTION_KEYS = {"arguments", "name"}
+    def _encode_message(self, message: Message, form: Mapping[str, Any]) -> Any:
+        wire = encode_message(message, form, self._wire_id)
+        hints = message.metadata.hints
+        return with_cache_marks(wire, message.content, hints) if hints else wire
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """The paths of keys that another protocol is not told."""
-    spelling = original_form_of(message, PROTOCOL)
-    whole = maybe_object(spelling.get("whole"))
-    keys = maybe_object(whole.get("wire")) or maybe_object(spelling.get("keys"))
+    """Yield the paths of keys that only this protocol has, and that others will not receive."""
+    form = original_form_of(message, PROTOCOL)
+    original = maybe_object(form.get("whole"))
+    keys = maybe_object(original.get("wire")) or maybe_object(form.get("keys"))
     for key, value in keys.items():
         if key not in _MAPPED_KEYS and is_meaningful(key, value):
             yield f"$.{key}"
-    yield from _unmapped_parts(message, maybe_object(spelling.get("blocks")))
-    calls = maybe_object(spelling.get("calls"))
-    for index, block in enumerate(message.content):
-        if (
-            isinstance(block, ToolUseBlock)
-            and block.id in calls
-            and not _has_only_mapped_keys(calls[block.id])
-        ):
-            yield from unmapped_paths(
-                calls[block.id], encode_call(block, str), f"$.content[{index}]"
-            )
-
-
-def _has_only_mapped_keys(call: Wire) -> bool:
-    """Whether a call of a function says nothing but what our block does."""
-    return call.keys() == _CALL_KEYS and maybe_object(call["function"]).keys() == _FUNCTION_KEYS
-
-
-def _unmapped_parts(message: Message, odd: Mapping[str, Any]) -> Iterator[str]:
-    for part in odd.values():
+    for part in maybe_object(form.get("blocks")).values():
         block = decode_part(part)
         path = _path_of(block, message.content, "$.content")
         if path is not None:
             yield from unmapped_paths(part, encode_part(block), path)
+    calls = maybe_object(form.get("calls"))
+    for index, block in enumerate(message.content):
+        if isinstance(block, ToolUseBlock) and block.id in calls:
+            call = calls[block.id]
+            if not _has_only_mapped_keys(call):
+                yield from unmapped_paths(call, encode_call(block, str), f"$.content[{index}]")
+
+
+def _has_only_mapped_keys(call: Wire) -> bool:
+    is_function = call.keys() == _CALL_KEYS
+    return is_function and maybe_object(call["function"]).keys() == _FUNCTION_KEYS
 
 
 def _path_of(block: ContentBlock, content: Sequence[ContentBlock], path: str) -> str | None:
-    """Where a block stands in a message, or in the result that it holds."""
-    for index, each in enumerate(content):
-        if each == block:
+    """Return the path of a block in a message, or in a tool result of it."""
+    for index, candidate in enumerate(content):
+        if candidate == block:
             return f"{path}[{index}]"
-        if isinstance(each, ToolResultBlock):
-            inner = _path_of(block, each.content, f"{path}[{index}].content")
+        if isinstance(candidate, ToolResultBlock):
+            inner = _path_of(block, candidate.content, f"{path}[{index}].content")
             if inner is not None:
                 return inner
     return None

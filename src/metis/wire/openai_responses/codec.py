@@ -3,6 +3,11 @@
 from metis.wire.codec import Codec
 from metis.wire.openai_errors import decode_error, encode_error
 from metis.wire.openai_responses.blocks import PROTOCOL
+from metis.wire.openai_responses.fast import (
+    FastResponsesHistoryEncoder,
+    FastResponsesStreamDecoder,
+    decode_request,
+)
 from metis.wire.openai_responses.items import encode_foreign_citation
 from metis.wire.openai_responses.options import (
     COMMON_KEYS,
@@ -11,18 +16,16 @@ from metis.wire.openai_responses.options import (
     SHARED_KEYS,
     fit_target,
 )
-from metis.wire.openai_responses.request import ResponsesHistoryEncoder, decode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
-from metis.wire.openai_responses.stream_decoder import ResponsesStreamDecoder
 from metis.wire.openai_responses.stream_encoder import ResponsesStreamEncoder
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=ResponsesHistoryEncoder,
+    history=FastResponsesHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=ResponsesStreamDecoder,
+    stream_decoder=FastResponsesStreamDecoder,
     stream_encoder=ResponsesStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,

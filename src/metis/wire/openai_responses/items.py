@@ -1,4 +1,14 @@
-"""Output items of OpenAI Responses: a run of items of the model is one canonical message."""
+"""Output items of OpenAI Responses: a run of items of the model is one canonical message.
+
+The items of a run stay together and in order, because OpenAI refuses a reasoning item without the
+item that followed it, and the reverse (T62). What an item says beyond its block is stored beside
+the blocks: of calls by our id, of thinking and images by the provider's, of messages in order.
+
+An output message may hold several parts, each of which is a block. Its original form has the keys
+of the message, and for each part what the block does not say. An empty form is a message that is a
+role and a string. Text of another provider is written with its type as well: OpenAI does not ask
+for it, but other servers of the protocol do.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -20,12 +30,14 @@ from metis.canonical.value import raw_constructor
 from metis.wire.json_access import Wire, maybe_list, maybe_text
 from metis.wire.openai_responses.blocks import (
     AnyThinking,
+    OriginalForm,
+    Part,
     decode_part,
     decode_reasoning_item,
     encode_foreign_thinking,
     encode_reasoning_item,
     opaque_block,
-    part_of,
+    read_part,
 )
 from metis.wire.openai_responses.tool_calls import (
     CUSTOM,
@@ -34,134 +46,118 @@ from metis.wire.openai_responses.tool_calls import (
     decode_call,
     encode_call,
 )
-from metis.wire.openai_responses.types import Part
 from metis.wire.original_form import EMPTY
-from metis.wire.tool_ids import CallIds
+from metis.wire.tool_ids import CallIds, derived_id
+
+ItemPurpose = Literal["history", "echo", "stateless", "response"]
+"""Why items are encoded: as a client's own history, as a response that is sent back, as one that is
+sent back to a provider that stores nothing, or as a response to a client."""
 
 MessageForm = Mapping[str, Any]
-"""How one message of the wire was spelled."""
+"""The original form of one output message."""
 STRING_FORM: MessageForm = {}
-"""The entry of a message that is a role and a string."""
+"""The form of a message that is a role and a string."""
 TYPED_FORM: MessageForm = {"keys": {"type": "message"}}
-"""The entry of a message that says what it is, as all are that were not spelled here."""
+"""The form of a message with its type, as messages without an original form have."""
+STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
+"""The original form of a run that is one message, a role and a string."""
 
-_OWN_KEYS = frozenset({"role", "content"})
 _TEXT = "output_text"
-_KEYS_OF_TEXT = 3
-_make_text = raw_constructor(TextBlock)
+_TEXT_KEY_COUNT = 3
+_IMAGE_CALL = "image_generation_call"
+_TYPES_WITH_ID = frozenset({"message", "reasoning", FUNCTION, CUSTOM})
+_new_text = raw_constructor(TextBlock)
 
 
-def decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | None:
-    """The texts of a message, and how it was spelled; None if it holds what is no text."""
-    keys = {key: value for key, value in wire.items() if key not in _OWN_KEYS}
+def _decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | None:
+    """Decode a message to its texts and its original form; None if a part of it is no text."""
+    keys = {key: value for key, value in wire.items() if key not in ("role", "content")}
     content = wire.get("content")
     if isinstance(content, str):
-        return [_make_text(content)], {"keys": keys} if keys else STRING_FORM
-    return _decode_parts(maybe_list(content), keys)
-
-
-def _decode_parts(
-    parts: Sequence[Any], keys: dict[str, Any]
-) -> tuple[list[TextBlock], MessageForm] | None:
+        return [_new_text(content)], {"keys": keys} if keys else STRING_FORM
     texts: list[TextBlock] = []
-    extras: list[Any] = []
-    for wire in parts:
-        quick = _decode_plain_part(wire)
-        if quick is not None:
-            texts.append(quick[0])
-            extras.append(quick[1])
-            continue
-        part = part_of(wire)
-        block = None if part is None else decode_part(part, "")
-        if part is None or not isinstance(block, TextBlock):
+    part_forms: list[Any] = []
+    for wire_part in maybe_list(content):
+        decoded = _decode_plain_part(wire_part) or _decode_output_part(wire_part)
+        if decoded is None:
             return None
-        extra = _part_form(part)
-        if _encode_part(block, extra) != wire:
-            extra = {"wire": wire}
-        texts.append(block)
-        extras.append(extra)
-    return (texts, {"keys": keys, "parts": extras}) if texts else None
+        texts.append(decoded[0])
+        part_forms.append(decoded[1])
+    return (texts, {"keys": keys, "parts": part_forms}) if texts else None
 
 
-def _decode_plain_part(wire: Any) -> tuple[TextBlock, dict[str, Any]] | None:
-    """A part of text without citations, as most are; None asks for a longer look."""
+def _decode_plain_part(wire: Any) -> tuple[TextBlock, OriginalForm] | None:
+    """Decode a text without citations; most parts are that, and need no Struct."""
     if type(wire) is not dict or wire.get("annotations") != [] or wire.get("type") != _TEXT:  # pyright: ignore[reportUnknownMemberType] - JSON
         return None
     part: Wire = wire  # pyright: ignore[reportUnknownVariableType] - JSON
     text = part.get("text")
     if type(text) is not str:
         return None
-    if len(part) == _KEYS_OF_TEXT:
-        return _make_text(text), {}
-    if len(part) == _KEYS_OF_TEXT + 1 and type(part.get("logprobs")) is list:
-        return _make_text(text), {"logprobs": part["logprobs"]}
+    if len(part) == _TEXT_KEY_COUNT:
+        return _new_text(text), {}
+    if len(part) == _TEXT_KEY_COUNT + 1 and type(part.get("logprobs")) is list:
+        return _new_text(text), {"logprobs": part["logprobs"]}
     return None
 
 
-def _part_form(part: Part) -> dict[str, Any]:
-    extra: dict[str, Any] = {}
-    if part.type != _TEXT:
-        extra["type"] = part.type
-    elif part.annotations is UNSET:
-        extra["bare"] = True
-    if part.logprobs is not UNSET:
-        extra["logprobs"] = part.logprobs
-    return extra
-
-
-def encode_foreign_citation(citation: Citation) -> Wire | None:
-    """The annotation for a page that another provider cited."""
-    if citation.url is None:
+def _decode_output_part(wire: Any) -> tuple[TextBlock, OriginalForm] | None:
+    part = read_part(wire)
+    block = None if part is None else decode_part(part, "")
+    if part is None or not isinstance(block, TextBlock):
         return None
-    return {
-        "type": "url_citation",
-        "start_index": citation.start or 0,
-        "end_index": citation.end or 0,
-        "title": citation.title or "",
-        "url": citation.url,
-    }
+    form = _part_form(part)
+    return block, form if _encode_output_part(block, form) == wire else {"wire": wire}
 
 
-def _is_native_citation(citation: Citation) -> bool:
-    """Whether a citation is in the words of this protocol; others of the name nest the page."""
-    return citation.raw is not None and "url" in citation.raw and "type" in citation.raw
+def _part_form(part: Part) -> OriginalForm:
+    form: OriginalForm = {}
+    if part.type != _TEXT:
+        form["type"] = part.type
+    elif part.annotations is UNSET:
+        form["bare"] = True
+    if part.logprobs is not UNSET:
+        form["logprobs"] = part.logprobs
+    return form
 
 
-def _encode_part(block: TextBlock, extra: Mapping[str, Any]) -> Wire:
-    whole: Wire | None = extra.get("wire")
-    if whole is not None:
-        part = part_of(whole)
+def _encode_output_part(block: TextBlock, form: Mapping[str, Any]) -> Wire:
+    original: Wire | None = form.get("wire")
+    if original is not None:
+        part = read_part(original)
         if part is not None and decode_part(part, "") == block:
-            return whole
-        extra = {}
-    kind = extra.get("type", _TEXT)
+            return original
+        form = {}
+    kind = form.get("type", _TEXT)
     if kind == "refusal":
         return {"type": kind, "refusal": block.text}
     wire: Wire = {"type": kind, "text": block.text}
-    if kind == _TEXT and not (extra.get("bare") and not block.citations):
+    if kind == _TEXT and not (form.get("bare") and not block.citations):
         wire["annotations"] = [note.raw for note in block.citations if note.raw is not None]
-    if "logprobs" in extra:
-        wire["logprobs"] = extra["logprobs"]
+    if "logprobs" in form:
+        wire["logprobs"] = form["logprobs"]
     return wire
 
 
-def encode_output_message(texts: Sequence[TextBlock], entry: MessageForm) -> Wire:
-    """The message for texts that were spelled like this."""
-    wire: Wire = {"role": "assistant", **entry.get("keys", {})}
-    extras: Sequence[Any] | None = entry.get("parts")
-    if extras is None:
+def _encode_output_message(texts: Sequence[TextBlock], form: MessageForm) -> Wire:
+    wire: Wire = {"role": "assistant", **form.get("keys", {})}
+    part_forms: Sequence[Any] | None = form.get("parts")
+    if part_forms is None:
         wire["content"] = texts[0].text
     else:
-        wire["content"] = [_encode_part(*each) for each in zip(texts, extras, strict=True)]
+        parts = zip(texts, part_forms, strict=True)
+        wire["content"] = [_encode_output_part(text, part_form) for text, part_form in parts]
     return wire
 
 
 def encode_foreign_message(block: TextBlock, item_id: str) -> Wire:
-    """A text of another provider as a message of this one."""
+    """Encode a text of another provider as an output message."""
+    notes = (note.raw for note in block.citations if note.raw is not None)
     part: Wire = {
         "type": _TEXT,
         "text": block.text,
-        "annotations": [note.raw for note in block.citations if _is_native_citation(note)],
+        # Chat Completions has annotations of the same type that nest the page: left out.
+        "annotations": [note for note in notes if "url" in note and "type" in note],
         "logprobs": [],
     }
     return {
@@ -173,252 +169,233 @@ def encode_foreign_message(block: TextBlock, item_id: str) -> Wire:
     }
 
 
-def text_count(entry: MessageForm) -> int:
-    """How many texts a message holds."""
-    parts = entry.get("parts")
+def encode_foreign_citation(citation: Citation) -> Wire | None:
+    """Encode another provider's citation as an annotation; None if it cites no web page."""
+    if citation.url is None:
+        return None
+    return {
+        "type": "url_citation",
+        "start_index": citation.start or 0,
+        "end_index": citation.end or 0,
+        "title": citation.title or "",
+        "url": citation.url,
+    }
+
+
+def _text_count(form: MessageForm) -> int:
+    parts = form.get("parts")
     return 1 if parts is None else len(parts)
 
 
-def is_refused(entries: Sequence[MessageForm]) -> bool:
-    """Whether a model declined to answer in one of its messages."""
-    return any(
-        extra.get("type") == "refusal" for entry in entries for extra in entry.get("parts", ())
-    )
-
-
-ItemPurpose = Literal["history", "echo", "stateless", "answer"]
-"""Why items are written: a client's own history, an answer sent back, the same to a provider that
-keeps nothing, or an answer to a client."""
-
-STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
-"""How a run was spelled that is one message, a role and a string."""
-
-_IMAGE_CALL = "image_generation_call"
-_PNG = "png"
-
-
 class OutputRun:
-    """Items of the model while they are read."""
+    """A run of items of the model while it is decoded."""
 
     def __init__(self, ids: CallIds, issuer: str) -> None:
         self.blocks: list[ContentBlock] = []
-        self.texts: list[MessageForm] = []
+        self.message_forms: list[MessageForm] = []
         self._issuer = issuer
-        self._call_ids = ids
-        self._ids: dict[str, str] = {}
-        self._calls: dict[str, Any] = {}
-        self._thoughts: dict[str, Any] = {}
-        self._pictures: dict[str, Any] = {}
+        self._ids = ids
+        self._wire_ids: dict[str, str] = {}
+        self._call_forms: dict[str, Any] = {}
+        self._thinking_forms: dict[str, Any] = {}
+        self._image_forms: dict[str, Any] = {}
 
-    def say(self, words: str, entry: MessageForm = STRING_FORM) -> None:
-        """Take a message that is a role and a string, with its type or without."""
-        self.blocks.append(_make_text(words))
-        self.texts.append(entry)
+    @property
+    def has_refusal(self) -> bool:
+        """Whether the model refused in one of its messages."""
+        parts = (part for form in self.message_forms for part in form.get("parts", ()))
+        return any(part.get("type") == "refusal" for part in parts)
 
-    def take(self, wire: Wire) -> None:
-        """Take an item of any kind."""
+    def add_text(self, text: str, form: MessageForm = STRING_FORM) -> None:
+        """Add a message that is a role and a string, with its type or without."""
+        self.blocks.append(_new_text(text))
+        self.message_forms.append(form)
+
+    def add(self, wire: Wire) -> None:
+        """Add an item of any type."""
         kind = wire.get("type")
         if kind in ("message", None) and wire.get("role") == "assistant":
-            said = decode_output_message(wire)
-            if said is not None:
-                self._add_said(*said)
+            message = _decode_output_message(wire)
+            if message is not None:
+                self.blocks += message[0]
+                self.message_forms.append(message[1])
                 return
         elif kind == "reasoning":
-            thought = decode_reasoning_item(wire, self._issuer)
-            if thought is not None:
-                self._add_thought(*thought)
+            item = decode_reasoning_item(wire, self._issuer)
+            if item is not None:
+                block, form = item
+                if form:
+                    self._thinking_forms[_thinking_key(block, self.blocks)] = form
+                self.blocks.append(block)
                 return
         else:
-            call = decode_call(wire, self._call_ids)
+            call = decode_call(wire, self._ids)
             if call is not None:
                 self._add_call(*call)
                 return
-        self._add_whole(wire)
+        self._add_other(wire)
 
-    def spelling(self) -> dict[str, Any]:
-        """How the run was spelled."""
-        found: dict[str, Any] = {}
-        if self._ids:
-            found["ids"] = self._ids
-        if self._calls:
-            found["calls"] = self._calls
-        if self._thoughts:
-            found["thoughts"] = self._thoughts
-        if self._pictures:
-            found["pictures"] = self._pictures
-        if any(entry != TYPED_FORM for entry in self.texts):
-            found["texts"] = self.texts
-        return found
+    def original_form(self) -> OriginalForm:
+        """Return the original form of the run."""
+        forms = {
+            "ids": self._wire_ids,
+            "calls": self._call_forms,
+            "thoughts": self._thinking_forms,
+            "pictures": self._image_forms,
+        }
+        stored: OriginalForm = {name: form for name, form in forms.items() if form}
+        if any(form != TYPED_FORM for form in self.message_forms):
+            stored["texts"] = self.message_forms
+        return stored
 
-    def _add_call(self, block: ToolUseBlock, theirs: str, extra: dict[str, Any]) -> None:
+    def _add_call(self, block: ToolUseBlock, wire_id: str, form: OriginalForm) -> None:
         self.blocks.append(block)
-        if theirs:
-            self._ids[block.id] = theirs
-        if extra:
-            self._calls[block.id] = extra
+        if wire_id:
+            self._wire_ids[block.id] = wire_id
+        if form:
+            self._call_forms[block.id] = form
 
-    def _add_thought(self, block: AnyThinking, extra: dict[str, Any]) -> None:
-        if extra:
-            self._thoughts[_thought_key(block, self.blocks)] = extra
-        self.blocks.append(block)
-
-    def _add_said(self, texts: Sequence[TextBlock], entry: MessageForm) -> None:
-        self.blocks += texts
-        self.texts.append(entry)
-
-    def _add_whole(self, wire: Wire) -> None:
-        picture = _decode_image(wire, self._issuer)
-        if picture is None:
+    def _add_other(self, wire: Wire) -> None:
+        image = _decode_image(wire, self._issuer)
+        if image is None:
             self.blocks.append(opaque_block(wire, self._issuer))
             return
-        self.blocks.append(picture)
-        kept = {key: value for key, value in wire.items() if key not in ("type", "id", "result")}
-        self._pictures[str(picture.id)] = kept
+        self.blocks.append(image)
+        keys = {key: value for key, value in wire.items() if key not in ("type", "id", "result")}
+        self._image_forms[str(image.id)] = keys
 
 
-def _thought_key(block: AnyThinking, before: Sequence[ContentBlock]) -> str:
-    """The name of a thought in its run: the provider's, or its number if that is no name."""
-    own, others = block.id, [each for each in before if isinstance(each, AnyThinking)]
-    if own and all(each.id != own for each in others):
-        return own
+def _thinking_key(block: AnyThinking, before: Sequence[ContentBlock]) -> str:
+    """Return the key of thinking in its run: the provider's id, or its number if that is no key."""
+    others = [other for other in before if isinstance(other, AnyThinking)]
+    if block.id and all(other.id != block.id for other in others):
+        return block.id
     return f"#{len(others)}"
 
 
 def _decode_image(wire: Wire, issuer: str) -> ArtifactBlock | None:
-    """A picture that the model made; one that is not there yet, or no more, is only its item."""
-    own, data = wire.get("id"), wire.get("result")
-    if wire.get("type") != _IMAGE_CALL or not isinstance(own, str) or not isinstance(data, str):
+    """Decode an image that the model made; None if it is not there yet, or no more."""
+    item_id, data = wire.get("id"), wire.get("result")
+    if wire.get("type") != _IMAGE_CALL or not isinstance(item_id, str) or not isinstance(data, str):
         return None
-    if not data or not own:
+    if not data or not item_id:
         return None
-    media_type = f"image/{maybe_text(wire.get('output_format')) or _PNG}"
-    return ArtifactBlock(MediaSource("base64", data, issuer), media_type, id=own)
+    media_type = f"image/{maybe_text(wire.get('output_format')) or 'png'}"
+    return ArtifactBlock(MediaSource("base64", data, issuer), media_type, id=item_id)
 
 
 def encode_items(
     content: Sequence[ContentBlock],
-    spelling: Mapping[str, Any],
+    form: Mapping[str, Any],
     calls: CallIndex,
-    form: ItemPurpose = "history",
+    purpose: ItemPurpose = "history",
     message_id: str = "",
-) -> list[Any]:
-    """The items for the blocks of a message of the model."""
-    return list(_iter_items(content, spelling, calls, form, message_id))
-
-
-def _iter_items(
-    content: Sequence[ContentBlock],
-    spelling: Mapping[str, Any],
-    calls: CallIndex,
-    form: ItemPurpose,
-    message_id: str,
 ) -> Iterator[Any]:
-    entries = _message_forms(content, spelling)
-    extras: Mapping[str, Any] = spelling.get("calls") or EMPTY
-    is_foreign = form == "answer" and not spelling
+    """Yield the items for the blocks of an assistant message."""
+    message_forms = _message_forms(content, form)
+    call_forms: Mapping[str, Any] = form.get("calls") or EMPTY
+    is_foreign = purpose == "response" and not form
     skipped = 0
     for index, block in enumerate(content):
         if skipped:
             skipped -= 1
         elif type(block) is TextBlock:
             if is_foreign:
-                yield encode_foreign_message(block, item_id("msg", message_id, index))
+                yield encode_foreign_message(block, new_item_id("msg", message_id, index))
                 continue
-            entry = next(entries, TYPED_FORM)
-            skipped = text_count(entry) - 1
+            message_form = next(message_forms, TYPED_FORM)
+            skipped = _text_count(message_form) - 1
             texts = content[index : index + skipped + 1]
-            yield _for_purpose(encode_output_message(texts, entry), form)  # pyright: ignore[reportArgumentType] - `_entries` has seen that they are texts
+            yield _for_purpose(_encode_output_message(texts, message_form), purpose)  # pyright: ignore[reportArgumentType] - `_message_forms` has checked that they are texts
         elif type(block) is ToolUseBlock:
-            wire = encode_call(block, extras.get(block.id) or EMPTY, calls.wire_id(block.id))
-            yield _foreign_call(wire, block) if is_foreign else _for_purpose(wire, form)
+            wire = encode_call(block, call_forms.get(block.id) or EMPTY, calls.wire_id(block.id))
+            if is_foreign:
+                yield {**wire, "id": derived_id(block.id, "fc_"), "status": "completed"}
+            else:
+                yield _for_purpose(wire, purpose)
         else:
-            own = item_id("rs", message_id, index) if is_foreign else None
-            other = _encode_other(block, spelling, content[:index], own)
-            if isinstance(other, Raw):
-                yield other
-            elif other is not None:
-                yield _for_purpose(other, form)
+            foreign_id = new_item_id("rs", message_id, index) if is_foreign else None
+            item = _encode_other(block, form, content[:index], foreign_id)
+            if isinstance(item, Raw):
+                yield item
+            elif item is not None:
+                yield _for_purpose(item, purpose)
 
 
-def item_id(kind: str, message_id: str, index: int) -> str:
-    """The id of an item that we make up for a client."""
-    return f"{kind}_{message_id}_{index}"
-
-
-def _foreign_call(wire: Wire, block: ToolUseBlock) -> Wire:
-    """A call of another provider as a client expects it."""
-    return {**wire, "id": block.id.replace("tu_", "fc_", 1), "status": "completed"}
+def new_item_id(prefix: str, message_id: str, index: int) -> str:
+    """Return the id of an item that another provider gave no id for."""
+    return f"{prefix}_{message_id}_{index}"
 
 
 def _encode_other(
     block: ContentBlock,
-    spelling: Mapping[str, Any],
+    form: Mapping[str, Any],
     before: Sequence[ContentBlock],
-    own: str | None,
+    foreign_id: str | None,
 ) -> Any:
-    """The item for what is neither text nor call; `own` is the id of one that is foreign here."""
+    """Encode what is neither text nor call; `foreign_id` is the id of another provider's item."""
     match block:
         case ThinkingBlock() | RedactedThinkingBlock():
-            if own is not None:
-                return encode_foreign_thinking(block, own)
-            extras: Mapping[str, Any] = spelling.get("thoughts") or EMPTY
-            return encode_reasoning_item(block, extras.get(_thought_key(block, before)) or EMPTY)
+            if foreign_id is not None:
+                return encode_foreign_thinking(block, foreign_id)
+            forms: Mapping[str, Any] = form.get("thoughts") or EMPTY
+            return encode_reasoning_item(block, forms.get(_thinking_key(block, before)) or EMPTY)
         case ArtifactBlock():
-            return encode_image(block, spelling, own)
+            return encode_image(block, form, foreign_id)
         case OpaqueBlock():
-            return block.raw if own is None else None
+            return block.raw if foreign_id is None else None
         case _:
             return None
 
 
-def encode_image(block: ArtifactBlock, spelling: Mapping[str, Any], own: str | None) -> Wire | None:
-    """The item for a picture; None if it is none, or does not lie here."""
-    name = block.id if own is None else own.replace("rs", "ig", 1)
-    if block.source.kind != "base64" or name is None or not block.media_type.startswith("image/"):
+def encode_image(
+    block: ArtifactBlock, form: Mapping[str, Any], foreign_id: str | None
+) -> Wire | None:
+    """Encode an image that a model made; None if it is no image, or has no data here."""
+    item_id = block.id if foreign_id is None else foreign_id.replace("rs", "ig", 1)
+    is_image = block.source.kind == "base64" and block.media_type.startswith("image/")
+    if item_id is None or not is_image:
         return None
-    pictures: Mapping[str, Any] = spelling.get("pictures") or EMPTY
-    kept = pictures.get(name, {"status": "completed"})
-    return {"type": _IMAGE_CALL, "id": name, "result": block.source.data, **kept}
+    forms: Mapping[str, Any] = form.get("pictures") or EMPTY
+    keys = forms.get(item_id, {"status": "completed"})
+    return {"type": _IMAGE_CALL, "id": item_id, "result": block.source.data, **keys}
 
 
 def _message_forms(
-    content: Sequence[ContentBlock], spelling: Mapping[str, Any]
+    content: Sequence[ContentBlock], form: Mapping[str, Any]
 ) -> Iterator[MessageForm]:
-    """How the messages of a run were spelled, if it still holds as many texts as it did."""
-    entries: Sequence[MessageForm] | None = spelling.get("texts")
-    if not entries:
+    """Return the forms of the messages in a run, if it still has texts where it had them."""
+    forms: Sequence[MessageForm] | None = form.get("texts")
+    if not forms:
         return iter(())
-    sizes = [text_count(entry) for entry in entries]
-    return iter(entries) if _fits_sizes(content, sizes) else iter(())
+    counts = [_text_count(message_form) for message_form in forms]
+    return iter(forms) if _fits_counts(content, counts) else iter(())
 
 
-def _fits_sizes(content: Sequence[ContentBlock], sizes: Sequence[int]) -> bool:
-    """Whether the texts among blocks come in runs that can be cut into these sizes."""
-    left = list(sizes)
-    open_run = 0
+def _fits_counts(content: Sequence[ContentBlock], counts: Sequence[int]) -> bool:
+    """Return whether the texts among blocks can be split into messages of these many texts."""
+    remaining = list(counts)
+    missing_texts = 0
     for block in content:
         if type(block) is not TextBlock:
-            if open_run:
+            if missing_texts:
                 return False
-        elif open_run:
-            open_run -= 1
-        elif left:
-            open_run = left.pop(0) - 1
+        elif missing_texts:
+            missing_texts -= 1
+        elif remaining:
+            missing_texts = remaining.pop(0) - 1
         else:
             return False
-    return not left and not open_run
+    return not remaining and not missing_texts
 
 
-def _for_purpose(wire: Wire, form: ItemPurpose) -> Wire:
-    """An item for where it goes: an answer that is sent back says nothing with null."""
-    if form in ("history", "answer"):
+def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:
+    if purpose in ("history", "response"):
         return wire
-    if form == "stateless" and wire.get("type") in _KINDS_WITH_ID:
-        # A provider that keeps nothing looks for ids in vain (T07).
+    if purpose == "stateless" and wire.get("type") in _TYPES_WITH_ID:
+        # With `store: false` OpenAI answers 404 to the ids of its own items (T07).
         wire = {key: value for key, value in wire.items() if key != "id"}
     if wire.get("type") == "reasoning":
+        # OpenAI refuses in a request the nulls of its responses, such as `encrypted_content`.
         return {key: value for key, value in wire.items() if value is not None}
     return wire
-
-
-_KINDS_WITH_ID = frozenset({"message", "reasoning", FUNCTION, CUSTOM})

@@ -20,6 +20,7 @@ from metis.wire.output_format import (
     encode_named_schema,
 )
 from metis.wire.reasoning import (
+    UNSTATED_REASONING,
     DecodedReasoning,
     Reasoning,
     ReasoningCodec,
@@ -27,72 +28,17 @@ from metis.wire.reasoning import (
     set_inner_keys,
 )
 
-_REASONING = "reasoning"
-
-
-def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
-    effort = effort_of(maybe_object(wire.get(_REASONING)).get("effort"))
-    return (
-        DecodedReasoning(Reasoning(effort), frozenset({"reasoning.effort"}))
-        if effort
-        else DecodedReasoning()
-    )
-
-
-def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
-    effort = None if reasoning is None else reasoning.effort or "medium"
-    set_inner_keys(wire, _REASONING, {"effort": effort})
-
-
-REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
-
-
-_TEXT, _FORMAT = "text", "format"
-_FORMAT_PATH = f"{_TEXT}.{_FORMAT}."
-_TYPE = frozenset({f"{_FORMAT_PATH}type"})
-
-
-def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
-    if _TEXT not in wire:
-        return UNSTATED_OUTPUT
-    own = maybe_object(maybe_object(wire[_TEXT]).get(_FORMAT))
-    match own.get("type"):
-        case "text":
-            return DecodedOutput(None, _TYPE)
-        case "json_object":
-            return DecodedOutput(OutputFormat(), _TYPE)
-        case "json_schema":
-            return decode_named_schema(own, _FORMAT_PATH)
-        case _:
-            return UNSTATED_OUTPUT
-
-
-def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
-    told: Wire | None = None
-    if output is not None and output.schema is None:
-        told = {"type": "json_object"}
-    elif output is not None:
-        told = {"type": "json_schema", **encode_named_schema(output)}
-    set_inner_keys(wire, _TEXT, {_FORMAT: told})
-
-
-OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
-
-
-_KEYS: Mapping[str, str] = {
-    "model": "model",
-    "max_output_tokens": "max_output_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "tool_choice": "tool_choice",
-    "parallel_tool_calls": "parallel_tool_calls",
-    "stream": "stream",
+_OPTION_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "model": str,
+    "max_output_tokens": int,
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "parallel_tool_calls": bool,
+    "stream": bool,
 }
-"""Our name of each shared option, and the key that says it here."""
-
-SHARED_KEYS = frozenset({*_KEYS.values(), "tools"})
-"""The keys of a request that the shared options and the tools speak for."""
-
+"""The shared options that have the same name here, and the type of their values."""
+SHARED_KEYS = frozenset({*_OPTION_TYPES, "tool_choice", "tools"})
+"""The keys of a request that the shared options and the tools stand for."""
 COMMON_KEYS = frozenset(
     {
         "include",
@@ -106,23 +52,63 @@ COMMON_KEYS = frozenset(
         "user",
     }
 )
-"""The other keys of a request that hosts share; what lies at one host means nothing elsewhere."""
+"""The other keys that all hosts accept: not those that refer to what one host stores."""
 
-_CHOICES: Mapping[str, ToolMode] = {"auto": "auto", "none": "none", "required": "required"}
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "model": str,
-    "max_output_tokens": int,
-    "temperature": (int, float),
-    "top_p": (int, float),
-    "parallel_tool_calls": bool,
-    "stream": bool,
-}
+_TOOL_MODES: Mapping[str, ToolMode] = {"auto": "auto", "none": "none", "required": "required"}
+_REASONING = "reasoning"
+_TEXT, _FORMAT = "text", "format"
+_FORMAT_PATH = f"{_TEXT}.{_FORMAT}."
+_FORMAT_TYPE = frozenset({f"{_FORMAT_PATH}type"})
+
+
+def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
+    effort = effort_of(maybe_object(wire.get(_REASONING)).get("effort"))
+    if effort is None:
+        return UNSTATED_REASONING
+    return DecodedReasoning(Reasoning(effort), frozenset({"reasoning.effort"}))
+
+
+def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
+    effort = None if reasoning is None else reasoning.effort or "medium"
+    set_inner_keys(wire, _REASONING, {"effort": effort})
+
+
+REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
+"""How a request controls reasoning."""
+
+
+def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
+    if _TEXT not in wire:
+        return UNSTATED_OUTPUT
+    output_format = maybe_object(maybe_object(wire[_TEXT]).get(_FORMAT))
+    match output_format.get("type"):
+        case "text":
+            return DecodedOutput(None, _FORMAT_TYPE)
+        case "json_object":
+            return DecodedOutput(OutputFormat(), _FORMAT_TYPE)
+        case "json_schema":
+            return decode_named_schema(output_format, _FORMAT_PATH)
+        case _:
+            return UNSTATED_OUTPUT
+
+
+def _encode_output_format(wire: Wire, output: OutputFormat | None, _dialect: SchemaDialect) -> None:
+    output_format: Wire | None = None
+    if output is not None and output.schema is None:
+        output_format = {"type": "json_object"}
+    elif output is not None:
+        output_format = {"type": "json_schema", **encode_named_schema(output)}
+    set_inner_keys(wire, _TEXT, {_FORMAT: output_format})
+
+
+OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format, has_name=True)
+"""How a request asks for JSON output."""
 
 
 def decode_tools(wire: Any) -> tuple[ToolDefinition, ...]:
-    """The functions that the client runs itself; all other tools stay with the options."""
-    found = (_decode_tool(maybe_object(tool)) for tool in maybe_list(wire))
-    return tuple(tool for tool in found if tool is not None)
+    """Decode the functions that the client runs; all other tools stay native options."""
+    tools = (_decode_tool(maybe_object(tool)) for tool in maybe_list(wire))
+    return tuple(tool for tool in tools if tool is not None)
 
 
 def _decode_tool(wire: Wire) -> ToolDefinition | None:
@@ -140,15 +126,14 @@ def _decode_tool(wire: Wire) -> ToolDefinition | None:
     )
 
 
-def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """The definitions of the client's own functions."""
+def _encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
     return [
         {
             "type": "function",
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.input_schema,
-            # Strict schemas are a dialect of their own, which ours need not be in.
+            # The default of this API is true, and a strict schema must be closed at every depth.
             "strict": False,
         }
         for tool in tools
@@ -156,74 +141,76 @@ def encode_tools(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 
 def decode_options(wire: Wire) -> AdapterOptions:
-    """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
-    return AdapterOptions(**_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire})
+    """Decode the shared options of a request; its keys are stored as native options."""
+    return AdapterOptions(
+        **_decode_shared(wire),
+        reasoning=REASONING.decode(wire).reasoning,
+        output=OUTPUT_FORMAT.decode(wire).output,
+        native={PROTOCOL: wire},
+    )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """The options as keys of a request; a remembered spelling is kept while it says the same."""
+    """Encode the options as keys of a request; native keys stay while they mean the same."""
     given = options.native.get(PROTOCOL, {})
-    native = dict(given)
-    remembered = _shared(native)
-    for name, key in _KEYS.items():
-        ours = getattr(options, name)
-        if ours != remembered.get(name):
-            _set(native, key, _render(ours))
-    REASONING.apply(native, options.reasoning, keep_native=options.origin is None)
-    OUTPUT_FORMAT.apply(native, options.output, keep_native=options.origin is None)
-    spelled = maybe_list(native.get("tools"))
-    if decode_tools(spelled) != tuple(tools):
-        foreign = [tool for tool in spelled if _decode_tool(maybe_object(tool)) is None]
-        _set(native, "tools", [*foreign, *encode_tools(tools)] or None)
-    if not native.get("tools") and "parallel_tool_calls" not in given:
-        # Without tools the flag is an error (T114); a spelled request had its reasons.
-        native.pop("parallel_tool_calls", None)
-    return native
+    wire = dict(given)
+    native = _decode_shared(wire)
+    for name in (*_OPTION_TYPES, "tool_choice"):
+        value = getattr(options, name)
+        if value != native.get(name):
+            is_choice = isinstance(value, ToolChoice)
+            _set(wire, name, _encode_tool_choice(value) if is_choice else value)
+    REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
+    OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
+    given_tools = maybe_list(wire.get("tools"))
+    if decode_tools(given_tools) != tuple(tools):
+        others = [tool for tool in given_tools if _decode_tool(maybe_object(tool)) is None]
+        _set(wire, "tools", [*others, *_encode_tools(tools)] or None)
+    if not wire.get("tools") and "parallel_tool_calls" not in given:
+        # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
+        wire.pop("parallel_tool_calls", None)
+    return wire
 
 
 def fit_target(target: Target, options: AdapterOptions) -> Target:
-    """The target as these options make it: what it remembers, and whether ids mean anything."""
+    """Return the target as native options change it: what it stores, and whether ids are valid."""
     native = options.native.get(PROTOCOL)
     if not native:
         return target
-    remembers = bool(native.get("previous_response_id") or native.get("conversation"))
-    knows_ids = target.accepts_thinking_ids and native.get("store") is not False
-    if (remembers, knows_ids) == (target.stores_history, target.accepts_thinking_ids):
+    stores_history = bool(native.get("previous_response_id") or native.get("conversation"))
+    accepts_ids = target.accepts_thinking_ids and native.get("store") is not False
+    if (stores_history, accepts_ids) == (target.stores_history, target.accepts_thinking_ids):
         return target
-    return replace(target, stores_history=remembers, accepts_thinking_ids=knows_ids)
+    return replace(target, stores_history=stores_history, accepts_thinking_ids=accepts_ids)
 
 
-def _set(native: Wire, key: str, value: Any) -> None:
+def _set(wire: Wire, key: str, value: Any) -> None:
     if value is None:
-        native.pop(key, None)
+        wire.pop(key, None)
     else:
-        native[key] = value
+        wire[key] = value
 
 
-def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """The shared options that a request states."""
+def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shared options that a request states."""
     if not wire:
         return {}
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: value
-        for name, kind in _TYPES.items()
-        if isinstance(value := wire.get(name), kind) and not _is_flag(name, value)
+        for name, kind in _OPTION_TYPES.items()
+        # A boolean is an integer to Python, but no number in JSON.
+        if isinstance(value := wire.get(name), kind)
+        and (kind is bool or not isinstance(value, bool))
     }
-    choice = _decode_choice(wire.get("tool_choice"))
+    choice = _decode_tool_choice(wire.get("tool_choice"))
     if choice is not None:
-        found["tool_choice"] = choice
-    return found
+        options["tool_choice"] = choice
+    return options
 
 
-def _is_flag(name: str, value: Any) -> bool:
-    """Whether a truth value stands where a number is due."""
-    return isinstance(value, bool) and _TYPES[name] is not bool
-
-
-def _decode_choice(wire: Any) -> ToolChoice | None:
+def _decode_tool_choice(wire: Any) -> ToolChoice | None:
     if isinstance(wire, str):
-        mode = _CHOICES.get(wire)
+        mode = _TOOL_MODES.get(wire)
         return None if mode is None else ToolChoice(mode)
     choice = maybe_object(wire)
     name = choice.get("name")
@@ -231,11 +218,7 @@ def _decode_choice(wire: Any) -> ToolChoice | None:
     return ToolChoice("tool", name) if is_function else None
 
 
-def _render(value: Any) -> Any:
-    match value:
-        case ToolChoice(mode="tool"):
-            return {"type": "function", "name": value.name}
-        case ToolChoice():
-            return value.mode
-        case _:
-            return value
+def _encode_tool_choice(choice: ToolChoice) -> Any:
+    if choice.mode == "tool":
+        return {"type": "function", "name": choice.name}
+    return choice.mode

@@ -1,22 +1,20 @@
-"""Responses of OpenAI Responses, with their usage and stop reasons."""
+"""Responses of OpenAI Responses, both directions, with their usage and stop reasons."""
 
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from msgspec.structs import replace
-
 from metis.canonical.blocks import ContentBlock, OpaqueBlock, ToolUseBlock
 from metis.canonical.errors import DecodeError
 from metis.canonical.ids import new_ulid
-from metis.canonical.message import Message, Role
-from metis.canonical.metadata import MessageMetadata, MessageStatus, StopReason, Usage
-from metis.canonical.value import raw_constructor
-from metis.wire.call import UNPRICED, RequestContext
+from metis.canonical.message import Message
+from metis.canonical.metadata import MessageStatus, StopReason, Usage
+from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed
 from metis.wire.json_access import (
     Wire,
+    maybe_count,
     maybe_list,
     maybe_object,
     maybe_text,
@@ -24,14 +22,16 @@ from metis.wire.json_access import (
     read_object,
 )
 from metis.wire.openai_errors import decode_error
-from metis.wire.openai_responses.answer import Answer, read_common
 from metis.wire.openai_responses.blocks import PROTOCOL, write_json
-from metis.wire.openai_responses.items import OutputRun, encode_items, is_refused
+from metis.wire.openai_responses.items import OutputRun, encode_items
 from metis.wire.openai_responses.tool_calls import CallIndex
 from metis.wire.original_form import original_form_of
+from metis.wire.response import model_name, new_usage, response_message
 from metis.wire.tool_ids import CallIds
 
-_LARGEST = 2**63 - 1
+DEFAULT_PROVIDER = "openai-responses"
+"""The provider of a response whose context names none."""
+
 _INCOMPLETE: Mapping[str, StopReason] = {
     "max_output_tokens": StopReason.MAX_TOKENS,
     "max_tokens": StopReason.MAX_TOKENS,
@@ -47,123 +47,10 @@ _STATUSES: Mapping[str, MessageStatus] = {
     "failed": MessageStatus.ERROR,
 }
 _APPROVAL = "mcp_approval_request"
-_make_usage = raw_constructor(Usage)
-
-
-def decode_status(wire: Wire) -> MessageStatus:
-    """How far an answer has come; one that runs in the background may only be queued."""
-    return _STATUSES.get(maybe_text(wire.get("status")) or "", MessageStatus.COMPLETE)
-
-
-def decode_stop_reason(
-    wire: Wire, content: Sequence[ContentBlock], *, is_refused: bool
-) -> StopReason | None:
-    """Our reason for how an answer ended; None while it goes on. Its words stay in the spelling."""
-    status = wire.get("status")
-    if status == "completed":
-        return _completed_reason(content, is_refused=is_refused)
-    match status:
-        case "queued" | "in_progress":
-            return None
-        case "cancelled":
-            return StopReason.CANCELLED
-        case "failed":
-            return StopReason.ERROR
-        case "incomplete":
-            reason = maybe_text(maybe_object(wire.get("incomplete_details")).get("reason"))
-            return _INCOMPLETE.get(reason or "", StopReason.UNKNOWN)
-        case _:
-            return _completed_reason(content, is_refused=is_refused)
-
-
-def _completed_reason(content: Sequence[ContentBlock], *, is_refused: bool) -> StopReason:
-    reason = StopReason.REFUSAL if is_refused else StopReason.END_TURN
-    for block in content:
-        if type(block) is ToolUseBlock:
-            return StopReason.TOOL_USE
-        if type(block) is OpaqueBlock and block.kind == _APPROVAL:
-            reason = StopReason.PAUSE
-    return reason
-
-
-def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
-    """The status of an answer and why it is not whole, for our reason."""
-    match reason:
-        case StopReason.MAX_TOKENS:
-            return "incomplete", {"reason": "max_output_tokens"}
-        case StopReason.CONTENT_FILTER:
-            return "incomplete", {"reason": "content_filter"}
-        case StopReason.CANCELLED:
-            return "cancelled", None
-        case StopReason.ERROR:
-            return "failed", None
-        case _:
-            return "completed", None
-
-
-def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
-    """The usage of a response in disjoint buckets; absent usage is unknown, not zero (T153)."""
-    if not wire:
-        return None
-    usage = maybe_object(wire)
-    prompt, output = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
-    if prompt is None and output is None:
-        return None
-    prompt, output = prompt or 0, output or 0
-    details = maybe_object(usage.get("input_tokens_details"))
-    cached = _count(details.get("cached_tokens")) or 0
-    written = _count(details.get("cache_write_tokens")) or 0
-    outputs = maybe_object(usage.get("output_tokens_details"))
-    reasoning = _count(outputs.get("reasoning_tokens")) or 0
-    return _make_usage(
-        # A sum smaller than its parts counts them apart (T143).
-        input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
-        cached_input_tokens=cached,
-        cache_creation_input_tokens=written,
-        output_tokens=output,
-        reasoning_output_tokens=min(reasoning, output),
-        cost_usd=Decimal(0),
-        pricing_version=UNPRICED,
-        latency_ms=context.latency_ms,
-        reported_cost_usd=_decode_cost(usage.get("cost")),
-        service_tier=tier if isinstance(tier, str) and tier else None,
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= _LARGEST else None
-
-
-def _decode_cost(value: Any) -> Decimal | None:
-    """What the host says it charged, if that is an amount of money."""
-    is_amount = type(value) in (int, float) and 0 <= value < math.inf
-    return Decimal(str(value)) if is_amount else None
-
-
-def encode_usage(usage: Usage) -> Wire:
-    """The usage of a response in this protocol's words, where the input includes the cache."""
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_input_tokens,
-            "cache_write_tokens": usage.cache_creation_input_tokens,
-        },
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_output_tokens},
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-    }
-
-
-DEFAULT_PROVIDER = "openai-responses"
-"""Who answers if nobody says."""
-
-_make_message = raw_constructor(Message)
-_make_metadata = raw_constructor(MessageMetadata)
-_ASSISTANT = Role.ASSISTANT
 
 
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
-    """The message of a response body; an error body raises the error that it stands for."""
+    """Decode a response body; an error body raises the error that it stands for."""
     provider = context.provider or DEFAULT_PROVIDER
     if has_failed(context):
         raise decode_error(body, context.status, provider)
@@ -184,78 +71,60 @@ def decode_body(
     status: MessageStatus | None = None,
     scope: str | None = None,
 ) -> Message:
-    """The message of a response, whole or as far as it has come; `scope` is what calls are of."""
+    """Decode a response, complete or partial; `scope` is the response that its calls belong to."""
     provider = context.provider or DEFAULT_PROVIDER
-    response_id, model = _text(wire.get("id")), _text(wire.get("model"))
+    response_id, model = maybe_text(wire.get("id")) or None, maybe_text(wire.get("model"))
     envelope = wire.copy()
-    output = maybe_list(envelope.pop("output", None))
-    scope = scope or response_id or message_id
-    answer = read_common(output, f"{context.session_id}\0{scope}")
-    if answer is None:
-        answer = _decode_items(output, response_call_ids(context, scope, message_id), context)
-    content, spelling, is_refused = answer
-    spelling["response"] = envelope
-    status = status or decode_status(wire)
-    if status is MessageStatus.COMPLETE and not content:
-        status = MessageStatus.ERROR  # nothing is no answer (M-123, T166)
-    return _make_message(
-        id=message_id,
-        session_id=context.session_id,
-        role=_ASSISTANT,
-        content=content,
-        created_at=context.created_at,
-        metadata=_make_metadata(
-            model=f"{provider}:{model}" if model else context.model,
-            provider=provider,
-            origin=provider,
-            status=status,
-            usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
-            stop_reason=decode_stop_reason(wire, content, is_refused=is_refused),
-            response_id=response_id,
-            provider_raw={PROTOCOL: spelling},
-        ),
+    ids = response_call_ids(context, scope or response_id or message_id, message_id)
+    run = OutputRun(ids, context.provider or PROTOCOL)
+    for index, item in enumerate(maybe_list(envelope.pop("output", None))):
+        run.add(object_at(item, f"$.output[{index}]"))
+    return response_message(
+        tuple(run.blocks),
+        context,
+        (PROTOCOL, {**run.original_form(), "response": envelope}),
+        provider=provider,
+        message_id=message_id,
+        model=f"{provider}:{model}" if model else context.model,
+        # A response that runs in the background may only be queued yet.
+        status=status
+        or _STATUSES.get(maybe_text(wire.get("status")) or "", MessageStatus.COMPLETE),
+        usage=decode_usage(wire.get("usage"), context, wire.get("service_tier")),
+        stop_reason=_decode_stop_reason(wire, run.blocks, is_refusal=run.has_refusal),
+        response_id=response_id,
     )
 
 
-def _decode_items(output: list[Any], ids: CallIds, context: RequestContext) -> Answer:
-    """What items of any kind say, and how they were spelled."""
-    run = OutputRun(ids, context.provider or PROTOCOL)
-    for index, item in enumerate(output):
-        run.take(object_at(item, f"$.output[{index}]"))
-    return Answer(tuple(run.blocks), run.spelling(), is_refused(run.texts))
-
-
-def response_call_ids(context: RequestContext, answer: str, message_id: str) -> CallIds:
-    """What gives the calls of one answer their ids."""
+def response_call_ids(context: RequestContext, response_id: str, message_id: str) -> CallIds:
+    """Return the source of our ids for the calls of one response."""
     ids = CallIds(context.session_id, message_id)
-    ids.enter_response(answer)
+    ids.enter_response(response_id)
     return ids
 
 
 def encode_response(message: Message, context: RequestContext) -> bytes:
-    """The response body for a message."""
-    spelling = original_form_of(message, PROTOCOL)
-    output = encode_output_items(message, spelling)
-    envelope: Wire = spelling.get("response") or new_envelope(message, context)
-    return write_json({**envelope, "output": output})
+    """Encode a message as a response body."""
+    form = original_form_of(message, PROTOCOL)
+    envelope: Wire = form.get("response") or _new_envelope(message, context)
+    return write_json({**envelope, "output": encode_output_items(message, form)})
 
 
-def encode_output_items(message: Message, spelling: Mapping[str, Any]) -> Sequence[Any]:
-    """The output items for a message."""
+def encode_output_items(message: Message, form: Mapping[str, Any]) -> list[Any]:
+    """Encode a message as the output items of a response."""
     calls = CallIndex()
-    calls.learn(spelling)
-    return encode_items(message.content, spelling, calls, "answer", message.id)
+    calls.add(form)
+    return list(encode_items(message.content, form, calls, "response", message.id))
 
 
-def new_envelope(message: Message, context: RequestContext) -> Wire:
-    """What stands around the items of a response that was born elsewhere."""
+def _new_envelope(message: Message, context: RequestContext) -> Wire:
+    """Return the keys around the items of a response that another protocol gave."""
     metadata = message.metadata
     status, details = encode_status(metadata.stop_reason)
     return {
-        **bare_envelope(
+        **empty_envelope(
             metadata.response_id or f"resp_{message.id}",
             int(message.created_at.timestamp()),
-            wire_model(context.model or metadata.model),
+            model_name(context.model or metadata.model),
         ),
         "status": status,
         "incomplete_details": details,
@@ -263,8 +132,8 @@ def new_envelope(message: Message, context: RequestContext) -> Wire:
     }
 
 
-def bare_envelope(response_id: str, created: int, model: str) -> Wire:
-    """A response of which nothing is known yet; clients want every key."""
+def empty_envelope(response_id: str, created: int, model: str) -> Wire:
+    """Return a response without output yet; OpenAI's SDKs require every one of these keys."""
     return {
         "id": response_id,
         "object": "response",
@@ -285,17 +154,91 @@ def bare_envelope(response_id: str, created: int, model: str) -> Wire:
     }
 
 
-def wire_model(model: str | None) -> str:
-    """The name of a model without its provider."""
-    name = model or ""
-    return name.partition(":")[2] or name
+def _decode_stop_reason(
+    wire: Wire, content: Sequence[ContentBlock], *, is_refusal: bool
+) -> StopReason | None:
+    """Return the stop reason; None while the response is not finished."""
+    match wire.get("status"):
+        case "queued" | "in_progress":
+            return None
+        case "cancelled":
+            return StopReason.CANCELLED
+        case "failed":
+            return StopReason.ERROR
+        case "incomplete":
+            reason = maybe_text(maybe_object(wire.get("incomplete_details")).get("reason"))
+            return _INCOMPLETE.get(reason or "", StopReason.UNKNOWN)
+        case _:
+            return _completed_reason(content, is_refusal=is_refusal)
 
 
-def with_status(message: Message, status: MessageStatus, reason: StopReason) -> Message:
-    """The same message, ended in another way."""
-    metadata = replace(message.metadata, status=status, stop_reason=reason)
-    return replace(message, metadata=metadata)
+def _completed_reason(content: Sequence[ContentBlock], *, is_refusal: bool) -> StopReason:
+    reason = StopReason.REFUSAL if is_refusal else StopReason.END_TURN
+    for block in content:
+        if type(block) is ToolUseBlock:
+            return StopReason.TOOL_USE
+        if type(block) is OpaqueBlock and block.kind == _APPROVAL:
+            reason = StopReason.PAUSE
+    return reason
 
 
-def _text(value: Any) -> str | None:
-    return maybe_text(value) or None
+def encode_status(reason: StopReason | None) -> tuple[str, Wire | None]:
+    """Encode a stop reason as the status of a response and why it is incomplete."""
+    match reason:
+        case StopReason.MAX_TOKENS:
+            return "incomplete", {"reason": "max_output_tokens"}
+        case StopReason.CONTENT_FILTER:
+            return "incomplete", {"reason": "content_filter"}
+        case StopReason.CANCELLED:
+            return "cancelled", None
+        case StopReason.ERROR:
+            return "failed", None
+        case _:
+            return "completed", None
+
+
+def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage | None:
+    """Decode usage into disjoint buckets; None if absent, for unknown is not zero (T153)."""
+    if not wire:
+        return None
+    usage = maybe_object(wire)
+    prompt, output = maybe_count(usage.get("input_tokens")), maybe_count(usage.get("output_tokens"))
+    if prompt is None and output is None:
+        return None
+    prompt, output = prompt or 0, output or 0
+    details = maybe_object(usage.get("input_tokens_details"))
+    cached = maybe_count(details.get("cached_tokens")) or 0
+    written = maybe_count(details.get("cache_write_tokens")) or 0
+    output_details = maybe_object(usage.get("output_tokens_details"))
+    reasoning = maybe_count(output_details.get("reasoning_tokens")) or 0
+    return new_usage(
+        context,
+        # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
+        input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
+        cached_input_tokens=cached,
+        cache_creation_input_tokens=written,
+        output_tokens=output,
+        reasoning_output_tokens=min(reasoning, output),
+        reported_cost_usd=_decode_cost(usage.get("cost")),
+        service_tier=maybe_text(tier) or None,
+    )
+
+
+def _decode_cost(value: Any) -> Decimal | None:
+    """Return what the host charged, if it is an amount of money."""
+    is_amount = type(value) in (int, float) and 0 <= value < math.inf
+    return Decimal(str(value)) if is_amount else None
+
+
+def encode_usage(usage: Usage) -> Wire:
+    """Encode usage; here the input tokens include those of the cache."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_creation_input_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_output_tokens},
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }

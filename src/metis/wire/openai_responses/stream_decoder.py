@@ -1,341 +1,514 @@
-"""Streams of OpenAI Responses, decoded: bytes to stream events."""
+"""Streams of OpenAI Responses, decoded: bytes to stream events.
 
-from collections.abc import Callable, Mapping
+The decoder collects the items of the wire, and the final message is decoded from them as from a
+plain response, so that the two cannot differ. The final form of an item is that of the event that
+ends it, or of the final response: the sealed part in `output_item.added` may be incomplete (T65).
+
+Stream events name blocks by their index, which never decreases. So of several items that come at
+once only the first is reported as it grows. The others wait, and are then reported in one piece.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
-
-from metis.canonical.errors import NetworkError, ProviderError
-from metis.canonical.ids import new_ulid
+from metis.canonical.blocks import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus, StopReason
 from metis.streaming import (
-    MessageComplete,
-    MessageStart,
+    BlockAdded,
     SseParser,
-    StreamError,
     StreamEvent,
     TextDelta,
-    UsageUpdate,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
 )
 from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_errors import decode_error
-from metis.wire.openai_responses import types
-from metis.wire.openai_responses.blocks import PROTOCOL
+from metis.wire.openai_responses.blocks import PROTOCOL, read_json
+from metis.wire.openai_responses.items import OutputRun
 from metis.wire.openai_responses.response import (
     DEFAULT_PROVIDER,
     decode_body,
     decode_usage,
     response_call_ids,
-    with_status,
 )
-from metis.wire.openai_responses.stream_items import ItemReporter, StreamItem, delta_of, item_of
-from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION
+from metis.wire.openai_responses.tool_calls import CUSTOM, FUNCTION, read_call
+from metis.wire.response import with_status
+from metis.wire.stream_decoder import BaseStreamDecoder
+from metis.wire.tool_ids import CallIds
 
-_read_delta = msgspec.json.Decoder(
-    types.TextDelta | types.ArgumentsDelta | types.SummaryDelta
-).decode
-_read_event = msgspec.json.Decoder(dict[str, Any]).decode
-_HEAD_BYTES = 65536
-_DONE = b"[DONE]"
-_FAILED = ("failed", "cancelled")
+_PARAGRAPH = "\n\n"
+_FAILED_STATUSES = ("failed", "cancelled")
 
 
-class ResponsesStreamDecoder:
-    """Turns the bytes of a streamed answer into events; `message` is what has come so far."""
+class StreamItem:
+    """An output item that is coming in."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.is_done = False
+        self.first_index = -1
+        """The index of its first block; -1 while it waits for other items."""
+        self.block_count = 0
+        self.text_pieces: dict[int, list[str]] = {}
+        self.part_types: dict[int, str] = {}
+        self.parts: dict[int, Wire] = {}
+        self.argument_pieces: list[str] = []
+        self.summary_pieces: dict[int, list[str]] = {}
+        self.last_summary = -1
+        """The number of the last part of the summary."""
+        self.reasoning_pieces: list[str] = []
+        self.reported_thinking = 0
+        """How many characters of thinking were reported."""
+        self.summary_overlap = 0
+        """How many characters of the reasoning text to skip: a summary was reported for them."""
+        self.tool_use_id = ""
+        """Our id of a call, once it was reported."""
+
+    @property
+    def kind(self) -> str:
+        """The type of the item."""
+        return maybe_text(self.wire.get("type")) or ""
+
+    def add_summary(self, index: int, piece: str) -> str:
+        """Add a piece of a summary; return what it adds at the end of the readable text."""
+        pieces = self.summary_pieces.get(index)
+        addition = piece
+        if pieces is None:
+            pieces = self.summary_pieces[index] = []
+            addition = piece if self.last_summary < 0 else _PARAGRAPH + piece
+        pieces.append(piece)
+        if self.reasoning_pieces or index < self.last_summary:
+            return ""
+        self.last_summary = index
+        return addition
+
+    def add_reasoning(self, piece: str) -> str:
+        """Add a piece of the reasoning text; return what of it was not reported as a summary."""
+        if not self.reasoning_pieces:
+            self.summary_overlap = self.reported_thinking
+        self.reasoning_pieces.append(piece)
+        skipped = min(self.summary_overlap, len(piece))
+        self.summary_overlap -= skipped
+        return piece[skipped:]
+
+    def readable_text(self) -> str:
+        """Return the readable text of thinking so far."""
+        if self.reasoning_pieces:
+            return "".join(self.reasoning_pieces)
+        return _PARAGRAPH.join(self._summaries())
+
+    def _summaries(self) -> list[str]:
+        return ["".join(self.summary_pieces[index]) for index in sorted(self.summary_pieces)]
+
+    def to_wire(self) -> Wire:
+        """Return the item as far as it has come, for servers that do not send it complete."""
+        if self.is_done:
+            return self.wire
+        wire = dict(self.wire)
+        if self.text_pieces or self.parts:
+            indexes = sorted({*self.text_pieces, *self.parts})
+            wire["content"] = [self._part(index) for index in indexes]
+        if self.summary_pieces:
+            texts = self._summaries()
+            wire["summary"] = [{"type": "summary_text", "text": text} for text in texts]
+        if self.reasoning_pieces:
+            text = "".join(self.reasoning_pieces)
+            wire["content"] = [{"type": "reasoning_text", "text": text}]
+        if self.argument_pieces:
+            key = "input" if self.kind == CUSTOM else "arguments"
+            wire[key] = "".join(self.argument_pieces)
+        return wire
+
+    def free_pieces(self) -> None:
+        """Free the pieces of a complete item, so that a long response is in memory once."""
+        self.text_pieces, self.summary_pieces = {}, {}
+        self.argument_pieces, self.reasoning_pieces = [], []
+
+    def _part(self, index: int) -> Wire:
+        part = dict(self.parts.get(index, {}))
+        text = "".join(self.text_pieces.get(index, ()))
+        if self.part_types.get(index) == "refusal" or part.get("type") == "refusal":
+            return {**part, "type": "refusal", "refusal": part.get("refusal") or text}
+        notes = maybe_list(part.get("annotations"))
+        keys: Wire = {"type": "output_text", **part, "annotations": notes}
+        return {**keys, "text": text or part.get("text") or ""}
+
+
+class ItemReporter:
+    """Reports items one after the other, in the order in which they began."""
+
+    def __init__(self, message_id: str, ids: CallIds, issuer: str) -> None:
+        self.current: StreamItem | None = None
+        """The item that is reported as it grows."""
+        self._message_id = message_id
+        self._ids = ids
+        self._issuer = issuer
+        self._waiting: list[StreamItem] = []
+        self._next_index = 0
+
+    def add_item(self, item: StreamItem, events: list[StreamEvent]) -> None:
+        """Add an item that begins."""
+        if self.current is None:
+            self._make_current(item, events)
+        else:
+            self._waiting.append(item)
+
+    def add_text(self, item: StreamItem, index: int, piece: str, events: list[StreamEvent]) -> None:
+        """Add a piece of a text in a message."""
+        pieces = item.text_pieces.get(index)
+        if pieces is None:
+            pieces = item.text_pieces[index] = []
+            item.block_count += 1
+        pieces.append(piece)
+        if item is self.current and index == item.block_count - 1:
+            events.append(TextDelta(self._message_id, item.first_index + index, piece))
+
+    def report_thinking(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
+        """Report a piece of thinking that was added to an item."""
+        if item is self.current and piece:
+            events.append(ThinkingDelta(self._message_id, item.first_index, piece))
+            item.reported_thinking += len(piece)
+
+    def add_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
+        """Add a piece of the arguments of a call."""
+        item.argument_pieces.append(piece)
+        self._report_arguments(item, piece, events)
+
+    def _report_arguments(self, item: StreamItem, piece: str, events: list[StreamEvent]) -> None:
+        # The input of a custom tool is free text, and deltas are pieces of JSON.
+        if item is self.current and item.tool_use_id and item.kind == FUNCTION:
+            events.append(
+                ToolUseInputDelta(self._message_id, item.first_index, item.tool_use_id, piece)
+            )
+
+    def finish_item(self, item: StreamItem, wire: Wire, events: list[StreamEvent]) -> None:
+        """Report the rest of an item that is complete, then the items that waited for it."""
+        if item.is_done:
+            return
+        item.wire, item.is_done = wire, True
+        while self.current is not None and self.current.is_done:
+            self._report_rest(self.current, events)
+            self.current.free_pieces()
+            self.current = None
+            if self._waiting:
+                self._make_current(self._waiting.pop(0), events)
+
+    def _make_current(self, item: StreamItem, events: list[StreamEvent]) -> None:
+        """Begin to report an item, with all that has come of it."""
+        self.current = item
+        item.first_index = self._next_index
+        if item.is_done:
+            item.text_pieces = {}  # none of them was reported: `_report_rest` has it all to do
+            return
+        if item.kind in (FUNCTION, CUSTOM):
+            self._start_call(item, events)
+            if item.argument_pieces:
+                self._report_arguments(item, "".join(item.argument_pieces), events)
+        for index, pieces in sorted(item.text_pieces.items()):
+            events.append(TextDelta(self._message_id, item.first_index + index, "".join(pieces)))
+        self.report_thinking(item, item.readable_text(), events)
+
+    def _start_call(self, item: StreamItem, events: list[StreamEvent]) -> None:
+        wire_id, name = maybe_text(item.wire.get("call_id")), maybe_text(item.wire.get("name"))
+        if wire_id and name:
+            item.tool_use_id = self._ids.of_call(wire_id)
+            events.append(ToolUseStart(self._message_id, item.first_index, item.tool_use_id, name))
+
+    def _report_rest(self, item: StreamItem, events: list[StreamEvent]) -> None:
+        """Report what is missing of an item that is complete."""
+        message_id = self._message_id
+        call = read_call(item.wire) if item.tool_use_id else None
+        if call is not None:
+            _, final_input, invalid = call
+            events.append(
+                ToolUseEnd(message_id, item.first_index, item.tool_use_id, final_input, invalid)
+            )
+            self._next_index = item.first_index + 1
+            return
+        run = OutputRun(self._ids, self._issuer)
+        run.add(item.wire)
+        for index, block in enumerate(run.blocks, item.first_index):
+            match block:
+                case TextBlock():
+                    pieces = item.text_pieces.get(index - item.first_index)
+                    length = _common_length(pieces or (), block.text)
+                    if pieces is None or 0 <= length < len(block.text):
+                        events.append(TextDelta(message_id, index, block.text[length:]))
+                case ThinkingBlock():
+                    rest = block.text[item.reported_thinking :]
+                    if rest or block.signature or not item.reported_thinking:
+                        events.append(ThinkingDelta(message_id, index, rest, block.signature))
+                case ToolUseBlock():
+                    events.append(ToolUseStart(message_id, index, block.id, block.name))
+                    end = ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
+                    events.append(end)
+                case RedactedThinkingBlock() if item.reported_thinking:
+                    events.append(ThinkingDelta(message_id, index, "", block.data))
+                case _:
+                    events.append(BlockAdded(message_id, index, block))
+        self._next_index = item.first_index + max(len(run.blocks), item.block_count)
+
+
+def _common_length(pieces: Sequence[str], text: str) -> int:
+    """Return how much of a text the pieces are, without joining them; -1 if they differ."""
+    length = 0
+    for piece in pieces:
+        if not text.startswith(piece, length):
+            return -1
+        length += len(piece)
+    return length
+
+
+class ResponsesStreamDecoder(BaseStreamDecoder):
+    """Decodes the stream of one response: feed it the bytes as they come, then finish."""
 
     def __init__(self, context: RequestContext) -> None:
-        self._context = context
+        super().__init__(context)
+        self._provider = context.provider or DEFAULT_PROVIDER
         self._frames = SseParser()
-        self._id = new_ulid()
         self._body: Wire = {}
         self._items: list[StreamItem] = []
         self._by_index: dict[int, StreamItem] = {}
-        self._by_name: dict[str, StreamItem] = {}
-        self._teller: ItemReporter | None = None
-        self._end: MessageComplete | StreamError | None = None
-        self._was_marked = False
-        self._scope = self._id
-        """What its calls are of: the answer by the name that it had when it began."""
-        self._head = b""
-        """What came before the answer began, in case that it is no stream at all."""
-        self._takers: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
-            "response.created": self._take_response,
-            "response.queued": self._take_response,
-            "response.in_progress": self._take_response,
-            "response.completed": self._take_end,
-            "response.incomplete": self._take_end,
-            "response.failed": self._take_end,
-            "response.cancelled": self._take_end,
-            "response.output_item.added": self._take_added,
-            "response.output_item.done": self._take_done,
-            "response.content_part.added": self._take_part,
-            "response.content_part.done": self._take_part,
-            "response.output_text.delta": self._take_text,
-            "response.output_text.annotation.added": self._take_note,
-            "response.refusal.delta": self._take_refusal,
-            "response.reasoning_summary_text.delta": self._take_summary,
-            "response.reasoning_text.delta": self._take_clear,
-            "response.function_call_arguments.delta": self._take_arguments,
-            "response.custom_tool_call_input.delta": self._take_input,
-            "error": self._take_error,
+        self._by_id: dict[str, StreamItem] = {}
+        self._reporter: ItemReporter | None = None
+        self._has_done_mark = False
+        self._scope = self._message_id
+        """The response that its calls belong to, by the id that it had when it began."""
+        self._decoders: Mapping[str, Callable[[Wire, list[StreamEvent]], None]] = {
+            "response.created": self._decode_response,
+            "response.queued": self._decode_response,
+            "response.in_progress": self._decode_response,
+            "response.completed": self._decode_end,
+            "response.incomplete": self._decode_end,
+            "response.failed": self._decode_end,
+            "response.cancelled": self._decode_end,
+            "response.output_item.added": self._decode_item_added,
+            "response.output_item.done": self._decode_item_done,
+            "response.content_part.added": self._decode_part,
+            "response.content_part.done": self._decode_part,
+            "response.output_text.delta": partial(self._decode_text, "output_text"),
+            "response.output_text.annotation.added": self._decode_annotation,
+            "response.refusal.delta": partial(self._decode_text, "refusal"),
+            "response.reasoning_summary_text.delta": self._decode_summary,
+            "response.reasoning_text.delta": self._decode_reasoning,
+            "response.function_call_arguments.delta": partial(self._decode_arguments, FUNCTION),
+            "response.custom_tool_call_input.delta": partial(self._decode_arguments, CUSTOM),
+            "error": self._decode_error,
         }
 
-    @property
-    def message(self) -> Message:
-        """The message as far as it has come; whole once the stream has ended."""
-        if self._end is not None and self._end.message is not None:
-            return self._end.message
-        return self._message([item.whole() for item in self._items], MessageStatus.PARTIAL)
-
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
+        """Return the events that are complete with this chunk."""
         events: list[StreamEvent] = []
-        if self._teller is None and len(self._head) < _HEAD_BYTES:
-            self._head += chunk
+        self._keep_head(chunk)
         for _, data in self._frames.feed(chunk):
-            try:
-                event = _read_delta(data)
-            except (ValueError, RecursionError):
-                self._take(data, events)
-                continue
-            item, teller = self._by_index.get(event.output_index), self._teller
-            if item is None or teller is None or self._end is not None or item.settled:
-                self._take(data, events)
-            elif type(event) is types.TextDelta:
-                pieces = item.texts.get(event.content_index)
-                if pieces is not None and item is teller.front:
-                    pieces.append(event.delta)
-                    place = item.base + event.content_index
-                    events.append(TextDelta(self._id, place, event.delta))
-                else:
-                    teller.text(item, event.content_index, event.delta, events)
-            elif type(event) is types.ArgumentsDelta:
-                teller.arguments(item, event.delta, events)
-            else:
-                self._take(data, events)
+            self._decode_event(data, events)
         return events
 
-    def finish(self) -> list[StreamEvent]:
-        """The last events; a stream that broke off ends in an error that keeps what came."""
-        events: list[StreamEvent] = []
+    def _decode_rest(self, events: list[StreamEvent]) -> None:
         for _, data in self._frames.finish():
-            self._take(data, events)
-        if self._end is None:
-            self._end_early(events)
-        return events
+            self._decode_event(data, events)
 
     def _end_early(self, events: list[StreamEvent]) -> None:
-        """The stream ended without a last word: it was none, it was marked, or it was cut off."""
-        body = self._plain_body() if self._teller is None else None
+        body = None if self._has_begun else self._read_head()
         if body is not None and isinstance(body.get("output"), list) and not body.get("error"):
-            self._take_end({"response": body}, events)
-        elif body is not None:
-            self._fail(decode_error(body, self._context.status, self._provider), events)
-        elif self._teller is None and has_failed(self._context):
-            self._fail(decode_error(self._head, self._context.status, self._provider), events)
-        elif self._was_marked and self._items:
-            self._take_end({"response": {"status": "completed"}}, events)
+            self._decode_end({"response": body}, events)
+        elif body is not None or (not self._has_begun and has_failed(self._context)):
+            error = body if body is not None else self._head
+            self._fail(decode_error(error, self._context.status, self._provider), events)
+        elif self._has_done_mark and self._items:
+            # Some servers end with `[DONE]` alone: complete, without a final response (T131).
+            self._decode_end({"response": {"status": "completed"}}, events)
         else:
-            text = "the stream ended before the answer was complete"
-            self._fail(NetworkError(text, provider=self._provider), events)
+            super()._end_early(events)
 
-    def _plain_body(self) -> Wire | None:
-        """The JSON object that came in place of a stream."""
+    def _read_head(self) -> Wire | None:
+        """Return the JSON object of a body that is no stream."""
         try:
-            found = _read_event(self._head)
+            body = maybe_object(read_json(self._head))
         except (ValueError, RecursionError):
             return None
-        return found if "output" in found or "error" in found else None
+        return body if "output" in body or "error" in body else None
 
-    @property
-    def _provider(self) -> str:
-        return self._context.provider or DEFAULT_PROVIDER
-
-    def _take(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Take an event of any kind."""
+    def _decode_event(self, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None:
             return
-        if data.strip() == _DONE:
-            self._was_marked = True
+        if data.strip() == b"[DONE]":
+            self._has_done_mark = True
             return
-        try:
-            wire = _read_event(data)
-        except (ValueError, RecursionError) as error:
-            self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
+        wire = self._read_event(data, events)
+        if wire is None:
             return
-        take = self._takers.get(maybe_text(wire.get("type")) or "")
-        if take is not None:
-            take(wire, events)
+        decode = self._decoders.get(maybe_text(wire.get("type")) or "")
+        if decode is not None:
+            decode(wire, events)
         elif wire.get("error") and "type" not in wire:
-            self._take_error(wire, events)
+            self._decode_error(wire, events)
 
-    def _take_response(self, wire: Wire, events: list[StreamEvent]) -> None:
-        body = maybe_object(wire.get("response"))
-        self._body |= body
-        self._begin(events)
+    def _decode_response(self, wire: Wire, events: list[StreamEvent]) -> None:
+        self._body |= maybe_object(wire.get("response"))
+        self._begin_response(events)
 
-    def _begin(self, events: list[StreamEvent]) -> ItemReporter:
-        """Say that an answer begins, once."""
-        if self._teller is None:
-            name = maybe_text(self._body.get("id")) or None
+    def _begin_response(self, events: list[StreamEvent]) -> ItemReporter:
+        if self._reporter is None:
+            response_id = maybe_text(self._body.get("id")) or None
             model = maybe_text(self._body.get("model"))
-            own = f"{self._provider}:{model}" if model else self._context.model
-            self._scope = name or self._id
-            ids = response_call_ids(self._context, self._scope, self._id)
-            self._teller = ItemReporter(self._id, ids, self._context.provider or PROTOCOL)
-            events.append(MessageStart(self._id, own, name))
-        return self._teller
+            self._scope = response_id or self._message_id
+            ids = response_call_ids(self._context, self._scope, self._message_id)
+            issuer = self._context.provider or PROTOCOL
+            self._reporter = ItemReporter(self._message_id, ids, issuer)
+            model_id = f"{self._provider}:{model}" if model else self._context.model
+            self._begin(events, model_id, response_id)
+        return self._reporter
 
-    def _take_added(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._add(item_of(wire), maybe_count(wire.get("output_index")), events)
+    def _decode_item_added(self, wire: Wire, events: list[StreamEvent]) -> None:
+        item = dict(maybe_object(wire.get("item")))
+        self._add_item(item, maybe_count(wire.get("output_index")), events)
 
-    def _add(self, item: Wire, index: int | None, events: list[StreamEvent]) -> StreamItem:
-        growing = StreamItem(item)
-        self._items.append(growing)
-        self._by_index[len(self._items) - 1 if index is None else index] = growing
-        name = maybe_text(item.get("id"))
-        if name:
-            self._by_name[name] = growing
-        self._begin(events).add(growing, events)
-        return growing
+    def _add_item(self, wire: Wire, index: int | None, events: list[StreamEvent]) -> StreamItem:
+        item = StreamItem(wire)
+        self._items.append(item)
+        self._by_index[len(self._items) - 1 if index is None else index] = item
+        item_id = maybe_text(wire.get("id"))
+        if item_id:
+            self._by_id[item_id] = item
+        self._begin_response(events).add_item(item, events)
+        return item
 
-    def _find(self, wire: Wire, kind: str, events: list[StreamEvent]) -> StreamItem:
-        """The item that an event speaks of; one that was never announced begins here."""
-        index, name = maybe_count(wire.get("output_index")), maybe_text(wire.get("item_id"))
-        found = self._by_name.get(name or "")
-        if found is None and index is not None:
-            found = self._by_index.get(index)
-        if found is None and index is None and name is None and self._items:
-            found = self._items[-1]
-        if found is not None:
-            return found
-        item: Wire = {"type": kind}
+    def _item_of(self, wire: Wire, kind: str, events: list[StreamEvent]) -> StreamItem:
+        """Return the item of an event; one that was never announced begins here."""
+        index, item_id = maybe_count(wire.get("output_index")), maybe_text(wire.get("item_id"))
+        item = self._by_id.get(item_id or "")
+        if item is None and index is not None:
+            item = self._by_index.get(index)
+        if item is None and index is None and item_id is None and self._items:
+            item = self._items[-1]
+        if item is not None:
+            return item
+        new: Wire = {"type": kind}
         if kind == "message":
-            item["role"] = "assistant"
-        if name:
-            item["id"] = name
-        return self._add(item, index, events)
+            new["role"] = "assistant"
+        if item_id:
+            new["id"] = item_id
+        return self._add_item(new, index, events)
 
-    def _take_done(self, wire: Wire, events: list[StreamEvent]) -> None:
-        item = item_of(wire)
-        named = {**wire, "item_id": item.get("id") or wire.get("item_id")}
-        growing = self._find(named, maybe_text(item.get("type")) or "", events)
-        if growing.settled and growing.wire == item:
-            return  # told twice
-        if growing.settled:
-            growing = self._add(item, maybe_count(wire.get("output_index")), events)
-        if "type" not in item:
-            item = {**growing.whole(), **item}  # a server that does not repeat what it announced
-        self._begin(events).settle(growing, item, events)
+    def _decode_item_done(self, wire: Wire, events: list[StreamEvent]) -> None:
+        final = dict(maybe_object(wire.get("item")))
+        named = {**wire, "item_id": final.get("id") or wire.get("item_id")}
+        item = self._item_of(named, maybe_text(final.get("type")) or "", events)
+        if item.is_done and item.wire == final:
+            return
+        if item.is_done:
+            item = self._add_item(final, maybe_count(wire.get("output_index")), events)
+        if "type" not in final:
+            # Some servers do not repeat what they announced.
+            final = {**item.to_wire(), **final}
+        self._begin_response(events).finish_item(item, final, events)
 
-    def _take_part(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, "message", events)
-        if growing.kind == "message" and not growing.settled:
+    def _decode_part(self, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, "message", events)
+        if item.kind == "message" and not item.is_done:
             index = maybe_count(wire.get("content_index")) or 0
-            growing.parts[index] = dict(maybe_object(wire.get("part")))
+            item.parts[index] = dict(maybe_object(wire.get("part")))
 
-    def _take_text(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._say(wire, "output_text", events)
-
-    def _take_refusal(self, wire: Wire, events: list[StreamEvent]) -> None:
-        self._say(wire, "refusal", events)
-
-    def _say(self, wire: Wire, kind: str, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, "message", events)
+    def _decode_text(self, kind: str, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, "message", events)
         index = maybe_count(wire.get("content_index")) or 0
-        if not growing.settled:
-            growing.kinds[index] = kind
-            self._begin(events).text(growing, index, delta_of(wire), events)
+        if not item.is_done:
+            item.part_types[index] = kind
+            self._begin_response(events).add_text(item, index, _delta_of(wire), events)
 
-    def _take_note(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, "message", events)
-        if not growing.settled:
-            part = growing.parts.setdefault(maybe_count(wire.get("content_index")) or 0, {})
+    def _decode_annotation(self, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, "message", events)
+        if not item.is_done:
+            part = item.parts.setdefault(maybe_count(wire.get("content_index")) or 0, {})
             part["annotations"] = [*maybe_list(part.get("annotations")), wire.get("annotation")]
 
-    def _take_summary(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, "reasoning", events)
-        if not growing.settled:
+    def _decode_summary(self, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, "reasoning", events)
+        if not item.is_done:
             index = maybe_count(wire.get("summary_index")) or 0
-            added = growing.add_summary(index, delta_of(wire))
-            self._begin(events).thought(growing, added, events)
+            addition = item.add_summary(index, _delta_of(wire))
+            self._begin_response(events).report_thinking(item, addition, events)
 
-    def _take_clear(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, "reasoning", events)
-        if not growing.settled:
-            added = growing.add_clear(delta_of(wire))
-            self._begin(events).thought(growing, added, events)
+    def _decode_reasoning(self, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, "reasoning", events)
+        if not item.is_done:
+            addition = item.add_reasoning(_delta_of(wire))
+            self._begin_response(events).report_thinking(item, addition, events)
 
-    def _take_arguments(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, FUNCTION, events)
-        if not growing.settled:
-            self._begin(events).arguments(growing, delta_of(wire), events)
+    def _decode_arguments(self, kind: str, wire: Wire, events: list[StreamEvent]) -> None:
+        item = self._item_of(wire, kind, events)
+        if not item.is_done:
+            self._begin_response(events).add_arguments(item, _delta_of(wire), events)
 
-    def _take_input(self, wire: Wire, events: list[StreamEvent]) -> None:
-        growing = self._find(wire, CUSTOM, events)
-        if not growing.settled:
-            self._begin(events).arguments(growing, delta_of(wire), events)
+    def _decode_end(self, wire: Wire, events: list[StreamEvent]) -> None:
+        # vLLM and others leave out the final output, or the events before it (T136).
+        self._decode_response(wire, events)
+        output = self._finish_items(maybe_list(self._body.get("output")), events)
+        tier = self._body.get("service_tier")
+        self._add_usage(decode_usage(self._body.get("usage"), self._context, tier), events)
+        status = self._body.get("status")
+        if status in _FAILED_STATUSES or wire.get("type") == "response.failed":
+            message = {"message": f"the response was {status or 'failed'}"}
+            error = self._body if self._body.get("error") else message
+            self._fail(decode_error(error, self._context.status, self._provider), events, output)
+        else:
+            self._end_with(self._decode_output(output, None), events)
 
-    def _take_end(self, wire: Wire, events: list[StreamEvent]) -> None:
-        """The final response; servers may leave its output out, or the events before it (T136)."""
-        self._take_response(wire, events)
-        output = self._settle_all(maybe_list(self._body.get("output")), events)
-        usage = decode_usage(self._body.get("usage"), self._context, self._body.get("service_tier"))
-        if usage is not None:
-            events.append(UsageUpdate(self._id, usage))
-        if self._body.get("status") in _FAILED or wire.get("type") == "response.failed":
-            self._fail(self._failure(), events, output)
-            return
-        message = self._message(output, None)
-        reason = message.metadata.stop_reason or StopReason.UNKNOWN
-        self._end = MessageComplete(self._id, reason, message)
-        events.append(self._end)
-
-    def _failure(self) -> ProviderError:
-        if self._body.get("error"):
-            return decode_error(self._body, self._context.status, self._provider)
-        word = self._body.get("status") or "failed"
-        return decode_error({"message": f"the answer was {word}"}, None, self._provider)
-
-    def _settle_all(self, output: list[Any], events: list[StreamEvent]) -> list[Any]:
-        """The items of the answer; those that no event has ended end here."""
-        teller = self._begin(events)
-        left, whole = list(self._items), list[Any]()
-        for index, final in enumerate(maybe_object(item) for item in output):
-            growing = self._by_name.get(maybe_text(final.get("id")) or "")
-            if growing is None or growing not in left:
-                growing = next((item for item in left if item.kind == final.get("type")), None)
-            if growing is None:
-                growing = self._add(dict(final), len(self._items) + index, events)
+    def _finish_items(self, output: list[Any], events: list[StreamEvent]) -> list[Any]:
+        """Return the final items of the response; items that no event has ended end here."""
+        reporter = self._begin_response(events)
+        remaining, final_items = list(self._items), list[Any]()
+        for index, final in enumerate(map(maybe_object, output)):
+            item = self._by_id.get(maybe_text(final.get("id")) or "")
+            if item is None or item not in remaining:
+                kind = final.get("type")
+                item = next((other for other in remaining if other.kind == kind), None)
+            if item is None:
+                item = self._add_item(dict(final), len(self._items) + index, events)
             else:
-                left.remove(growing)
-            teller.settle(growing, final, events)
-            whole.append(growing.wire)
-        for growing in left:
-            teller.settle(growing, growing.whole(), events)
-        return whole or [growing.wire for growing in self._items]
+                remaining.remove(item)
+            reporter.finish_item(item, final, events)
+            final_items.append(item.wire)
+        for item in remaining:
+            reporter.finish_item(item, item.to_wire(), events)
+        return final_items or [item.wire for item in self._items]
 
-    def _take_error(self, wire: Wire, events: list[StreamEvent]) -> None:
-        inner = {key: value for key, value in wire.items() if key != "type"}
-        body = wire if isinstance(wire.get("error"), dict) else {"error": inner}
+    def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:
+        keys = {key: value for key, value in wire.items() if key != "type"}
+        body = wire if isinstance(wire.get("error"), dict) else {"error": keys}
         self._fail(decode_error(body, self._context.status, self._provider), events)
 
     def _fail(
         self, error: ProviderError, events: list[StreamEvent], output: list[Any] | None = None
     ) -> None:
-        self._begin(events)
+        self._begin_response(events)
         if output is None:
-            output = self._settle_all([], events)
-        message = self._message(output, MessageStatus.ERROR)
+            output = self._finish_items([], events)
+        message = self._decode_output(output, MessageStatus.ERROR)
         failed = with_status(message, MessageStatus.ERROR, StopReason.ERROR)
-        self._end = stream_error(self._id, error, failed)
+        self._end = stream_error(self._message_id, error, failed)
         events.append(self._end)
 
-    def _message(self, output: list[Any], status: MessageStatus | None) -> Message:
-        body = {**self._body, "output": output}
+    def _build_message(self, status: MessageStatus) -> Message:
+        return self._decode_output([item.to_wire() for item in self._items], status)
+
+    def _decode_output(self, output: list[Any], status: MessageStatus | None) -> Message:
         return decode_body(
-            body, self._context, message_id=self._id, status=status, scope=self._scope
+            {**self._body, "output": output},
+            self._context,
+            message_id=self._message_id,
+            status=status,
+            scope=self._scope,
         )
+
+
+def _delta_of(wire: Wire) -> str:
+    return maybe_text(wire.get("delta")) or ""

@@ -1,4 +1,4 @@
-"""Streams of OpenAI Responses, from events to bytes: the whole sequence that clients wait for."""
+"""Streams of OpenAI Responses, encoded: stream events become the sequence that clients expect."""
 
 from typing import Any
 
@@ -10,20 +10,18 @@ from metis.canonical.blocks import (
     TextBlock,
     ThinkingBlock,
 )
-from metis.canonical.message import Message
-from metis.canonical.metadata import StopReason, Usage
+from metis.canonical.errors import ProviderError
+from metis.canonical.metadata import StopReason
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
     MessageStart,
     StreamError,
-    StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
-    UsageUpdate,
     encode_sse,
 )
 from metis.wire.call import RequestContext
@@ -34,95 +32,73 @@ from metis.wire.openai_responses.blocks import (
     encode_plain_thinking,
     write_json,
 )
-from metis.wire.openai_responses.items import encode_foreign_message, encode_image, item_id
+from metis.wire.openai_responses.items import encode_foreign_message, encode_image, new_item_id
 from metis.wire.openai_responses.response import (
-    bare_envelope,
+    empty_envelope,
     encode_output_items,
     encode_status,
     encode_usage,
-    wire_model,
 )
+from metis.wire.openai_responses.tool_calls import FUNCTION, WIRE_ID_PREFIX
 from metis.wire.original_form import EMPTY
+from metis.wire.response import model_name
+from metis.wire.stream_encoder import BaseStreamEncoder
 from metis.wire.tool_ids import derived_id
 
-# Text comes word by word: what is the same in all its deltas is written once.
+# Text comes in a delta per token, which differ in two values: the rest is written once.
 _DELTA = b"response.output_text.delta"
-_BEFORE_DELTA = b'event: %b\ndata: {"content_index":0,"delta":' % _DELTA
-_NUMBER = b',"sequence_number":'
-_AFTER_DELTA = b',"type":"%b"}\n\n' % _DELTA
+_BEFORE_TEXT = b'event: %b\ndata: {"content_index":0,"delta":' % _DELTA
+_SEQUENCE_KEY = b',"sequence_number":'
+_AFTER_SEQUENCE = b',"type":"%b"}\n\n' % _DELTA
 
 
-class ResponsesStreamEncoder:
-    """Writes the stream of one answer; encode each event, then finish."""
+class ResponsesStreamEncoder(BaseStreamEncoder):
+    """Encodes the stream of one response: encode each event, then finish."""
+
+    protocol = PROTOCOL
+    wire_id_prefix = WIRE_ID_PREFIX
 
     def __init__(self, context: RequestContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._sequence = 0
         self._envelope: Wire = {}
         self._issuer: str | None = None
         self._output: list[Any] = []
-        self._places: list[int] = []
-        """The index of the block behind each output item."""
-        self._open: Wire | None = None
-        self._kind = ""
-        self._index = -1
+        self._block_indexes: list[int] = []
+        """The index of the block of each output item."""
+        self._open_item: Wire | None = None
+        self._open_type = ""
+        self._open_index = -1
         self._pieces: list[str] = []
         self._signature: str | None = None
-        self._usage: Usage | None = None
-        self._is_over = False
-        self._said: tuple[ContentBlock, ...] = ()
-        """The whole answer, once it is known."""
-        self._behind = b""
-        """What stands behind the text of a delta of the open message, up to its number."""
-
-    def encode(self, event: StreamEvent) -> bytes:
-        """The bytes that say an event; some events need none."""
-        match event:
-            case TextDelta():
-                return self._say(event)
-            case ThinkingDelta():
-                return self._think(event)
-            case ToolUseStart() | ToolUseInputDelta() | ToolUseEnd():
-                return self._call(event)
-            case MessageStart():
-                return self._start(event.message_id, event.response_id, event.model)
-            case BlockAdded():
-                return self._begin(event.message_id) + self._add(event)
-            case _:
-                return self._encode_rest(event)
+        self._content: tuple[ContentBlock, ...] = ()
+        """The content of the message, known at its end."""
+        self._after_text = b""
+        """The bytes behind the text of a delta of the open message, up to its sequence number."""
 
     def finish(self) -> bytes:
-        """The bytes that close a stream which no event has closed."""
-        if self._is_over or not self._envelope:
+        """Return the bytes that close a stream which no event has closed."""
+        if self._has_ended or not self._envelope:
             return b""
-        return self._close() + self._end("incomplete", {"status": "incomplete"})
+        return self._close_item() + self._end("incomplete", {"status": "incomplete"})
 
-    def _encode_rest(self, event: UsageUpdate | MessageComplete | StreamError) -> bytes:
-        match event:
-            case UsageUpdate():
-                self._usage = event.usage
-                return b""
-            case MessageComplete():
-                return self._complete(event)
-            case StreamError():
-                error: Wire = {"code": "server_error", "message": event.text}
-                start = self._begin(event.message_id) + self._close()
-                return start + self._end("failed", {"status": "failed", "error": error})
+    def _message_start(self, event: MessageStart) -> bytes:
+        return self._start(event.message_id, event.response_id, event.model)
 
     def _start(self, message_id: str, response_id: str | None, model: str | None) -> bytes:
-        known = self._context.model or model or ""
-        self._issuer = known.partition(":")[0] if ":" in known else None
-        self._envelope = bare_envelope(
+        model_id = self._context.model or model or ""
+        self._issuer = model_id.partition(":")[0] if ":" in model_id else None
+        self._envelope = empty_envelope(
             response_id or f"resp_{message_id}",
             int(self._context.created_at.timestamp()),
-            wire_model(known),
+            model_name(model_id),
         )
-        return self._respond("created") + self._respond("in_progress")
+        return self._response_event("created") + self._response_event("in_progress")
 
-    def _begin(self, message_id: str) -> bytes:
+    def _ensure_started(self, message_id: str) -> bytes:
         return b"" if self._envelope else self._start(message_id, None, None)
 
-    def _respond(self, name: str, changes: Wire | None = None) -> bytes:
+    def _response_event(self, name: str, changes: Wire | None = None) -> bytes:
         return self._event(f"response.{name}", response={**self._envelope, **(changes or {})})
 
     def _event(self, kind: str, **keys: Any) -> bytes:
@@ -130,148 +106,156 @@ class ResponsesStreamEncoder:
         self._sequence += 1
         return encode_sse(body, kind.encode())
 
-    def _about(self, kind: str, **keys: Any) -> bytes:
-        """An event about the open item."""
-        item = self._open or {}
-        place = len(self._output)
-        return self._event(f"response.{kind}", item_id=item.get("id"), output_index=place, **keys)
+    def _item_event(self, event_name: str, /, **keys: Any) -> bytes:
+        """Encode an event about the open item."""
+        item_id = (self._open_item or {}).get("id")
+        index = len(self._output)
+        return self._event(f"response.{event_name}", item_id=item_id, output_index=index, **keys)
 
-    def _open_item(self, index: int, item: Wire) -> bytes:
+    def _open(self, index: int, item: Wire) -> bytes:
         """Close the open item, and open another."""
-        closed = self._close()
-        self._open, self._index, self._kind = item, index, item["type"]
+        closed = self._close_item()
+        self._open_item, self._open_index, self._open_type = item, index, item["type"]
         return closed + self._event(
             "response.output_item.added", output_index=len(self._output), item=item
         )
 
-    def _say(self, event: TextDelta) -> bytes:
-        written = b""
-        if self._index != event.content_block_index or self._kind != "message":
-            written = self._begin(event.message_id)
-            name = item_id("msg", event.message_id, event.content_block_index)
-            item: Wire = {"type": "message", "id": name, "role": "assistant", "content": []}
-            written += self._open_item(event.content_block_index, {**item, "status": "in_progress"})
-            written += self._about("content_part.added", content_index=0, part=_text_part(""))
-            behind: Wire = {"item_id": name, "logprobs": [], "output_index": len(self._output)}
-            self._behind = b",%b%b" % (write_json(behind)[1:-1], _NUMBER)
+    def _text(self, event: TextDelta) -> bytes:
+        encoded = b""
+        if self._open_index != event.content_block_index or self._open_type != "message":
+            encoded = self._open_message(event.message_id, event.content_block_index)
         self._pieces.append(event.text)
         number, self._sequence = self._sequence, self._sequence + 1
         text = write_json(event.text)
-        return b"%b%b%b%b%d%b" % (written, _BEFORE_DELTA, text, self._behind, number, _AFTER_DELTA)
+        return b"%b%b%b%b%d%b" % (
+            encoded,
+            _BEFORE_TEXT,
+            text,
+            self._after_text,
+            number,
+            _AFTER_SEQUENCE,
+        )
 
-    def _think(self, event: ThinkingDelta) -> bytes:
-        written = b""
-        if self._index != event.content_block_index or self._kind != "reasoning":
-            written = self._begin(event.message_id)
-            name = item_id("rs", event.message_id, event.content_block_index)
-            written += self._open_item(
-                event.content_block_index, {"type": "reasoning", "id": name, "summary": []}
-            )
+    def _open_message(self, message_id: str, index: int) -> bytes:
+        encoded = self._ensure_started(message_id)
+        item_id = new_item_id("msg", message_id, index)
+        item: Wire = {"type": "message", "id": item_id, "role": "assistant", "content": []}
+        encoded += self._open(index, {**item, "status": "in_progress"})
+        keys: Wire = {"item_id": item_id, "logprobs": [], "output_index": len(self._output)}
+        self._after_text = b",%b%b" % (write_json(keys)[1:-1], _SEQUENCE_KEY)
+        return encoded + self._item_event(
+            "content_part.added", content_index=0, part=_text_part("")
+        )
+
+    def _thinking(self, event: ThinkingDelta) -> bytes:
+        encoded = b""
+        if self._open_index != event.content_block_index or self._open_type != "reasoning":
+            encoded = self._ensure_started(event.message_id)
+            item_id = new_item_id("rs", event.message_id, event.content_block_index)
+            item: Wire = {"type": "reasoning", "id": item_id, "summary": []}
+            encoded += self._open(event.content_block_index, item)
         if event.text:
             if not self._pieces:
                 part: Wire = {"type": "summary_text", "text": ""}
-                written += self._about("reasoning_summary_part.added", summary_index=0, part=part)
+                encoded += self._item_event(
+                    "reasoning_summary_part.added", summary_index=0, part=part
+                )
             self._pieces.append(event.text)
-            written += self._about(
+            encoded += self._item_event(
                 "reasoning_summary_text.delta", summary_index=0, delta=event.text
             )
         self._signature = event.signature or self._signature
-        return written
+        return encoded
 
-    def _call(self, event: ToolUseStart | ToolUseInputDelta | ToolUseEnd) -> bytes:
-        match event:
-            case ToolUseStart():
-                item: Wire = {
-                    "type": "function_call",
-                    "id": derived_id(event.tool_use_id, "fc_"),
-                    "call_id": derived_id(event.tool_use_id, "call_"),
-                    "name": event.tool_name,
-                    "arguments": "",
-                    "status": "in_progress",
-                }
-                start = self._begin(event.message_id)
-                return start + self._open_item(event.content_block_index, item)
-            case ToolUseInputDelta():
-                self._pieces.append(event.partial_json)
-                return self._about("function_call_arguments.delta", delta=event.partial_json)
-            case ToolUseEnd():
-                return self._end_call(event)
+    def _tool_start(self, event: ToolUseStart) -> bytes:
+        item: Wire = {
+            "type": FUNCTION,
+            "id": derived_id(event.tool_use_id, "fc_"),
+            "call_id": derived_id(event.tool_use_id, WIRE_ID_PREFIX),
+            "name": event.tool_name,
+            "arguments": "",
+            "status": "in_progress",
+        }
+        return self._ensure_started(event.message_id) + self._open(event.content_block_index, item)
 
-    def _end_call(self, event: ToolUseEnd) -> bytes:
-        """The arguments at once, if no delta told them."""
-        written = b""
+    def _tool_input(self, event: ToolUseInputDelta) -> bytes:
+        return self._arguments(event.partial_json)
+
+    def _arguments(self, text: str) -> bytes:
+        self._pieces.append(text)
+        return self._item_event("function_call_arguments.delta", delta=text)
+
+    def _tool_end(self, event: ToolUseEnd) -> bytes:
+        arguments = b""
         if not self._pieces:
-            text = write_json(event.final_input).decode()
-            self._pieces.append(text)
-            written = self._about("function_call_arguments.delta", delta=text)
-        return written + self._close()
+            arguments = self._arguments(write_json(event.final_input).decode())
+        return arguments + self._close_item()
 
-    def _add(self, event: BlockAdded) -> bytes:
-        item = self._whole(event.block, item_id("rs", event.message_id, event.content_block_index))
-        if item is None:
-            return b""
-        return self._close() + self._give(event.content_block_index, item)
+    def _block(self, event: BlockAdded) -> bytes:
+        start = self._ensure_started(event.message_id)
+        index = event.content_block_index
+        item = self._encode_block(event.block, new_item_id("rs", event.message_id, index))
+        return start if item is None else start + self._close_item() + self._add_item(index, item)
 
-    def _give(self, index: int, item: Any) -> bytes:
-        """An item that comes whole."""
-        written = b""
-        for name in ("added", "done"):
-            written += self._event(
-                f"response.output_item.{name}", output_index=len(self._output), item=item
-            )
+    def _add_item(self, index: int, item: Any) -> bytes:
+        """Encode an item that comes in one piece."""
+        number = len(self._output)
+        added = self._event("response.output_item.added", output_index=number, item=item)
+        done = self._event("response.output_item.done", output_index=number, item=item)
         self._output.append(item)
-        self._places.append(index)
-        return written
+        self._block_indexes.append(index)
+        return added + done
 
-    def _whole(self, block: ContentBlock, name: str) -> Any:
-        """The item for a block that comes whole; None if this protocol has no place for it."""
+    def _encode_block(self, block: ContentBlock, item_id: str) -> Any:
+        """Return the item of a block that comes in one piece; None if the protocol has none."""
         match block:
             case OpaqueBlock() | RedactedThinkingBlock():
-                is_own = block.issuer in (self._context.provider, PROTOCOL)
+                is_native = block.issuer in (self._context.provider, PROTOCOL)
                 if isinstance(block, OpaqueBlock):
-                    return block.data if is_own else None
-                return (
-                    encode_plain_thinking(block) if is_own else encode_foreign_thinking(block, name)
-                )
+                    return block.data if is_native else None
+                if is_native:
+                    return encode_plain_thinking(block)
+                return encode_foreign_thinking(block, item_id)
             case ArtifactBlock():
-                return encode_image(block, EMPTY, name)
+                return encode_image(block, EMPTY, item_id)
             case _:
                 return None
 
-    def _close(self) -> bytes:
-        """Close the open item with the events of its kind."""
-        item = self._open
+    def _close_item(self) -> bytes:
+        """Close the open item with the events of its type."""
+        item = self._open_item
         if item is None:
             return b""
         text = "".join(self._pieces)
-        written = b""
+        encoded = b""
         match item["type"]:
             case "message":
-                part = self._cited(item, text)
-                written = self._about("output_text.done", content_index=0, text=text, logprobs=[])
-                written += self._about("content_part.done", content_index=0, part=part)
+                part = self._message_part(item, text)
+                encoded = self._item_event(
+                    "output_text.done", content_index=0, text=text, logprobs=[]
+                )
+                encoded += self._item_event("content_part.done", content_index=0, part=part)
                 item = {**item, "content": [part], "status": "completed"}
             case "reasoning":
-                written = self._close_summary(text)
-                item = self._sealed(item, ThinkingBlock(text, self._signature, issuer=self._issuer))
-            case "function_call":
-                written = self._about(
+                encoded = self._close_summary(text)
+                thinking = ThinkingBlock(text, self._signature, issuer=self._issuer)
+                item = self._encode_thinking(item["id"], thinking)
+            case _:
+                encoded = self._item_event(
                     "function_call_arguments.done", arguments=text, name=item["name"]
                 )
                 item = {**item, "arguments": text, "status": "completed"}
-            case _:
-                pass
-        written += self._event(
-            "response.output_item.done", output_index=len(self._output), item=item
-        )
+        number = len(self._output)
+        encoded += self._event("response.output_item.done", output_index=number, item=item)
         self._output.append(item)
-        self._places.append(self._index)
-        self._open, self._kind, self._pieces, self._signature = None, "", [], None
-        return written
+        self._block_indexes.append(self._open_index)
+        self._open_item, self._open_type, self._pieces, self._signature = None, "", [], None
+        return encoded
 
-    def _cited(self, item: Wire, text: str) -> Wire:
-        """The part of a message; what it cites is known if the answer is at its end."""
-        block = self._said[self._index] if self._index < len(self._said) else None
+    def _message_part(self, item: Wire, text: str) -> Wire:
+        """Return the part of a message; its citations are known if the response is at its end."""
+        index = self._open_index
+        block = self._content[index] if index < len(self._content) else None
         if isinstance(block, TextBlock) and block.citations and block.text == text:
             return encode_foreign_message(block, item["id"])["content"][0]
         return _text_part(text)
@@ -280,57 +264,66 @@ class ResponsesStreamEncoder:
         if not text:
             return b""
         part: Wire = {"type": "summary_text", "text": text}
-        return self._about("reasoning_summary_text.done", summary_index=0, text=text) + self._about(
-            "reasoning_summary_part.done", summary_index=0, part=part
-        )
+        text_done = self._item_event("reasoning_summary_text.done", summary_index=0, text=text)
+        part_done = self._item_event("reasoning_summary_part.done", summary_index=0, part=part)
+        return text_done + part_done
 
-    def _sealed(self, item: Wire, thought: ThinkingBlock) -> Wire:
-        """A thought with its seal: as it is if it is ours, else in an envelope with its issuer."""
-        name: str = item["id"]
-        if thought.issuer is None:
-            # An envelope without an issuer could be opened by anybody.
-            return encode_plain_thinking(ThinkingBlock(thought.text, id=name))
-        if thought.issuer in (self._context.provider, PROTOCOL):
-            return encode_plain_thinking(ThinkingBlock(thought.text, thought.signature, name))
-        return encode_foreign_thinking(thought, name)
+    def _encode_thinking(self, item_id: str, thinking: ThinkingBlock) -> Wire:
+        """Return the item of thinking: another provider's signature travels in an envelope."""
+        if thinking.issuer is None:
+            # An envelope without an issuer would be accepted as that of any provider.
+            return encode_plain_thinking(ThinkingBlock(thinking.text, id=item_id))
+        if thinking.issuer in (self._context.provider, PROTOCOL):
+            return encode_plain_thinking(ThinkingBlock(thinking.text, thinking.signature, item_id))
+        return encode_foreign_thinking(thinking, item_id)
+
+    def _error(self, event: StreamError) -> bytes:
+        return self._ensure_started(event.message_id) + super()._error(event)
 
     def _complete(self, event: MessageComplete) -> bytes:
+        # No `_fail` here: this protocol has a status for a response that failed or was cancelled.
+        self._usage = event.message.metadata.usage or self._usage
+        return self._start_late(event) + self._encode_end(event)
+
+    def _start_late(self, event: MessageComplete) -> bytes:
         message = event.message
-        metadata = message.metadata
-        start = b""
-        if not self._envelope:
-            start = self._start(message.id, metadata.response_id, metadata.model)
-        self._said = message.content
-        start += self._close()
+        if self._envelope:
+            return b""
+        return self._start(message.id, message.metadata.response_id, message.metadata.model)
+
+    def _encode_end(self, event: MessageComplete) -> bytes:
+        self._content = event.message.content
+        encoded = self._close_item()
         if not self._output:
-            start += self._tell(message)
-        self._usage = metadata.usage or self._usage
+            # No event has reported the content: it is encoded item by item.
+            items = enumerate(encode_output_items(event.message, EMPTY))
+            encoded += b"".join(self._add_item(index, item) for index, item in items)
+        self._complete_output()
         status, details = encode_status(event.stop_reason)
-        self._reseal(message)
         name = "completed" if status == "completed" else "incomplete"
         if event.stop_reason is StopReason.ERROR:
             name = "failed"
-        return start + self._end(name, {"status": status, "incomplete_details": details})
+        return encoded + self._end(name, {"status": status, "incomplete_details": details})
 
-    def _tell(self, message: Message) -> bytes:
-        """An answer of which no event has told."""
-        items = encode_output_items(message, EMPTY)
-        return b"".join(self._give(index, item) for index, item in enumerate(items))
+    def _encode_failure(self, error: ProviderError) -> bytes:
+        failure: Wire = {"code": "server_error", "message": error.text}
+        return self._close_item() + self._end("failed", {"status": "failed", "error": failure})
 
-    def _reseal(self, message: Message) -> None:
-        """Seal the thoughts of the final response and cite: only the message knows whom."""
-        for number, (item, place) in enumerate(zip(self._output, self._places, strict=True)):
-            block = message.content[place] if place < len(message.content) else None
+    def _complete_output(self) -> None:
+        """Add signatures and citations to the output: only the final message has their issuers."""
+        for number, index in enumerate(self._block_indexes):
+            item = self._output[number]
+            block = self._content[index] if index < len(self._content) else None
             if isinstance(block, ThinkingBlock) and item.get("type") == "reasoning":
-                self._output[number] = self._sealed(item, block)
+                self._output[number] = self._encode_thinking(item["id"], block)
             elif isinstance(block, TextBlock) and block.citations and item.get("type") == "message":
                 part = encode_foreign_message(block, item["id"])["content"][0]
                 self._output[number] = {**item, "content": [part]}
 
     def _end(self, name: str, changes: Wire) -> bytes:
-        self._is_over = True
+        self._has_ended = True
         usage = None if self._usage is None else encode_usage(self._usage)
-        return self._respond(name, {"output": self._output, "usage": usage, **changes})
+        return self._response_event(name, {"output": self._output, "usage": usage, **changes})
 
 
 def _text_part(text: str) -> Wire:
