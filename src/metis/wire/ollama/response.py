@@ -117,7 +117,6 @@ def decode_usage(wire: Wire, context: RequestContext) -> Usage | None:
         return None
     duration_ns = maybe_count(wire.get("total_duration")) or 0
     return new_usage(
-        context,
         # The server does not count a prompt that it has in its cache, and leaves out zeros.
         input_tokens=maybe_count(prompt) or 0,
         output_tokens=maybe_count(output) or 0,

@@ -198,7 +198,7 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     written = _first_count(details, ("cache_write_tokens", "cache_creation_tokens"))
     output, reasoning = _output_tokens(usage, prompt, output)
     return new_usage(
-        context,
+        latency_ms=context.latency_ms,
         # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
         input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
         cached_input_tokens=cached,

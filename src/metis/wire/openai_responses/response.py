@@ -212,7 +212,7 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     output_details = maybe_object(usage.get("output_tokens_details"))
     reasoning = maybe_count(output_details.get("reasoning_tokens")) or 0
     return new_usage(
-        context,
+        latency_ms=context.latency_ms,
         # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
         input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
         cached_input_tokens=cached,
