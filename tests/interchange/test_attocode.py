@@ -256,5 +256,5 @@ def test_every_reason_to_stop(word: str) -> None:
 
 
 def test_a_response_is_one_answer_and_nothing_else() -> None:
-    with pytest.raises(EncodeError, match="one answer"):
+    with pytest.raises(EncodeError, match="exactly one response"):
         interchange.dump("attocode-response", [user("hi")])

@@ -173,6 +173,10 @@ def test_the_same_bytes_are_kept_once_and_proved_when_they_are_read(
         contents.get(one)
     gone = "sha256-" + base64.b64encode(bytes(32)).decode()
     assert gone not in contents
-    for wrong, told in ((gone, "nothing is kept"), ("sha1-x", "no hash"), ("sha256-!", "no hash")):
+    for wrong, told in (
+        (gone, "nothing is stored"),
+        ("sha1-x", "not a sha256"),
+        ("sha256-!", "not a sha256"),
+    ):
         with pytest.raises(InvalidValueError, match=told):
             contents.get(wrong)

@@ -320,8 +320,8 @@ def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told()
     assert block.name == "t.csv"
     found = frames(line | {"meta": meta | {"original_path": "docs/t.csv", "file_size": 5}})
     told = {loss.path: loss.reason for loss in found.losses}
-    assert "no full path" in told["$.meta.original_path"]
-    assert told["$.meta.file_size"] == "it says 5 bytes, the file has 3"
+    assert "not an absolute path" in told["$.meta.original_path"]
+    assert told["$.meta.file_size"] == "the frame says 5 bytes, the file has 3"
     assert frames(line | {"meta": meta}).losses == []
 
 

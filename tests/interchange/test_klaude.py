@@ -490,7 +490,7 @@ def test_a_result_without_a_call_is_told_by_the_user() -> None:
     found = loaded(result_line())
     assert found.messages[0].role == Role.USER
     assert [loss.reason for loss in found.losses] == [
-        "it answers no open call of this history; here it is told by the user"
+        "no open call of this history matches it; it became a user message"
     ]
 
 

@@ -407,6 +407,22 @@ async def test_what_a_newer_version_wrote_is_not_swept(store: Store) -> None:
     assert [encode(m) for m in await store.messages(S)] == [encode(newer)]
 
 
+async def test_entries_of_another_program_become_a_session(store: Store) -> None:
+    await filled(store)
+    history = await store.history(S)
+    with pytest.raises(DuplicateSessionError):
+        await store.import_entries(history)
+    await store.delete(S)
+    record = await store.import_entries(history, workspace_path="/work")
+    assert await store.session(S) == record
+    assert await store.history(S) == history
+    times = [entry.created_at for entry in history]
+    assert (record.created_at, record.updated_at) == (min(times), max(times))
+    assert (record.workspace_path, record.active_model) == ("/work", None)
+    with pytest.raises(InvalidValueError):
+        await store.import_entries([])
+
+
 async def test_export_and_import_lose_nothing(store: Store) -> None:
     stored = await filled(store)
     await store.set_routing_policy(S, {"rules": [{"name": "cheap"}]})

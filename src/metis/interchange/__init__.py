@@ -1,7 +1,7 @@
-"""Other systems' conversation files, read into entries and written from them.
+"""Conversation files of other systems, read into entries and written from them.
 
-`load` gives what a document holds and what of it has no place in the canonical form; `dump` gives a
-document and what it could not hold. Both lists are complete: each direction checks itself against
+`load` returns the entries of a document and what has no place in the canonical form; `dump` returns
+a document and what it could not hold. Both lists are complete: each direction checks itself against
 the other.
 """
 
@@ -21,8 +21,8 @@ from metis.wire.call import RequestContext
 __all__ = ["Format", "LoadedDocument", "WrittenDocument", "detect", "dump", "formats", "load"]
 
 _FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    handler.name: handler
+    for handler in (
         KlaudeHistory(),
         Gpt2099Frames(),
         Gpt2099Context(),
@@ -34,17 +34,21 @@ _FORMATS: dict[str, Format] = {
 
 
 def formats() -> tuple[str, ...]:
-    """The names of all formats."""
+    """Return the names of all formats."""
     return tuple(_FORMATS)
 
 
 def detect(data: bytes | str) -> str:
-    """The name of the format that a document looks like."""
+    """Return the name of the format that a document looks like.
+
+    Raises:
+        UnknownFormatError: it looks like none of them.
+    """
     text = as_bytes(data)
-    found = next((name for name, each in _FORMATS.items() if each.fits(text)), None)
-    if found is None:
-        raise UnknownFormatError(None, formats())
-    return found
+    for name, handler in _FORMATS.items():
+        if handler.fits(text):
+            return name
+    raise UnknownFormatError(None, formats())
 
 
 def load(name: str, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
@@ -58,7 +62,6 @@ def dump(name: str, entries: Iterable[AnyEntry | Message]) -> WrittenDocument:
 
 
 def _format(name: str) -> Format:
-    found = _FORMATS.get(name)
-    if found is None:
+    if name not in _FORMATS:
         raise UnknownFormatError(name, formats())
-    return found
+    return _FORMATS[name]

@@ -25,11 +25,13 @@ from metis.wire.tool_ids import canonical_tool_id
 
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]+/[\w!#$&^.+*-]+ *(;[^\n]*)?", re.ASCII)
 ORPHAN_RESULT_LEAD = "Result of an earlier tool call:"
-"""What stands before a result whose call is not in the history, as the user is told it."""
+"""The text before a tool result whose call is not in the history."""
+NO_MATCHING_CALL = "no open call of this history matches it; it became a user message"
+"""The reason of the loss for such a result."""
 
 
 class ConversionContext:
-    """What is known while one document is read or written."""
+    """Losses, tool calls and message ids of one document while it is read or written."""
 
     def __init__(self, format_name: str, system: str, context: RequestContext) -> None:
         self.format_name = format_name
@@ -37,21 +39,21 @@ class ConversionContext:
         self.request_context = context
         self.losses: list[Loss] = []
         self.message_ids: list[str | None] = []
-        """For each record so far, its last message; None where it is no message."""
+        """For each record so far, its last message; None where it is not a message."""
         self.turns: dict[str, str] = {}
         """Our ids of messages by the foreign ids and bookmarks that name them.
 
-        A format may note beside them what one turn tells of those that follow.
+        A format may store other facts about earlier turns here as well.
         """
         self.foreign_turns: dict[str, str] = {}
         """Foreign ids of messages by ours."""
         self.options: dict[str, Any] = {}
-        """Options that wait for the first message."""
+        """Options for the first message."""
         self._uses: Counter[str] = Counter()
         self._open_by_id: dict[str, list[str]] = {}
         self._open_by_name: dict[str, deque[str]] = {}
-        self._answered: set[str] = set()
-        self._foreign_calls: dict[str, str | None] = {}
+        self._matched: set[str] = set()
+        self._foreign_ids: dict[str, str | None] = {}
         self._tool_names: dict[str, str] = {}
 
     def message(
@@ -61,9 +63,9 @@ class ConversionContext:
         *,
         foreign: dict[str, Any] | None = None,
         created_at: datetime | None = None,
-        **about: Any,
+        **metadata: Any,
     ) -> Message:
-        """A message as it is imported; `foreign` is what only the other system's files need."""
+        """Return an imported message; `foreign` is data that only the other system needs."""
         external = {self.system: foreign} if foreign else None
         return Message(
             id=new_ulid(),
@@ -71,61 +73,63 @@ class ConversionContext:
             role=role,
             content=tuple(content),
             created_at=created_at or self.request_context.created_at,
-            metadata=MessageMetadata(origin=f"import:{self.system}", external=external, **about),
+            metadata=MessageMetadata(origin=f"import:{self.system}", external=external, **metadata),
         )
 
-    def open_tool_call(self, foreign: str | None, name: str) -> str:
-        """Our id for a call that is made now."""
-        key = "\0" if foreign is None else foreign
-        ours = canonical_tool_id(self.request_context.session_id, key, self._uses[key])
+    def open_tool_call(self, foreign_id: str | None, name: str) -> str:
+        """Return our id for a tool call that waits for its result from now on."""
+        key = "\0" if foreign_id is None else foreign_id
+        tool_use_id = canonical_tool_id(self.request_context.session_id, key, self._uses[key])
         self._uses[key] += 1
-        self._open_by_id.setdefault(key, []).append(ours)
-        self._open_by_name.setdefault(name, deque()).append(ours)
-        self._foreign_calls[ours] = foreign
-        self._tool_names[ours] = name
-        return ours
+        self._open_by_id.setdefault(key, []).append(tool_use_id)
+        self._open_by_name.setdefault(name, deque()).append(tool_use_id)
+        self._foreign_ids[tool_use_id] = foreign_id
+        self._tool_names[tool_use_id] = name
+        return tool_use_id
 
-    def match_tool_result(self, foreign: str | None, name: str = "") -> str | None:
-        """Our id of the call that a result answers: the newest open one of that id.
+    def match_tool_result(self, foreign_id: str | None, name: str = "") -> str | None:
+        """Return our id of the call that a result belongs to: the newest open one of that id.
 
-        Without an id it is the oldest open one of that name; None if there is none.
+        Without an id it is the oldest open one of that tool; None if there is none.
         """
-        waiting = self._by_name(name) if foreign is None else self._by_id(foreign)
-        ours = next(waiting, None)
-        if ours is not None:
-            self._answered.add(ours)
-        return ours
+        candidates = (
+            self._open_of_name(name) if foreign_id is None else self._open_of_id(foreign_id)
+        )
+        tool_use_id = next(candidates, None)
+        if tool_use_id is not None:
+            self._matched.add(tool_use_id)
+        return tool_use_id
 
-    def _by_id(self, foreign: str) -> Iterator[str]:
-        waiting = self._open_by_id.get(foreign, [])
+    def _open_of_id(self, foreign_id: str) -> Iterator[str]:
+        waiting = self._open_by_id.get(foreign_id, [])
         while waiting:
-            ours = waiting.pop()
-            if ours not in self._answered:
-                yield ours
+            tool_use_id = waiting.pop()
+            if tool_use_id not in self._matched:
+                yield tool_use_id
 
-    def _by_name(self, name: str) -> Iterator[str]:
+    def _open_of_name(self, name: str) -> Iterator[str]:
         waiting = self._open_by_name.get(name, deque[str]())
         while waiting:
-            ours = waiting.popleft()
-            if ours not in self._answered:
-                yield ours
+            tool_use_id = waiting.popleft()
+            if tool_use_id not in self._matched:
+                yield tool_use_id
 
     def foreign_call_ids(self, message: Message) -> list[str | None]:
-        """The foreign ids of the calls in a message, in their order; ours where there are none."""
+        """Return the foreign ids of a message's tool calls in order; ours where it has none."""
         blocks = [block for block in message.content if isinstance(block, ToolUseBlock)]
         self._tool_names.update((block.id, block.name) for block in blocks)
         calls = [block.id for block in blocks]
-        kept = foreign_fields(message, self.system).get("calls", ())
-        names: list[str | None] = list(kept) if len(kept) == len(calls) else list(calls)
-        self._foreign_calls.update(zip(calls, names, strict=True))
-        return names
+        stored = foreign_fields(message, self.system).get("calls", ())
+        foreign_ids: list[str | None] = list(stored) if len(stored) == len(calls) else list(calls)
+        self._foreign_ids.update(zip(calls, foreign_ids, strict=True))
+        return foreign_ids
 
     def foreign_call_id(self, tool_use_id: str) -> str | None:
-        """The foreign id of a call that came before; ours if it has none."""
-        return self._foreign_calls.get(tool_use_id, tool_use_id)
+        """Return the foreign id of an earlier tool call; ours if it has none."""
+        return self._foreign_ids.get(tool_use_id, tool_use_id)
 
     def tool_name(self, tool_use_id: str) -> str:
-        """The name of the tool that a call before called; empty if there is none."""
+        """Return the tool name of an earlier call; empty if there is no such call."""
         return self._tool_names.get(tool_use_id, "")
 
     def add_loss(
@@ -136,7 +140,7 @@ class ConversionContext:
         reason: str,
         change: Change = Change.ALTERED,
     ) -> None:
-        """Write down that something did not come through as it was."""
+        """Report that something was not converted unchanged."""
         self.losses.append(
             Loss(
                 session_id=item.session_id,
@@ -151,18 +155,18 @@ class ConversionContext:
 
 
 def foreign_fields(message: Message, system: str) -> dict[str, Any]:
-    """What another system's files need of a message and the canonical form has no place for."""
+    """Return the data of a message that only another system's files need."""
     external = message.metadata.external
     return maybe_object(None if external is None else external.get(system))
 
 
 def orphan_result_content(content: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:
-    """A result without a call, as words of the user."""
-    return TextBlock(ORPHAN_RESULT_LEAD), *(_shown(block) for block in content)
+    """Return the content of a user message for a tool result without a call."""
+    return TextBlock(ORPHAN_RESULT_LEAD), *(_as_user_block(block) for block in content)
 
 
-def _shown(block: ContentBlock) -> ContentBlock:
-    """What a tool made, as the user shows it."""
+def _as_user_block(block: ContentBlock) -> ContentBlock:
+    # Artifacts are for assistants and tools; a user message holds an image instead.
     if not isinstance(block, ArtifactBlock):
         return block
     kind = "url" if block.source.kind == "url" else "file_ref"
@@ -170,12 +174,12 @@ def _shown(block: ContentBlock) -> ContentBlock:
 
 
 def is_media_type(text: str | None) -> bool:
-    """Whether a text names a kind of media, such as `image/png`."""
+    """Return whether a text is a media type, such as `image/png`."""
     return text is not None and _MEDIA_TYPE.fullmatch(text) is not None
 
 
 def parse_time(text: str) -> datetime | None:
-    """A time in ISO form, in UTC; None if it is no time that we can hold."""
+    """Return a time in ISO form as UTC; None if it is not a time that we can represent."""
     try:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

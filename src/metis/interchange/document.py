@@ -1,4 +1,4 @@
-"""Documents of other systems: JSON and JSON lines, taken apart into records with their places."""
+"""Documents of other systems: JSON and JSON lines, split into records with their positions."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, cast
@@ -15,21 +15,21 @@ _read = msgspec.json.Decoder().decode
 
 
 class Record(NamedTuple):
-    """One object of a document that stands for a message or an event."""
+    """One object of a document: a message, a turn or an event."""
 
     value: Wire
     path: str
     line: int = 1
     document: bytes | None = None
-    """The document, where the lines of its parts are still to be found."""
+    """The document, if the line numbers inside the record are not known yet."""
 
     def line_of(self, path: str) -> int:
-        """The line of a path that leads into the record."""
+        """Return the line number of a path inside the record."""
         return self.line if self.document is None else line_of(self.document, path)
 
 
 def read_json(data: bytes, format_name: str, limits: Limits = LIMITS) -> Any:
-    """The one JSON value that a document is."""
+    """Return the JSON value of a document."""
     try:
         check_json(data, limits)
     except DecodeError as error:
@@ -38,7 +38,7 @@ def read_json(data: bytes, format_name: str, limits: Limits = LIMITS) -> Any:
 
 
 def object_record(data: bytes, format_name: str) -> Record:
-    """The one object that a document is."""
+    """Return the record of a document that is one object."""
     try:
         return Record(object_at(read_json(data, format_name), "$"), "$", document=data)
     except ForeignDocumentError:
@@ -48,19 +48,18 @@ def object_record(data: bytes, format_name: str) -> Record:
 
 
 def array_records(data: bytes, items: Any, path: str, format_name: str) -> Iterator[Record]:
-    """The objects of an array that stands at a path of a document."""
+    """Yield the records of an array at a path of a document."""
     try:
-        found = list_at(items, path)
-        objects = [object_at(item, join_path(path, index)) for index, item in enumerate(found)]
+        array = list_at(items, path)
+        objects = [object_at(item, join_path(path, index)) for index, item in enumerate(array)]
     except DecodeError as error:
         raise foreign_error(error, format_name, error.path, line_of(data, error.path)) from None
     for index, value in enumerate(objects):
-        place = join_path(path, index)
-        yield Record(value, place, document=data)
+        yield Record(value, join_path(path, index), document=data)
 
 
 def line_records(data: bytes, format_name: str) -> Iterator[Record]:
-    """The objects of a document with one on each line; blank lines are skipped."""
+    """Yield the records of a document with one object per line; empty lines are skipped."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -73,7 +72,7 @@ def line_records(data: bytes, format_name: str) -> Iterator[Record]:
 
 
 def first_object(data: bytes) -> Wire | None:
-    """The first line of a document, or all of it, as an object; None if that is none."""
+    """Return a whole document or its first line if that is an object, else None."""
     for text in (data, data.lstrip().partition(b"\n")[0]):
         try:
             value = _read(text)
@@ -85,7 +84,7 @@ def first_object(data: bytes) -> Wire | None:
 
 
 def first_item(data: bytes) -> Wire | None:
-    """The first object of a document that is an array; None if it is none."""
+    """Return the first object of a document that is an array, else None."""
     try:
         value = _read(data)
     except (ValueError, RecursionError):
@@ -97,17 +96,21 @@ def first_item(data: bytes) -> Wire | None:
 
 
 def is_empty_array(data: bytes) -> bool:
-    """Whether a document is an array with nothing in it."""
+    """Return whether a document is an empty array."""
     return b"".join(data.split()) == b"[]"
 
 
 def as_bytes(data: bytes | str) -> bytes:
-    """The bytes of a document that may have come as text, without a byte order mark."""
+    """Return the bytes of a document without a byte order mark."""
     return to_bytes(data).removeprefix(b"\xef\xbb\xbf")
 
 
 def convert_to(kind: type[T], value: Any, path: str) -> T:
-    """A part of a record as the type that its format gives it; other keys are left alone."""
+    """Return a part of a record as a wire type; unknown keys are ignored.
+
+    Raises:
+        DecodeError: the value does not fit the type; `path` says where.
+    """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -118,5 +121,5 @@ def convert_to(kind: type[T], value: Any, path: str) -> T:
 def foreign_error(
     error: DecodeError, format_name: str, path: str, line: int
 ) -> ForeignDocumentError:
-    """The same fault, with its place in the document."""
+    """Return a decode error with its format and its line in the document."""
     return ForeignDocumentError(error.reason, format=format_name, path=path, line=line)

@@ -1,8 +1,8 @@
-"""Format: how one kind of another system's files is read and written, with every loss named.
+"""Format: the base of every foreign document format, which reads and writes with complete losses.
 
-Both directions check themselves. What is read is written again, and what came out different is
-kept aside for the way back and, unless it says the same, reported. What is written is read again,
-and what came back different is reported. So no loss can be forgotten.
+Both directions check themselves. What is read is written again, and every difference is stored as
+a residue for the way back and, unless it is equivalent, reported. What is written is read again,
+and every difference is reported. So no loss can be forgotten.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from metis.canonical.errors import DecodeError
-from metis.canonical.json_value import join_path
 from metis.canonical.message import Message
 from metis.interchange.conversion import ConversionContext, foreign_fields
 from metis.interchange.document import Record, as_bytes, foreign_error
@@ -24,6 +23,7 @@ from metis.interchange.residue import (
     apply_residue,
     differences,
     is_same,
+    json_path,
     make_residue,
 )
 from metis.projection.loss import Change, Loss
@@ -40,7 +40,7 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 
 class LoadedDocument(NamedTuple):
-    """What a document holds, in order, and what of it has no place in the canonical form."""
+    """The entries of a document in order, and what has no place in the canonical form."""
 
     entries: tuple[KnownEntry, ...]
     losses: list[Loss]
@@ -59,110 +59,115 @@ class WrittenDocument(NamedTuple):
 
 
 class Format(ABC):
-    """One kind of document; its records stand for one or several entries each."""
+    """One document format; each of its records stands for one or several entries."""
 
     name: ClassVar[str]
     system: ClassVar[str]
-    """The system that writes it; several formats may share one."""
+    """The program that writes it; several formats may share one."""
     default_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Values of keys that say the same as leaving the key out."""
+    """Values of keys that mean the same as an absent key."""
 
     @abstractmethod
     def fits(self, data: bytes) -> bool:
-        """Whether a document looks like one of this format."""
+        """Return whether a document looks like one of this format."""
 
     @abstractmethod
     def split(self, data: bytes) -> Iterable[Record]:
-        """The records of a document."""
+        """Return the records of a document."""
 
     @abstractmethod
     def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:
-        """A document from its records."""
+        """Return the document of records."""
 
     @abstractmethod
-    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
-        """The entries that a record stands for; never none."""
+    def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
+        """Return the entries of a record; at least one."""
 
     @abstractmethod
-    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
-        """The record of entries that belong together; None if the format has none for them."""
+    def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
+        """Return the record of entries that belong together; None if the format has none."""
 
     def is_equivalent(self, difference: Difference) -> bool:
-        """Whether two spellings at one place mean the same; such a difference is no loss."""
+        """Return whether both values mean the same; such a difference is not a loss."""
         key = difference.steps[-1] if difference.steps else ""
-        silent = (UNSET, *self.default_values.get(str(key), ()))
-        return _is_among(difference.plain, silent) and _is_among(difference.actual, silent)
+        defaults = (UNSET, *self.default_values.get(str(key), ()))
+        return _is_among(difference.expected, defaults) and _is_among(difference.actual, defaults)
 
     def load(self, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
         """Read a document.
 
         Raises:
-            ForeignDocumentError: it is not of this format; line and path name the place.
+            ForeignDocumentError: it is not of this format; line and path say where.
         """
-        desk = ConversionContext(self.name, self.system, context or RequestContext())
+        conversion = ConversionContext(self.name, self.system, context or RequestContext())
         entries: list[KnownEntry] = []
         for record in self.split(as_bytes(data)):
-            entries += self._load_record(record, desk)
-        return LoadedDocument(tuple(entries), desk.losses)
+            entries += self._load_record(record, conversion)
+        return LoadedDocument(tuple(entries), conversion.losses)
 
     def dump(self, entries: Iterable[AnyEntry | Message]) -> WrittenDocument:
-        """Write a document; what it cannot hold is on the list of losses."""
-        everything = list(entries)
-        given = [entry_of(item) for item in everything if not isinstance(item, UnknownEntry)]
-        context = RequestContext() if not given else RequestContext(session_id=given[0].session_id)
+        """Write a document; what it cannot hold is in the losses."""
+        items = list(entries)
+        known_entries = [entry_of(item) for item in items if not isinstance(item, UnknownEntry)]
+        context = (
+            RequestContext()
+            if not known_entries
+            else RequestContext(session_id=known_entries[0].session_id)
+        )
         writer = ConversionContext(self.name, self.system, context)
-        for item in everything:
+        for item in items:
             if isinstance(item, UnknownEntry):
                 reason = "an entry of a kind that this version does not know"
                 writer.add_loss(item, item.type, "$", reason, Change.DROPPED)
         reader = ConversionContext(self.name, self.system, context)
         comparison = Comparison(self.name, self.system)
-        given = self.prepare(given, writer)
+        known_entries = self.prepare(known_entries, writer)
         records: list[Wire] = []
-        for group in group_by_record(given, self.system):
+        for group in group_by_record(known_entries, self.system):
             record = self._dump_group(group, writer)
-            back = None if record is None else self._read_back(record, reader)
-            if record is None or back is None:
+            read_back = None if record is None else self._read_back(record, reader)
+            if record is None or read_back is None:
                 reason = f"{self.name} has no record for it"
                 writer.losses += [self._loss(entry, reason, Change.DROPPED) for entry in group]
                 continue
-            writer.losses += comparison.losses(group, back)
+            writer.losses += comparison.losses(group, read_back)
             records.append(record)
-        return WrittenDocument(self.join(records, given), writer.losses)
+        return WrittenDocument(self.join(records, known_entries), writer.losses)
 
-    def prepare(self, entries: list[KnownEntry], desk: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - for those that need it
-        """The entries in the order in which they are written; a look over all before the first."""
+    def prepare(self, entries: list[KnownEntry], conversion: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - for subclasses
+        """Return the entries in the order in which they are written, before the first is."""
         return entries
 
-    def _load_record(self, record: Record, desk: ConversionContext) -> list[KnownEntry]:
-        before = len(desk.losses)
+    def _load_record(self, record: Record, conversion: ConversionContext) -> list[KnownEntry]:
+        before = len(conversion.losses)
         try:
-            entries = [as_stored(entry) for entry in self.decode(record.value, desk)]
+            entries = [as_stored(entry) for entry in self.decode(record.value, conversion)]
         except DecodeError as error:
             path = record.path + error.path.removeprefix("$")
             raise foreign_error(error, self.name, path, record.line_of(path)) from None
-        desk.losses[before:] = [
+        conversion.losses[before:] = [
             replace(loss, path=record.path + loss.path.removeprefix("$"))
-            for loss in desk.losses[before:]
+            for loss in conversion.losses[before:]
         ]
-        plain = self.encode(entries, desk)
-        found = [] if plain is None else list(differences(plain, record.value))
-        known = [loss.path for loss in desk.losses[before:]]
-        for difference in found:
-            path = _path(record.path, difference.steps)
-            if not self.is_equivalent(difference) and not _is_below(path, known):
-                desk.losses.append(self._kept_aside(difference, path, record.value, entries[0]))
-        aside = make_residue(plain, record.value, found)
-        if aside:
-            entries[0] = with_residue(entries[0], self.system, aside)
+        encoded = self.encode(entries, conversion)
+        changes = [] if encoded is None else list(differences(encoded, record.value))
+        reported = [loss.path for loss in conversion.losses[before:]]
+        for difference in changes:
+            path = json_path(record.path, difference.steps)
+            if not self.is_equivalent(difference) and not _is_below(path, reported):
+                loss = self._residue_loss(difference, path, record.value, entries[0])
+                conversion.losses.append(loss)
+        residue = make_residue(encoded, record.value, changes)
+        if residue:
+            entries[0] = with_residue(entries[0], self.system, residue)
         return entries
 
-    def _kept_aside(
+    def _residue_loss(
         self, difference: Difference, path: str, record: Wire, entry: KnownEntry
     ) -> Loss:
         absent = difference.actual is UNSET
         reason = (
-            "it is not in the document; made up here"
+            "it is not in the document; a default was added"
             if absent
             else f"no place in the canonical form; kept for the way back to {self.system}"
         )
@@ -176,26 +181,28 @@ class Format(ABC):
             path=path,
         )
 
-    def _read_back(self, record: Wire, desk: ConversionContext) -> list[KnownEntry] | None:
-        """What a reader would see; None if it could not read it."""
+    def _read_back(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry] | None:
+        """Return what a reader would get; None if it could not read the record."""
         try:
-            return self.decode(record, desk)
+            return self.decode(record, conversion)
         except DecodeError:
             return None
 
-    def _dump_group(self, group: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
-        plain = self.encode(group, desk)
+    def _dump_group(
+        self, group: Sequence[KnownEntry], conversion: ConversionContext
+    ) -> Wire | None:
+        encoded = self.encode(group, conversion)
         first = group[0]
-        if plain is None:
+        if encoded is None:
             return None
-        aside = residue_of(first, self.system)
-        if not aside:
-            return plain
-        record = apply_residue(plain, aside)
+        residue = residue_of(first, self.system)
+        if not residue:
+            return encoded
+        record = apply_residue(encoded, residue)
         if record is None:
-            reason = f"changed since it was read; what only {self.system} knew is left out"
-            desk.losses.append(self._loss(first, reason, Change.ALTERED))
-            return plain
+            reason = f"changed since it was read; data that only {self.system} uses is left out"
+            conversion.losses.append(self._loss(first, reason, Change.ALTERED))
+            return encoded
         return cast("Wire", record)
 
     def _loss(self, entry: KnownEntry, reason: str, change: Change) -> Loss:
@@ -210,7 +217,7 @@ class Format(ABC):
 
 
 def entry_of(item: KnownEntry | Message) -> KnownEntry:
-    """An entry as it is; a message as the entry of it."""
+    """Return an entry as it is; a message as its entry."""
     if not isinstance(item, Message):
         return item
     return MessageEntry(
@@ -219,7 +226,7 @@ def entry_of(item: KnownEntry | Message) -> KnownEntry:
 
 
 def group_by_record(entries: Sequence[KnownEntry], system: str) -> Iterator[list[KnownEntry]]:
-    """The entries that came from one record each, together; all others alone."""
+    """Yield the entries that came from one record together; all others alone."""
     group: list[KnownEntry] = []
     for entry in entries:
         part = _part(entry, system)
@@ -234,23 +241,23 @@ def group_by_record(entries: Sequence[KnownEntry], system: str) -> Iterator[list
 
 
 def _part(entry: KnownEntry, system: str) -> int:
-    found = _foreign(entry, system).get("part", 0)
-    return found if isinstance(found, int) else 0
+    part = _foreign(entry, system).get("part", 0)
+    return part if isinstance(part, int) else 0
 
 
 def as_stored(entry: KnownEntry) -> KnownEntry:
-    """The entry as a store would give it back."""
+    """Return an entry as a store would give it back."""
     return cast("KnownEntry", decode_entry(encode_entry(entry)))
 
 
 def residue_of(entry: KnownEntry, system: str) -> dict[str, Any]:
-    """What a system's files said of an entry beyond what the entry says."""
+    """Return the stored residue of an entry; empty if there is none."""
     return maybe_object(_foreign(entry, system).get("aside"))
 
 
-def with_residue(entry: KnownEntry, system: str, aside: Mapping[str, Any]) -> KnownEntry:
-    """The same entry with an aside."""
-    foreign = {**_foreign(entry, system), "aside": aside}
+def with_residue(entry: KnownEntry, system: str, residue: Mapping[str, Any]) -> KnownEntry:
+    """Return an entry with a residue; `aside` is its name in stored data."""
+    foreign = {**_foreign(entry, system), "aside": residue}
     if not isinstance(entry, MessageEntry):
         return replace(entry, external={**(entry.external or {}), system: foreign})
     metadata = entry.message.metadata
@@ -269,29 +276,23 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
     return any(is_same(value, other) for other in values)
 
 
-def _path(path: str, steps: Steps) -> str:
-    for step in steps:
-        path = join_path(path, step)
-    return path
-
-
-def _is_below(path: str, known: Sequence[str]) -> bool:
-    return any(path == each or path.startswith((f"{each}.", f"{each}[")) for each in known)
+def _is_below(path: str, reported: Sequence[str]) -> bool:
+    return any(path == top or path.startswith((f"{top}.", f"{top}[")) for top in reported)
 
 
 def _type_at(record: Wire, steps: Steps) -> str:
-    """The type of the innermost part that says one; else the last key on the way."""
-    found = next((str(step) for step in reversed(steps) if isinstance(step, str)), "document")
+    """Return the `type` of the innermost object on a path that has one; else the last key."""
+    block_type = next((step for step in reversed(steps) if isinstance(step, str)), "document")
     value: Any = record
     for step in steps:
         kind = maybe_object(value).get("type")
-        found = kind if isinstance(kind, str) else found
-        value = _below(value, step)
+        block_type = kind if isinstance(kind, str) else block_type
+        value = _child(value, step)
     kind = maybe_object(value).get("type")
-    return kind if isinstance(kind, str) else found
+    return kind if isinstance(kind, str) else block_type
 
 
-def _below(value: Any, step: str | int) -> Any:
+def _child(value: Any, step: str | int) -> Any:
     items = maybe_list(value)
     if isinstance(step, int):
         return items[step] if step < len(items) else None

@@ -1,10 +1,10 @@
-"""Residue: what a foreign record holds beyond what our messages alone would write.
+"""Residue: what a foreign record holds beyond what our entries alone would write.
 
-A record that was read is written again from its messages alone; the difference is stored beside the
-first message. So the way back is exact by construction, and the same difference is the list of
-what has no place in the canonical form. A residue applies only to messages that have not changed
-since: it carries a digest of what they alone would write. Exports are compared the same way: what
-is written is read back, and every difference is a loss.
+A record that was read is written again from its entries alone; the difference is stored beside the
+first entry. So the way back is exact by construction, and the same difference is the list of what
+has no place in the canonical form. A residue applies only to entries that have not changed since:
+it carries a digest of what they alone would write. Exports are checked in the same way: what is
+written is read back, and every difference is a loss.
 """
 
 import hashlib
@@ -22,63 +22,70 @@ from metis.store.entries import KnownEntry, MessageEntry
 Steps = tuple[str | int, ...]
 """Keys and indexes from the top of a record to a value."""
 
-_sorted = msgspec.json.Encoder(order="sorted").encode
-_read = msgspec.json.Decoder().decode
+_write_sorted = msgspec.json.Encoder(order="sorted").encode
+_read_json = msgspec.json.Decoder().decode
+_NOT_COMPARED = frozenset({"id", "session_id", "schema_version", "seq", "external"})
+# Hints steer caches and carry no content; raw parts are for one adapter only.
+_METADATA_NOT_COMPARED = frozenset(
+    {"external", "hints", "origin", "parent_tool_use_id", "parents", "provider_raw"}
+)
+_ID_FIELDS = {"tool_use": "id", "tool_result": "tool_use_id"}
+_MESSAGE_ID_FIELDS = frozenset({"message_id", "first_kept_id", "head_id", "to_id"})
 
 
 class Difference(NamedTuple):
-    """One place where two JSON values differ; UNSET stands for nothing."""
+    """One path at which two JSON values differ; UNSET stands for an absent value."""
 
     steps: Steps
-    plain: Any
+    expected: Any
     actual: Any
 
 
-def differences(plain: Any, actual: Any, steps: Steps = ()) -> Iterator[Difference]:
-    """Every place where `actual` says something else than `plain`; `1` is not `1.0`."""
-    if isinstance(plain, dict) and isinstance(actual, dict):
-        ours, theirs = cast("dict[str, Any]", plain), cast("dict[str, Any]", actual)
-        for key in ours.keys() - theirs.keys():
-            yield Difference((*steps, key), ours[key], UNSET)
-        for key, value in theirs.items():
-            yield from differences(ours.get(key, UNSET), value, (*steps, key))
-    elif isinstance(plain, list) and isinstance(actual, list):
-        mine, other = cast("list[Any]", plain), cast("list[Any]", actual)
-        if len(mine) != len(other):
-            yield Difference(steps, mine, other)
+def differences(expected: Any, actual: Any, steps: Steps = ()) -> Iterator[Difference]:
+    """Yield every difference of two JSON values; `1` is not `1.0`."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        first, second = cast("dict[str, Any]", expected), cast("dict[str, Any]", actual)
+        for key in first.keys() - second.keys():
+            yield Difference((*steps, key), first[key], UNSET)
+        for key, value in second.items():
+            yield from differences(first.get(key, UNSET), value, (*steps, key))
+    elif isinstance(expected, list) and isinstance(actual, list):
+        items, others = cast("list[Any]", expected), cast("list[Any]", actual)
+        if len(items) != len(others):
+            yield Difference(steps, items, others)
             return
-        for index, (one, two) in enumerate(zip(mine, other, strict=True)):
+        for index, (one, two) in enumerate(zip(items, others, strict=True)):
             yield from differences(one, two, (*steps, index))
-    elif not is_same(cast("object", plain), cast("object", actual)):
-        yield Difference(steps, plain, actual)
+    elif not is_same(cast("object", expected), cast("object", actual)):
+        yield Difference(steps, expected, actual)
 
 
 def is_same(one: object, two: object) -> bool:
-    """Whether two values of one type are equal; no other kind of equality counts."""
+    """Return whether two values have the same type and are equal."""
     return type(one) is type(two) and one == two
 
 
-def make_residue(plain: Any, actual: Any, found: Sequence[Difference]) -> dict[str, Any]:
-    """What turns `plain` into `actual`, the order of keys included; empty if nothing is needed."""
-    aside: dict[str, Any] = {
-        "set": [[list(d.steps), d.actual] for d in found if d.actual is not UNSET],
-        "drop": [list(d.steps) for d in found if d.actual is UNSET],
+def make_residue(expected: Any, actual: Any, changes: Sequence[Difference]) -> dict[str, Any]:
+    """Return what turns `expected` into `actual`, key order included; empty if they are equal."""
+    residue: dict[str, Any] = {
+        "set": [[list(d.steps), d.actual] for d in changes if d.actual is not UNSET],
+        "drop": [list(d.steps) for d in changes if d.actual is UNSET],
     }
-    # A store keeps the keys of free values sorted, so the order is taken after that.
-    aside = _read(_sorted(aside))
-    aside["order"] = [
-        [list(steps), keys] for steps, keys in _orders(_patched(plain, aside), actual)
+    # A store sorts the keys of such free values, so the order is computed after sorting.
+    residue = _read_json(_write_sorted(residue))
+    residue["order"] = [
+        [list(steps), keys] for steps, keys in _key_orders(_patched(expected, residue), actual)
     ]
-    aside = {name: value for name, value in aside.items() if value}
-    return aside | {"of": _digest(plain)} if aside else {}
+    residue = {name: value for name, value in residue.items() if value}
+    return residue | {"of": _digest(expected)} if residue else {}
 
 
-def apply_residue(plain: Any, aside: dict[str, Any]) -> Any | None:
-    """The record that an aside was made from; None if `plain` is not what it was then."""
-    if aside.get("of") != _digest(plain):
+def apply_residue(expected: Any, residue: dict[str, Any]) -> Any | None:
+    """Return the record that a residue was made from; None if its entries have changed since."""
+    if residue.get("of") != _digest(expected):
         return None
-    record = _patched(plain, aside)
-    for steps, keys in aside.get("order", ()):
+    record = _patched(expected, residue)
+    for steps, keys in residue.get("order", ()):
         target = _at(record, steps)
         ordered = {key: target[key] for key in keys}
         target.clear()
@@ -86,18 +93,18 @@ def apply_residue(plain: Any, aside: dict[str, Any]) -> Any | None:
     return record
 
 
-def _digest(plain: Any) -> str:
-    return hashlib.sha256(_sorted(plain)).hexdigest()[:32]
+def _digest(expected: Any) -> str:
+    return hashlib.sha256(_write_sorted(expected)).hexdigest()[:32]
 
 
-def _patched(plain: Any, aside: dict[str, Any]) -> Any:
-    record = {"": _copy(plain)}
-    for steps, value in aside.get("set", ()):
-        *way, last = ["", *steps]
-        _at(record, way)[last] = _copy(value)
-    for steps in aside.get("drop", ()):
-        *way, last = ["", *steps]
-        del _at(record, way)[last]
+def _patched(expected: Any, residue: dict[str, Any]) -> Any:
+    record = {"": _copy(expected)}
+    for steps, value in residue.get("set", ()):
+        *parents, last = ["", *steps]
+        _at(record, parents)[last] = _copy(value)
+    for steps in residue.get("drop", ()):
+        *parents, last = ["", *steps]
+        del _at(record, parents)[last]
     return record[""]
 
 
@@ -115,125 +122,127 @@ def _copy(value: Any) -> Any:
     return value
 
 
-def _orders(patched: Any, actual: Any, steps: Steps = ()) -> Iterator[tuple[Steps, list[str]]]:
+def _key_orders(patched: Any, actual: Any, steps: Steps = ()) -> Iterator[tuple[Steps, list[str]]]:
     if isinstance(patched, dict):
-        ours, theirs = cast("dict[str, Any]", patched), cast("dict[str, Any]", actual)
-        if list(ours) != list(theirs):
-            yield steps, list(theirs)
-        for key, value in theirs.items():
-            yield from _orders(ours[key], value, (*steps, key))
+        first, second = cast("dict[str, Any]", patched), cast("dict[str, Any]", actual)
+        if list(first) != list(second):
+            yield steps, list(second)
+        for key, value in second.items():
+            yield from _key_orders(first[key], value, (*steps, key))
     elif isinstance(patched, list):
         for index, value in enumerate(cast("list[Any]", patched)):
-            yield from _orders(value, actual[index], (*steps, index))
-
-
-_NOT_COMPARED = frozenset({"id", "session_id", "schema_version", "seq", "external"})
-# Hints steer caches and say nothing; raw parts are for one adapter only.
-_METADATA_NOT_COMPARED = frozenset(
-    {"external", "hints", "origin", "parent_tool_use_id", "parents", "provider_raw"}
-)
-_IDS = {"tool_use": "id", "tool_result": "tool_use_id"}
-_LINKS = frozenset({"message_id", "first_kept_id", "head_id", "to_id"})
+            yield from _key_orders(value, actual[index], (*steps, index))
 
 
 class Comparison:
-    """Compares entries with what comes back; knows the places of all entries so far."""
+    """Compares written entries with what is read back; knows the positions of all so far."""
 
     def __init__(self, adapter: str, system: str) -> None:
         self._adapter = adapter
         self._system = system
-        self._given: dict[str, int] = {}
-        self._back: dict[str, int] = {}
+        self._written_positions: dict[str, int] = {}
+        self._read_positions: dict[str, int] = {}
 
-    def losses(self, given: Sequence[KnownEntry], back: Sequence[KnownEntry]) -> Iterator[Loss]:
-        """What differs between entries and what their record says, one loss for each part."""
-        if len(given) != len(back):
-            for entry in given:
-                reason = f"{len(given)} entries come back as {len(back)}"
+    def losses(
+        self, written: Sequence[KnownEntry], read_back: Sequence[KnownEntry]
+    ) -> Iterator[Loss]:
+        """Yield a loss for each difference between entries and their record as it is read."""
+        if len(written) != len(read_back):
+            for entry in written:
+                reason = f"{len(written)} entries are read back as {len(read_back)}"
                 yield _loss(entry, self._adapter, reason, Change.ALTERED)
             return
-        for entry, again in zip(given, back, strict=True):
-            self._given[entry.id] = self._back[again.id] = len(self._given)
-            for difference in _differences(_facts(again, self._back), _facts(entry, self._given)):
-                # A document without times got that of its import, which nobody misses.
-                if difference.steps != ("created_at",) or not self._came_from_there(entry):
-                    yield _loss_of(entry, difference, self._adapter)
+        for entry, again in zip(written, read_back, strict=True):
+            position = len(self._written_positions)
+            self._written_positions[entry.id] = self._read_positions[again.id] = position
+            facts = _facts(entry, self._written_positions)
+            for difference in _entry_differences(_facts(again, self._read_positions), facts):
+                # An import from a document without times got the time of the import: no loss.
+                if difference.steps != ("created_at",) or not self._is_imported(entry):
+                    yield _difference_loss(entry, difference, self._adapter)
 
-    def _came_from_there(self, entry: KnownEntry) -> bool:
+    def _is_imported(self, entry: KnownEntry) -> bool:
         if isinstance(entry, MessageEntry):
             return entry.message.metadata.origin == f"import:{self._system}"
         return entry.external is not None and self._system in entry.external
 
 
-def _facts(entry: KnownEntry, places: Mapping[str, int]) -> dict[str, Any]:
-    """What an entry says; ids, which every system gives anew, are the places of what they name."""
+def _facts(entry: KnownEntry, positions: Mapping[str, int]) -> dict[str, Any]:
+    """Return the comparable content of an entry.
+
+    Every system gives its own ids, so a reference to a message is compared by its position.
+    """
     if isinstance(entry, MessageEntry):
-        tree = _read(canonical_bytes(entry.message))
-        about = tree.get("metadata", {})
+        tree = _read_json(canonical_bytes(entry.message))
+        metadata = tree.get("metadata", {})
         tree["metadata"] = {
-            key: value for key, value in about.items() if key not in _METADATA_NOT_COMPARED
+            key: value for key, value in metadata.items() if key not in _METADATA_NOT_COMPARED
         }
-        if "parents" in about:
-            tree["metadata"]["parents"] = [places.get(parent) for parent in about["parents"]]
+        if "parents" in metadata:
+            tree["metadata"]["parents"] = [positions.get(parent) for parent in metadata["parents"]]
         for block in tree["content"]:
-            block.pop(_IDS.get(block.get("type")), None)
+            block.pop(_ID_FIELDS.get(block.get("type")), None)
     else:
-        tree = _read(canonical_bytes(entry))
-        for key in _LINKS & tree.keys():
-            tree[key] = places.get(tree[key])
+        tree = _read_json(canonical_bytes(entry))
+        for key in _MESSAGE_ID_FIELDS & tree.keys():
+            tree[key] = positions.get(tree[key])
     return {key: value for key, value in tree.items() if key not in _NOT_COMPARED}
 
 
-def _differences(back: Any, given: Any) -> Iterator[Difference]:
-    for difference in differences(back, given):
+def _entry_differences(read_back: Any, written: Any) -> Iterator[Difference]:
+    for difference in differences(read_back, written):
         if difference.steps[-1:] == ("content",) and isinstance(difference.actual, list):
-            yield from _missing(difference)
+            yield from _block_differences(difference)
         else:
             yield difference
 
 
-def _missing(difference: Difference) -> Iterator[Difference]:
-    """The blocks of a list that are not among those that came back."""
-    left = [*cast("list[Any]", difference.plain or [])]
+def _block_differences(difference: Difference) -> Iterator[Difference]:
+    """Yield the blocks that are on one side only, for content lists of different lengths."""
+    unmatched = [*cast("list[Any]", difference.expected or [])]
     for index, block in enumerate(cast("list[Any]", difference.actual)):
-        if block in left:
-            left.remove(block)
+        if block in unmatched:
+            unmatched.remove(block)
         else:
             yield Difference((*difference.steps, index), UNSET, block)
-    if left:
-        yield Difference(difference.steps, left, UNSET)
+    if unmatched:
+        yield Difference(difference.steps, unmatched, UNSET)
 
 
-def _loss_of(entry: KnownEntry, difference: Difference, adapter: str) -> Loss:
-    steps, back, given = difference
-    if back is UNSET:
+def _difference_loss(entry: KnownEntry, difference: Difference, adapter: str) -> Loss:
+    steps, read_back, written = difference
+    if read_back is UNSET:
         reason, change = f"{adapter} has no place for it", Change.DROPPED
-    elif given is UNSET:
-        reason, change = f"{adapter} says it though nobody did", Change.SYNTHESISED
+    elif written is UNSET:
+        reason, change = f"{adapter} adds it", Change.SYNTHESISED
     else:
-        reason, change = f"{adapter} says it in another way", Change.ALTERED
+        reason, change = f"{adapter} changes it", Change.ALTERED
     return _loss(entry, adapter, reason, change, steps)
 
 
-def _type_of(entry: KnownEntry, steps: Steps) -> str:
+def _type_at(entry: KnownEntry, steps: Steps) -> str:
     if isinstance(entry, MessageEntry) and steps[:1] == ("content",) and len(steps) > 1:
         index = steps[1]
         if isinstance(index, int) and index < len(entry.message.content):
             return entry.message.content[index].type
-    named = [step for step in steps if isinstance(step, str)]
-    return named[-1] if named else str(entry.__struct_config__.tag)
+    keys = [step for step in steps if isinstance(step, str)]
+    return keys[-1] if keys else str(entry.__struct_config__.tag)
 
 
 def _loss(entry: KnownEntry, adapter: str, reason: str, change: Change, steps: Steps = ()) -> Loss:
-    path = "$"
-    for step in steps:
-        path = join_path(path, step)
     return Loss(
         session_id=entry.session_id,
         message_id=entry.id,
-        block_type=_type_of(entry, steps),
+        block_type=_type_at(entry, steps),
         adapter=adapter,
         reason=reason,
         change=change,
-        path=path,
+        path=json_path("$", steps),
     )
+
+
+def json_path(path: str, steps: Steps) -> str:
+    """Return a path extended by steps."""
+    for step in steps:
+        path = join_path(path, step)
+    return path

@@ -50,7 +50,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallRecord(Struct, frozen=True, kw_only=True):
-    """A tool call, the message that raw_constructor it and how it ended."""
+    """A tool call, the message that contains it and how it ended."""
 
     id: str
     session_id: str

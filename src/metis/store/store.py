@@ -291,7 +291,7 @@ class Store:
         return await self._import(transfer.with_new_ids(transcript) if new_ids else transcript)
 
     async def import_entries(
-        self, entries: Sequence[AnyEntry], *, workspace_path: str | Path = ""
+        self, entries: Sequence[AnyEntry], *, workspace_path: str | Path | None = None
     ) -> SessionRecord:
         """Store the entries of one session, such as those that `metis.interchange` loads.
 
@@ -305,7 +305,7 @@ class Store:
         times = [entry.created_at for entry in entries]
         session = SessionRecord(
             id=entries[0].session_id,
-            workspace_path=str(workspace_path),
+            workspace_path=str(workspace_path or ""),
             schema_version=SCHEMA_VERSION,
             created_at=min(times),
             updated_at=max(times),

@@ -1,1 +1,1 @@
-"""The messages of attocode: a list of turns with text, calls and results, and its responses."""
+"""The formats of attocode: a list of messages, and the response of a provider."""

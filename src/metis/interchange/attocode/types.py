@@ -1,4 +1,4 @@
-"""The shapes of attocode's messages, under its own names."""
+"""Wire types of attocode's messages and responses, under its own names."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class ToolCall(Struct):
-    """A call of a tool; `parseError` says that the arguments were no JSON."""
+    """A tool call; `parseError` means that the arguments were not JSON."""
 
     id: str
     name: str
@@ -15,7 +15,7 @@ class ToolCall(Struct):
 
 
 class ToolResult(Struct):
-    """How a call ended: any value, and an error if it failed."""
+    """The result of a tool call: any value, and an error if it failed."""
 
     callId: str  # noqa: N815 - attocode's name
     result: Any
@@ -23,7 +23,7 @@ class ToolResult(Struct):
 
 
 class ContentBlock(Struct):
-    """A piece of text, perhaps the end of a prefix that is worth keeping in a cache."""
+    """A piece of text, perhaps the end of a prefix to cache."""
 
     type: Literal["text"]
     text: str
@@ -31,7 +31,7 @@ class ContentBlock(Struct):
 
 
 class Message(Struct):
-    """One turn."""
+    """One message."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[ContentBlock]
@@ -41,7 +41,7 @@ class Message(Struct):
 
 
 class Usage(Struct):
-    """Tokens of one response; what was read from a cache is counted apart."""
+    """Tokens of one response; cache reads are counted separately."""
 
     inputTokens: int  # noqa: N815 - attocode's name
     outputTokens: int  # noqa: N815 - attocode's name
@@ -51,7 +51,7 @@ class Usage(Struct):
 
 
 class ChatResponse(Struct):
-    """What a provider answered."""
+    """One response of a model."""
 
     content: str
     toolCalls: list[ToolCall] | None = None  # noqa: N815 - attocode's name

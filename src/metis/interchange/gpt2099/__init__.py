@@ -1,1 +1,1 @@
-"""The threads of gpt2099: turns that continue one another, resolved into a context window."""
+"""The files of gpt2099: turns that continue one another, and the context windows of threads."""

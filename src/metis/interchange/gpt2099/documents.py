@@ -19,63 +19,8 @@ from metis.interchange.gpt2099.turns import SYSTEM, with_cache_mark
 from metis.projection.media import sniff_media_type
 from metis.wire.call import RequestContext
 
-_PREFIX = "sha256-"
-_SIZE = 32
-
-
-class ContentStore:
-    """A folder in which the same bytes lie once, under a name that proves them."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-
-    def put(self, data: bytes) -> str:
-        """Keep bytes; gives their hash, `sha256-` and base64, however often they are kept."""
-        digest = hashlib.sha256(data).digest()
-        place = self._place(digest)
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=place.parent, delete=False) as beside:
-                beside.write(data)
-            Path(beside.name).replace(place)  # all or nothing, whoever else writes the same
-        return _PREFIX + b64encode(digest).decode()
-
-    def get(self, integrity: str) -> bytes:
-        """The bytes of a hash.
-
-        Raises:
-            InvalidValueError: this is no hash, or there are no such bytes.
-            StoreCorruptError: what lies there is not what it was.
-        """
-        digest = _digest(integrity)
-        try:
-            data = self._place(digest).read_bytes()
-        except FileNotFoundError:
-            raise InvalidValueError(f"nothing is kept under {integrity}", path="$.hash") from None
-        if hashlib.sha256(data).digest() != digest:
-            raise StoreCorruptError(f"the bytes under {integrity} are not what they were")
-        return data
-
-    def __contains__(self, integrity: str) -> bool:
-        return self._place(_digest(integrity)).exists()
-
-    def _place(self, digest: bytes) -> Path:
-        name = digest.hex()
-        return self._folder / name[:2] / name[2:]
-
-
-def _digest(integrity: str) -> bytes:
-    try:
-        digest = b64decode(integrity.removeprefix(_PREFIX), validate=True)
-    except ValueError:
-        digest = b""
-    if not integrity.startswith(_PREFIX) or len(digest) != _SIZE:
-        raise InvalidValueError(f"{integrity!r} is no hash of sha256", path="$.hash")
-    return digest
-
-
 MAX_BYTES = 100_000_000
-"""The largest file that is registered."""
+"""The largest file that can be registered."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCX = f"{_OFFICE}.wordprocessingml.document"
@@ -94,17 +39,71 @@ MEDIA_TYPES: Mapping[str, str] = {
     ".webp": "image/webp",
     ".xlsx": _XLSX,
 }
-"""The media types of files by the ends of their names."""
+"""Media types by file suffix."""
 
 UNKNOWN = "application/octet-stream"
-"""What bytes are that nothing is known of."""
+"""The media type of bytes that nothing identifies."""
 
-_HEAD = 16
+_SNIFFED_BYTES = 16
 _ZIP = b"PK\x03\x04"
+_HASH_PREFIX = "sha256-"
+_HASH_BYTES = 32
+
+
+class ContentStore:
+    """A directory of files named by their hash, as gpt2099 stores the content of frames."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+
+    def put(self, data: bytes) -> str:
+        """Store bytes once and return their hash: `sha256-` and base64."""
+        digest = hashlib.sha256(data).digest()
+        path = self._path(digest)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=path.parent, delete=False) as draft:
+                draft.write(data)
+            Path(draft.name).replace(path)  # atomic, also if others write the same bytes
+        return _HASH_PREFIX + b64encode(digest).decode()
+
+    def get(self, integrity: str) -> bytes:
+        """Return the bytes of a hash.
+
+        Raises:
+            InvalidValueError: this is not a hash, or its bytes are not stored.
+            StoreCorruptError: the stored bytes have another hash.
+        """
+        digest = _digest(integrity)
+        try:
+            data = self._path(digest).read_bytes()
+        except FileNotFoundError:
+            text = f"nothing is stored under {integrity}"
+            raise InvalidValueError(text, path="$.hash") from None
+        if hashlib.sha256(data).digest() != digest:
+            raise StoreCorruptError(f"the bytes under {integrity} have changed")
+        return data
+
+    def __contains__(self, integrity: str) -> bool:
+        return self._path(_digest(integrity)).exists()
+
+    def _path(self, digest: bytes) -> Path:
+        name = digest.hex()
+        return self._directory / name[:2] / name[2:]
+
+
+def _digest(integrity: str) -> bytes:
+    try:
+        digest = b64decode(integrity.removeprefix(_HASH_PREFIX), validate=True)
+    except ValueError:
+        digest = b""
+    if not integrity.startswith(_HASH_PREFIX) or len(digest) != _HASH_BYTES:
+        raise InvalidValueError(f"{integrity!r} is not a sha256 hash", path="$.hash")
+    return digest
 
 
 class RegisteredDocument(Struct, frozen=True):
-    """A file that is part of a thread now: the turn, and the hash of its bytes."""
+    """A file that is part of a thread: its turn, and the hash of its bytes."""
 
     message: Message
     hash: str
@@ -119,56 +118,55 @@ def register_document(  # noqa: PLR0913 - settings, most of them by name
     max_bytes: int = MAX_BYTES,
     context: RequestContext | None = None,
 ) -> RegisteredDocument:
-    """Take a file into a thread: its bytes into the store of contents, and a turn that shows it.
+    """Store the bytes of a file and return a turn that shows it, like `gpt document`.
 
     Args:
-        path: where the file is.
-        contents: where its bytes are kept.
-        name: what it is called; by default as the file is.
+        path: the file.
+        contents: where its bytes are stored.
+        name: its name in the turn; by default that of the file.
         is_cached: whether a cached prefix ends with it.
-        max_bytes: how large it may be.
-        context: the session of the turn, and its time.
+        max_bytes: the largest size.
+        context: the session and the time of the turn.
 
     Raises:
-        InvalidValueError: it cannot be read, or is too large.
+        InvalidValueError: the file cannot be read or is too large.
     """
     file = Path(path).absolute()
     data = _read(file, max_bytes)
     kind = media_type(file.name, data)
-    desk = ConversionContext(SYSTEM, SYSTEM, context or RequestContext())
-    shown = name or file.name
-    foreign = {"document": True, "document_name": shown, "original_path": str(file)}
-    block = _block(data, kind, shown)
-    message = desk.message(Role.USER, [block], foreign=foreign)
-    # Nothing imported it: the user says it.
+    conversion = ConversionContext(SYSTEM, SYSTEM, context or RequestContext())
+    shown_name = name or file.name
+    foreign = {"document": True, "document_name": shown_name, "original_path": str(file)}
+    block = _block(data, kind, shown_name)
+    message = conversion.message(Role.USER, [block], foreign=foreign)
+    # The user adds the file here; it is not an import of another system.
     message = replace(message, metadata=replace(message.metadata, origin=None))
-    return RegisteredDocument(
-        with_cache_mark(message) if is_cached else message, contents.put(data)
-    )
+    digest = contents.put(data)
+    return RegisteredDocument(with_cache_mark(message) if is_cached else message, digest)
 
 
 def media_type(name: str, data: bytes) -> str:
-    """The media type of a file: by the end of its name, else by its bytes."""
-    known = MEDIA_TYPES.get(Path(name).suffix.lower())
-    return _detected(data) if known is None else known
+    """Return the media type of a file: by its suffix, else by its bytes."""
+    by_suffix = MEDIA_TYPES.get(Path(name).suffix.lower())
+    return _detect_media_type(data) if by_suffix is None else by_suffix
 
 
-def _detected(data: bytes) -> str:
+def _detect_media_type(data: bytes) -> str:
     if data.startswith(b"%PDF-"):
         return MEDIA_TYPES[".pdf"]
     if data.startswith(_ZIP):
-        return _office(data)
-    picture = sniff_media_type(b64encode(data[:_HEAD]).decode())
-    if picture is not None:
-        return picture
+        return _archive_type(data)
+    image = sniff_media_type(b64encode(data[:_SNIFFED_BYTES]).decode())
+    if image is not None:
+        return image
     try:
         return UNKNOWN if "\0" in data.decode() else MEDIA_TYPES[".txt"]
     except UnicodeDecodeError:
         return UNKNOWN
 
 
-def _office(data: bytes) -> str:
-    """What an archive holds: a document of words, a sheet, or something else."""
+def _archive_type(data: bytes) -> str:
+    """Return the type of a ZIP archive: a text document, a spreadsheet, or any archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()

@@ -1,4 +1,4 @@
-"""The stored turns of gpt2099: `gpt.turn` frames, one on each line, with their content inlined."""
+"""The stored turns of gpt2099: `gpt.turn` frames, one per line, with their content inlined."""
 
 import json
 from base64 import b64decode
@@ -39,9 +39,9 @@ from metis.wire.json_access import Wire, list_at, maybe_list, maybe_object, obje
 
 JSON = "application/json"
 _OLD, _NEW = "options", "inherited"
-"""The two names of what holds from a turn on."""
+"""The old and the new name of the options that apply from a turn on."""
 _read = msgspec.json.Decoder().decode
-_MAY_BE_LEFT_OUT = (
+_OPTIONAL_FIELDS = (
     ("meta", "content_type"),
     ("meta", "document_name"),
     ("meta", "file_size"),
@@ -49,134 +49,140 @@ _MAY_BE_LEFT_OUT = (
 
 
 class Gpt2099Frames(Format):
-    """JSON lines of `gpt.turn` frames; `content` holds what the frame's hash stands for."""
+    """JSON lines of `gpt.turn` frames; `content` holds the bytes of the frame's hash."""
 
     name = "gpt2099"
     system = SYSTEM
     default_values = DEFAULT_VALUES
 
     def fits(self, data: bytes) -> bool:
-        """Whether the first line is a frame."""
+        """Return whether the first line is a frame."""
         first = first_object(data)
         return first is not None and first.get("topic") == "gpt.turn"
 
     def split(self, data: bytes) -> Iterable[Record]:
-        """The frames."""
+        """Return the frames."""
         return line_records(data, self.name)
 
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - every format has it
-        """One frame on each line."""
+    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
+        """Return one frame per line."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         return "".join(lines).encode()
 
-    def prepare(self, entries: list[KnownEntry], desk: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
-        """Bookmarks stand behind the message that they name, as part of its frame."""
-        named = {
+    def prepare(self, entries: list[KnownEntry], conversion: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
+        """Return the entries with each bookmark after its message, as part of the same frame."""
+        bookmarks = {
             entry.message_id: entry
             for entry in entries
             if isinstance(entry, BookmarkEntry) and entry.message_id and not entry.external
         }
-        moved = {entry.id for entry in named.values()}
-        placed: list[KnownEntry] = []
+        moved = {entry.id for entry in bookmarks.values()}
+        ordered: list[KnownEntry] = []
         for entry in entries:
             if entry.id in moved:
                 continue
-            placed.append(entry)
-            bookmark = named.get(entry.id)
+            ordered.append(entry)
+            bookmark = bookmarks.get(entry.id)
             if bookmark is not None and isinstance(entry, MessageEntry):
                 part = int(foreign_fields(entry.message, SYSTEM).get("part", 0)) + 1
-                placed.append(replace(bookmark, external={SYSTEM: {"part": part}}))
-        return placed
+                ordered.append(replace(bookmark, external={SYSTEM: {"part": part}}))
+        return ordered
 
-    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
-        """The messages of a turn, and the bookmark that it bears."""
+    def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
+        """Return the messages of a turn, and its bookmark."""
         frame = convert_to(types.Frame, record, "$")
         meta = frame.meta or types.Meta()
-        parents, lost = _decode_parents(meta, desk)
-        facts: dict[str, Any] = {"foreign": _foreign(frame, meta, desk), "parents": parents}
+        parents, problem = _decode_parents(meta, conversion)
         options = {**(meta.options or {}), **(meta.inherited or {})}
-        if options:
-            facts["options"] = options
-        role = Role(meta.role or "user")
-        content = _decode_content(frame, meta)
-        messages = decode_turn(role, content, desk, created_at=turn_time(frame.id), **facts)
+        messages = decode_turn(
+            Role(meta.role or "user"),
+            _decode_content(frame, meta),
+            conversion,
+            created_at=turn_time(frame.id),
+            foreign=_foreign(frame, meta, conversion),
+            parents=parents,
+            **({"options": options} if options else {}),
+        )
         if meta.cache or meta.cache_control == "ephemeral":
             messages[-1] = with_cache_mark(messages[-1])
         if meta.type == "document":
-            messages[0] = _named(messages[0], _document_name(meta))
+            messages[0] = _with_document_name(messages[0], _document_name(meta))
             for key, reason in _document_faults(messages[0], meta):
-                desk.add_loss(messages[0], "document", f"$.meta.{key}", reason)
-        if lost:
-            desk.add_loss(messages[0], "continues", "$.meta.continues", lost)
-        return _remembered(messages, frame.id, meta.head, desk)
+                conversion.add_loss(messages[0], "document", f"$.meta.{key}", reason)
+        if problem:
+            conversion.add_loss(messages[0], "continues", "$.meta.continues", problem)
+        return _entries(messages, frame.id, meta.head, conversion)
 
-    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
-        """The frame of a turn."""
+    def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
+        """Return the frame of a turn."""
         messages = messages_of(entries)
         if not messages or not isinstance(entries[0], MessageEntry):
             return None
         first = messages[0]
-        own = turn_id_of(first)
-        bare, is_cached = without_cache_mark(messages)
-        content = encode_turn(bare, desk)
+        frame_id = turn_id_of(first)
+        unmarked, is_cached = without_cache_mark(messages)
+        content = encode_turn(unmarked, conversion)
         meta: Wire = {
             "role": role_of(messages),
-            _options_name(first, desk): first.metadata.options or {},
+            _options_name(first, conversion): first.metadata.options or {},
             "head": next((e.name for e in entries if isinstance(e, BookmarkEntry)), None),
-            "continues": _encode_parents(first, desk),
+            "continues": _encode_parents(first, conversion),
             "cache": is_cached,
         }
         if foreign_fields(first, SYSTEM).get("document") and content:
-            about, said = _encode_document(first, content[0])
-            about |= _encode_registered(first, said, is_cached=is_cached)
+            document, body = _encode_document(first, content[0])
+            meta |= document | _encode_registered(first, body, is_cached=is_cached)
         else:
-            about, said = {"content_type": JSON}, content
+            meta, body = meta | {"content_type": JSON}, content
         for message in messages:
-            desk.foreign_turns[message.id] = own
-        desk.turns["last"] = own
-        stated = {key: value for key, value in (meta | about).items() if value not in ({}, None)}
-        return {"topic": "gpt.turn", "id": own, "meta": stated, "content": said}
+            conversion.foreign_turns[message.id] = frame_id
+        conversion.turns["last"] = frame_id
+        meta = {key: value for key, value in meta.items() if value not in ({}, None)}
+        return {"topic": "gpt.turn", "id": frame_id, "meta": meta, "content": body}
 
     def is_equivalent(self, difference: Difference) -> bool:
-        """Content may be text or blocks, options have two names, and parents may go by bookmark."""
+        """Return whether both values mean the same.
+
+        Content may be text or blocks, options have two names, parents may be bookmarks.
+        """
         key = str(difference.steps[-1]) if difference.steps else ""
         if key in CACHE_MARKS or difference.steps == ("meta", "continues"):
             return True
         if difference.steps == ("content",):
-            return _blocks_of(difference.actual) == _blocks_of(difference.plain)
+            return _blocks_of(difference.actual) == _blocks_of(difference.expected)
         if difference.steps in (("meta", _OLD), ("meta", _NEW)):
-            return difference.plain is msgspec.UNSET or difference.actual is msgspec.UNSET
-        if difference.steps in _MAY_BE_LEFT_OUT:
+            return difference.expected is msgspec.UNSET or difference.actual is msgspec.UNSET
+        if difference.steps in _OPTIONAL_FIELDS:
             return difference.actual is msgspec.UNSET
         if difference.steps == ("meta",):
             return difference.actual is None or difference.actual is msgspec.UNSET
         return super().is_equivalent(difference)
 
 
-def _foreign(frame: types.Frame, meta: types.Meta, desk: ConversionContext) -> Wire:
+def _foreign(frame: types.Frame, meta: types.Meta, conversion: ConversionContext) -> Wire:
     foreign: Wire = {"id": frame.id}
     if meta.inherited is not None:
         foreign[_NEW] = True
     if meta.type == "document":
         foreign["document"] = True
-    if not meta.continues and "last message" in desk.turns:
+    if not meta.continues and "last message" in conversion.turns:
         foreign["root"] = True
     return foreign
 
 
-def _options_name(message: Message, desk: ConversionContext) -> str:
-    """The name of the options: as it stood there, else the new one.
+def _options_name(message: Message, conversion: ConversionContext) -> str:
+    """Return the key of the options: as it was read, else the new one.
 
-    A thread that came with the old name goes on with it, for whoever wrote it reads no other.
+    A thread that was read with the old key keeps it, because its writer reads no other.
     """
     foreign = foreign_fields(message, SYSTEM)
     if "id" in foreign:
         if foreign.get(_NEW):
             return _NEW
         if message.metadata.options:
-            desk.turns[_OLD] = _OLD
+            conversion.turns[_OLD] = _OLD
         return _OLD
-    return desk.turns.get(_OLD, _NEW)
+    return conversion.turns.get(_OLD, _NEW)
 
 
 def _decode_content(frame: types.Frame, meta: types.Meta) -> list[Wire]:
@@ -190,48 +196,48 @@ def _decode_content(frame: types.Frame, meta: types.Meta) -> list[Wire]:
         return [{"type": "text", "text": frame.content}]
     try:
         check_json(frame.content.encode())
-        found = list_at(_read(frame.content), "$")
-        return [object_at(item, f"$[{index}]") for index, item in enumerate(found)]
+        blocks = list_at(_read(frame.content), "$")
+        return [object_at(item, f"$[{index}]") for index, item in enumerate(blocks)]
     except DecodeError as error:
         path = f"$.content{error.path.removeprefix('$')}"
         raise DecodeError(error.reason, path=path) from None
 
 
 def _decode_parents(
-    meta: types.Meta, desk: ConversionContext
+    meta: types.Meta, conversion: ConversionContext
 ) -> tuple[tuple[str, ...], str | None]:
-    """Our ids of the messages that a turn continues, and what is wrong with them."""
-    named = [meta.continues] if isinstance(meta.continues, str) else meta.continues or []
-    found = [desk.turns.get(("id:" if is_turn_id(name) else "head:") + name) for name in named]
-    parents = tuple(parent for parent in found if parent is not None)
-    missing = [name for name, parent in zip(named, found, strict=True) if parent is None]
-    last = desk.turns.get("last message")
+    """Return our ids of the messages that a turn continues, and what is wrong with them."""
+    names = [meta.continues] if isinstance(meta.continues, str) else meta.continues or []
+    ids = [conversion.turns.get(("id:" if is_turn_id(name) else "head:") + name) for name in names]
+    parents = tuple(parent for parent in ids if parent is not None)
+    missing = [name for name, parent in zip(names, ids, strict=True) if parent is None]
+    last = conversion.turns.get("last message")
     if missing:
-        return parents, f"it continues what is not in the file: {', '.join(missing)}"
-    if not named and last is not None:
-        return (), "it began a thread of its own; here it follows the message before it"
+        return parents, f"it continues turns that are not in the file: {', '.join(missing)}"
+    if not names and last is not None:
+        return (), "it started a thread of its own; here it follows the message before it"
     return (() if parents == (last,) else parents), None
 
 
-def _encode_parents(message: Message, desk: ConversionContext) -> str | list[str] | None:
+def _encode_parents(message: Message, conversion: ConversionContext) -> str | list[str] | None:
     parents = message.metadata.parents
     if parents:
-        found = [desk.foreign_turns.get(parent) for parent in parents]
-        named = [parent for parent in found if parent is not None]
-        return named[0] if len(named) == 1 else named or None
-    return None if foreign_fields(message, SYSTEM).get("root") else desk.turns.get("last")
+        ids = [conversion.foreign_turns.get(parent) for parent in parents]
+        written = [parent for parent in ids if parent is not None]
+        return written[0] if len(written) == 1 else written or None
+    return None if foreign_fields(message, SYSTEM).get("root") else conversion.turns.get("last")
 
 
-def _remembered(
-    messages: Sequence[Message], own: str, head: str | None, desk: ConversionContext
+def _entries(
+    messages: Sequence[Message], frame_id: str, head: str | None, conversion: ConversionContext
 ) -> list[KnownEntry]:
-    """The entries of a turn, and their ids for the turns that continue it."""
+    """Return the entries of a turn, and note their ids for the turns that continue it."""
     last = messages[-1]
-    desk.turns[f"id:{own}"] = last.id
-    desk.turns["last message"] = last.id
+    conversion.turns[f"id:{frame_id}"] = last.id
+    conversion.turns["last message"] = last.id
     entries = [entry_of(message) for message in messages]
     if head is not None:
-        desk.turns[f"head:{head}"] = last.id
+        conversion.turns[f"head:{head}"] = last.id
         bookmark = BookmarkEntry(
             id=new_ulid(),
             session_id=last.session_id,
@@ -245,21 +251,21 @@ def _remembered(
 
 
 def _document_name(meta: types.Meta) -> str | None:
-    """The name that is shown, by default that of the file."""
+    """Return the display name of a document, by default that of its file."""
     return meta.document_name or PurePath(meta.original_path or "").name or None
 
 
 def _document_faults(message: Message, meta: types.Meta) -> Iterator[tuple[str, str]]:
-    """What a frame says of its file that is not so."""
+    """Yield the fields of a frame that contradict its file, with a reason."""
     if meta.original_path is not None and not PurePath(meta.original_path).is_absolute():
-        yield "original_path", f"{meta.original_path!r} is no full path; kept for the way back"
+        yield "original_path", f"{meta.original_path!r} is not an absolute path; kept as it is"
     size = _size_of(message)
     if meta.file_size is not None and size is not None and meta.file_size != size:
-        yield "file_size", f"it says {meta.file_size} bytes, the file has {size}"
+        yield "file_size", f"the frame says {meta.file_size} bytes, the file has {size}"
 
 
 def _size_of(message: Message) -> int | None:
-    """How many bytes the file of a turn has."""
+    """Return the size of a turn's file in bytes."""
     block = message.content[0] if message.content else None
     if not isinstance(block, DocumentBlock) or block.source.kind != "base64":
         return None
@@ -269,7 +275,7 @@ def _size_of(message: Message) -> int | None:
         return None
 
 
-def _named(message: Message, name: str | None) -> Message:
+def _with_document_name(message: Message, name: str | None) -> Message:
     if name is None:
         return message
     content = tuple(
@@ -280,44 +286,41 @@ def _named(message: Message, name: str | None) -> Message:
 
 
 def _encode_document(message: Message, wire: Wire) -> tuple[Wire, Any]:
-    """What the frame of an uploaded file says, and its bytes."""
+    """Return the metadata of an uploaded file's frame, and its bytes."""
     source = maybe_object(wire.get("source"))
     block = message.content[0]
     name = block.name if isinstance(block, DocumentBlock) else None
-    about: Wire = {
+    meta: Wire = {
         "content_type": source.get("media_type"),
         "type": "document",
         "document_name": name,
         "file_size": _size_of(message),
     }
-    return about, source.get("data")
+    return meta, source.get("data")
 
 
 def _encode_registered(message: Message, data: Any, *, is_cached: bool) -> Wire:
-    """What the frame says more of a file that was registered here."""
+    """Return more metadata of a file that was registered here, not imported."""
     foreign = foreign_fields(message, SYSTEM)
     if "original_path" not in foreign:
         return {}
-    about: Wire = {
+    meta: Wire = {
         "document_name": foreign.get("document_name"),
         "original_path": foreign["original_path"],
         "file_size": len(b64decode(data)),
     }
-    return about | ({"cache_control": "ephemeral"} if is_cached else {})
-
-
-def _text(text: str) -> Wire:
-    return {"type": "text", "text": text}
+    return meta | ({"cache_control": "ephemeral"} if is_cached else {})
 
 
 def _blocks_of(content: Any) -> list[Any]:
-    """Content as blocks without cache marks, whether it stood there as text or as JSON in text."""
+    """Return content as blocks without cache marks, whether it was blocks, JSON or text."""
     if isinstance(content, str):
         try:
-            found = _read(content)
+            value = _read(content)
         except (ValueError, RecursionError):
-            found = None
-        blocks = maybe_list(found) if isinstance(found, list) else [_text(content)]
+            value = None
+        text = {"type": "text", "text": content}
+        blocks = maybe_list(value) if isinstance(value, list) else [text]
     else:
         blocks = maybe_list(content)
     return [

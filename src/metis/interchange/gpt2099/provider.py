@@ -42,112 +42,26 @@ from metis.streaming.events import provider_error
 from metis.wire.call import AdapterOptions, RequestContext, WireRequest
 from metis.wire.json_access import Wire, maybe_object
 
-
-def encode_response(message: Message) -> Wire:
-    """An answer as `{message: {role, content, model, stop_reason, usage?}}`."""
-    metadata = message.metadata
-    response: Wire = {
-        "role": "assistant",
-        "content": [wire for block in message.content for wire in _record(message, block)],
-        "model": (metadata.model or "").partition(":")[2],
-        "stop_reason": str(metadata.stop_reason or "unknown"),
-    }
-    if metadata.usage is not None:
-        response["usage"] = _usage(metadata.usage)
-    return {"message": response}
-
-
-def _record(message: Message, block: ContentBlock) -> Iterator[Wire]:
-    """A block; what turns have no word for is told as the provider of it tells it."""
-    match block:
-        case TextBlock() if block.citations:
-            cited: Any = msgspec.to_builtins(block.citations)
-            yield {"type": "text", "text": block.text, "citations": cited}
-        case ThinkingBlock():
-            seal = {} if block.signature is None else {"signature": block.signature}
-            yield {"type": "thinking", "thinking": block.text, **seal}
-        case RedactedThinkingBlock():
-            yield {"type": "redacted_thinking", "data": block.data}
-        case OpaqueBlock():
-            yield maybe_object(block.data)
-        case _:
-            desk = ConversionContext(SYSTEM, SYSTEM, RequestContext(session_id=message.session_id))
-            alone = msgspec.structs.replace(message, content=(block,))
-            yield from encode_turn([alone], desk)
-
-
-def _usage(usage: Usage) -> Wire:
-    told: Wire = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-    if usage.cache_creation_input_tokens:
-        told["cache_creation_input_tokens"] = usage.cache_creation_input_tokens
-    if usage.cached_input_tokens:
-        told["cache_read_input_tokens"] = usage.cached_input_tokens
-    return told
-
-
-_write = msgspec.json.Encoder().encode
-
-
-class Streamer:
-    """Knows which block was shown last, so that a new one is told once."""
-
-    def __init__(self) -> None:
-        self._shown: int | None = None
-        self._spelled: set[str] = set()
-        """The calls of which some arguments were shown."""
-
-    def records_for(self, event: StreamEvent) -> Iterator[Wire]:
-        """What an event adds: the start of a block, more of its content, or nothing."""
-        match event:
-            case TextDelta():
-                yield from self._begun(event.content_block_index, {"type": "text"})
-                yield from _added(event.text)
-            case ThinkingDelta():
-                yield from self._begun(event.content_block_index, {"type": "thinking"})
-                yield from _added(event.text)
-            case ToolUseStart():
-                start = {"type": "tool_use", "name": event.tool_name}
-                yield from self._begun(event.content_block_index, start)
-            case ToolUseInputDelta():
-                self._spelled.add(event.tool_use_id)
-                yield from _added(event.partial_json)
-            case ToolUseEnd() if event.tool_use_id not in self._spelled:
-                # Some providers give a call as a whole.
-                yield from _added(_write(event.final_input).decode())
-            case BlockAdded():
-                yield from self._begun(event.content_block_index, {"type": event.block.type})
-            case _:
-                return
-
-    def _begun(self, index: int, start: Wire) -> Iterator[Wire]:
-        if index != self._shown:
-            self._shown = index
-            yield start
-
-
-def _added(text: str) -> Iterator[Wire]:
-    if text:
-        yield {"content": text}
-
-
 SEPARATOR = "\n\n----\n\n"
-"""What stands between the system messages of a window where they become one text."""
+"""The text between system messages that are joined into one."""
 
-_JOINING = frozenset({"anthropic"})
-"""The protocols for which gpt2099 makes one text of them; others have a part for each."""
+_JOINED_SYSTEM_PROTOCOLS = frozenset({"anthropic"})
+"""Protocols for which gpt2099 joins the system messages; others get a part for each."""
 
 Send = Callable[[WireRequest], Iterable[bytes]]
-"""Sends a request and gives the bytes of the answer as they come."""
+"""Sends a request and returns the bytes of the response as they come."""
+
+_write_json = msgspec.json.Encoder().encode
 
 
 class Provider:
-    """A provider by the name of its adapter, called as scripts of gpt2099 call theirs."""
+    """A provider by the name of its adapter, with the five functions that gpt2099 calls."""
 
     def __init__(self, name: str) -> None:
         self._adapter = adapters.get(name)
 
     def models(self) -> list[str]:
-        """The names of the models that are known of it."""
+        """Return the names of its models in the catalog."""
         profile = self._adapter.profile
         listed = catalog().models(profile.catalog_provider or profile.name)
         return [model.wire_name for model in listed]
@@ -159,21 +73,24 @@ class Provider:
         *,
         model: str,
     ) -> WireRequest:
-        """The request for a context window, `{messages, options}`; what it loses is on its list.
+        """Return the request for a context window, `{messages, options}`, with its losses.
 
         Raises:
-            ForeignDocumentError: this is no context window.
-            InvalidValueError: an option that the provider refuses.
+            ForeignDocumentError: this is not a context window.
+            InvalidValueError: the provider refuses an option.
         """
         data = window if isinstance(window, bytes | str) else json.dumps(window)
-        # Ids of calls are made from that of the session: the same window is the same request.
+        # Tool ids derive from the session id; a fixed one gives the same request every time.
         loaded = Gpt2099Context().load(data, RequestContext(session_id=SYSTEM))
         messages = loaded.messages
-        said = convert_to(Options, merged_options(messages), "$.options")
-        if self._adapter.profile.protocol in _JOINING:
+        window_options = convert_to(Options, merged_options(messages), "$.options")
+        if self._adapter.profile.protocol in _JOINED_SYSTEM_PROTOCOLS:
             messages = join_system_messages(messages)
         options = AdapterOptions(
-            model=model, stream=True, search=said.search, tool_mode=said.tool_mode
+            model=model,
+            stream=True,
+            search=window_options.search,
+            tool_mode=window_options.tool_mode,
         )
         request = self._adapter.to_wire(messages, tools, options)
         return replace(request, losses=[*loaded.losses, *request.losses])
@@ -186,36 +103,37 @@ class Provider:
         *,
         model: str | None = None,
     ) -> Iterator[StreamEvent]:
-        """The events of an answer as they come; `tools` and `model` are those of the request."""
+        """Yield the events of a response; `tools` and `model` are those of the request."""
         names = tuple(tool.name for tool in tools)
-        asked = None if model is None else f"{self._adapter.name}:{self._adapter.wire_model(model)}"
-        decoder = self._adapter.stream_decoder(RequestContext(tools=names, model=asked))
+        wire_model = None if model is None else self._adapter.wire_model(model)
+        model_id = None if model is None else f"{self._adapter.name}:{wire_model}"
+        decoder = self._adapter.stream_decoder(RequestContext(tools=names, model=model_id))
         for chunk in send(request):
             yield from decoder.feed(chunk)
         yield from decoder.finish()
 
     def response_stream_streamer(self, events: Iterable[StreamEvent]) -> Iterator[Wire]:
-        """What a screen shows of events: `{type, name?}` for a new block, `{content}` for more."""
-        streamer = Streamer()
+        """Yield display records: `{type, name?}` for a new block, `{content}` for more of it."""
+        streamer = _Streamer()
         for event in events:
             yield from streamer.records_for(event)
 
     def response_stream_aggregate(self, events: Iterable[StreamEvent]) -> Wire:
-        """The whole answer of events, as `{message}`.
+        """Return the complete response of events as `{message}`.
 
         Raises:
-            ProviderError: the answer failed or did not end.
+            ProviderError: the response failed or did not end.
         """
         for event in events:
             if isinstance(event, MessageComplete):
-                return encode_response(event.message)
+                return _encode_response(event.message)
             if isinstance(event, StreamError):
                 raise provider_error(event, self._adapter.name)
-        raise NetworkError("the answer did not end", provider=self._adapter.name)
+        raise NetworkError("the response did not end", provider=self._adapter.name)
 
 
 def join_system_messages(messages: Sequence[Message]) -> list[Message]:
-    """The messages with those of the system at the start as one, its texts visibly apart."""
+    """Return the messages with the system messages at the start joined into one."""
     lead = list(takewhile(lambda message: message.role is Role.SYSTEM, messages))
     blocks: list[ContentBlock] = [block for message in lead for block in message.content]
     if len(lead) < 2 or not all(isinstance(block, TextBlock) for block in blocks):  # noqa: PLR2004 - nothing to join
@@ -229,3 +147,86 @@ def join_system_messages(messages: Sequence[Message]) -> list[Message]:
 
 def _texts(message: Message) -> Iterator[str]:
     return (block.text for block in message.content if isinstance(block, TextBlock))
+
+
+class _Streamer:
+    """Turns stream events into gpt2099's display records."""
+
+    def __init__(self) -> None:
+        self._current_block: int | None = None
+        self._calls_with_arguments: set[str] = set()
+
+    def records_for(self, event: StreamEvent) -> Iterator[Wire]:
+        """Yield the start of a block, more of its content, or nothing."""
+        match event:
+            case TextDelta():
+                yield from self._start(event.content_block_index, {"type": "text"})
+                yield from _content(event.text)
+            case ThinkingDelta():
+                yield from self._start(event.content_block_index, {"type": "thinking"})
+                yield from _content(event.text)
+            case ToolUseStart():
+                start = {"type": "tool_use", "name": event.tool_name}
+                yield from self._start(event.content_block_index, start)
+            case ToolUseInputDelta():
+                self._calls_with_arguments.add(event.tool_use_id)
+                yield from _content(event.partial_json)
+            case ToolUseEnd() if event.tool_use_id not in self._calls_with_arguments:
+                # Gemini and Ollama send a call in one piece, without argument deltas.
+                yield from _content(_write_json(event.final_input).decode())
+            case BlockAdded():
+                yield from self._start(event.content_block_index, {"type": event.block.type})
+            case _:
+                return
+
+    def _start(self, index: int, record: Wire) -> Iterator[Wire]:
+        if index != self._current_block:
+            self._current_block = index
+            yield record
+
+
+def _content(text: str) -> Iterator[Wire]:
+    if text:
+        yield {"content": text}
+
+
+def _encode_response(message: Message) -> Wire:
+    """Return a response as `{message: {role, content, model, stop_reason, usage?}}`."""
+    metadata = message.metadata
+    response: Wire = {
+        "role": "assistant",
+        "content": [wire for block in message.content for wire in _encode_block(message, block)],
+        "model": (metadata.model or "").partition(":")[2],
+        "stop_reason": str(metadata.stop_reason or "unknown"),
+    }
+    if metadata.usage is not None:
+        response["usage"] = _encode_usage(metadata.usage)
+    return {"message": response}
+
+
+def _encode_block(message: Message, block: ContentBlock) -> Iterator[Wire]:
+    """Yield a block of a response, which may hold more kinds of blocks than a stored turn."""
+    match block:
+        case TextBlock() if block.citations:
+            citations: Any = msgspec.to_builtins(block.citations)
+            yield {"type": "text", "text": block.text, "citations": citations}
+        case ThinkingBlock():
+            signature = {} if block.signature is None else {"signature": block.signature}
+            yield {"type": "thinking", "thinking": block.text, **signature}
+        case RedactedThinkingBlock():
+            yield {"type": "redacted_thinking", "data": block.data}
+        case OpaqueBlock():
+            yield maybe_object(block.data)
+        case _:
+            context = RequestContext(session_id=message.session_id)
+            conversion = ConversionContext(SYSTEM, SYSTEM, context)
+            yield from encode_turn([replace(message, content=(block,))], conversion)
+
+
+def _encode_usage(usage: Usage) -> Wire:
+    counts: Wire = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    if usage.cache_creation_input_tokens:
+        counts["cache_creation_input_tokens"] = usage.cache_creation_input_tokens
+    if usage.cached_input_tokens:
+        counts["cache_read_input_tokens"] = usage.cached_input_tokens
+    return counts

@@ -1,6 +1,6 @@
 """Turns of gpt2099 and their blocks, ids, roles and cache marks.
 
-A result of a tool call is a block of the user's turn in gpt2099 and a message of its own here.
+A tool result is a block of the user's turn in gpt2099 and a message of its own here.
 """
 
 import re
@@ -31,6 +31,7 @@ from metis.canonical.ids import is_ulid, new_ulid, ulid_to_int
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint, Outcome, OutcomeStatus
 from metis.interchange.conversion import (
+    NO_MATCHING_CALL,
     ConversionContext,
     foreign_fields,
     is_media_type,
@@ -42,31 +43,49 @@ from metis.projection.loss import Change
 from metis.store.entries import KnownEntry, MessageEntry
 from metis.wire.json_access import Wire, maybe_object
 
+SYSTEM = "gpt2099"
+EPHEMERAL = {"type": "ephemeral"}
+ROLES = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.SYSTEM: "system", Role.TOOL: "user"}
+"""gpt2099's role for each of ours; tool results are part of the user's turn."""
+DEFAULT_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "role": ("user",),
+    "options": ({}, None),
+    "cache": (False, None),
+    "is_error": (False, None),
+    "id": (None,),
+    "tool_use_id": (None,),
+}
+"""Values that mean the same as an absent key."""
+CACHE_MARKS = {"cache": True, "cache_control": EPHEMERAL}
+"""Cache marks are hints: their position is not a loss."""
+
+_MEDIA_BLOCKS = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
+# SCRU128 ids: 128 bits as 25 characters in base 36, which sort by time.
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LENGTH = 25
+_TURN_ID_LENGTH = 25
 _TURN_ID = re.compile(r"[0-9A-Za-z]{25}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS = 80
 
 
 def is_turn_id(text: str) -> bool:
-    """Whether a text has the form of a turn's id; no bookmark may."""
+    """Return whether a text has the form of a turn's id; bookmarks must not."""
     return _TURN_ID.fullmatch(text) is not None
 
 
 def turn_id(ulid: str) -> str:
-    """The id of a turn for one of our messages: the same 128 bits, so that the order stays."""
+    """Return the turn id of one of our messages: the same 128 bits, so that the order stays."""
     if not is_ulid(ulid):
         return ulid
     number, digits = ulid_to_int(ulid), ""
-    for _ in range(_LENGTH):
+    for _ in range(_TURN_ID_LENGTH):
         number, digit = divmod(number, 36)
         digits = _DIGITS[digit] + digits
     return digits
 
 
 def turn_time(text: str) -> datetime | None:
-    """When a turn was made, as its id says; None if it says nothing that can be."""
+    """Return the time in a turn's id; None if it is not an id or out of range."""
     if not is_turn_id(text):
         return None
     try:
@@ -75,158 +94,191 @@ def turn_time(text: str) -> datetime | None:
         return None
 
 
-SYSTEM = "gpt2099"
-EPHEMERAL = {"type": "ephemeral"}
-_INLINE = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock, ArtifactBlock)
+def turn_id_of(message: Message) -> str:
+    """Return the id of the turn that a message starts."""
+    stored = foreign_fields(message, SYSTEM).get("id")
+    return stored if isinstance(stored, str) else turn_id(message.id)
+
+
+def messages_of(entries: Sequence[KnownEntry]) -> list[Message]:
+    """Return the messages of one turn; empty if gpt2099 has no role for one of them."""
+    messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
+    return messages if all(message.role in ROLES for message in messages) else []
+
+
+def role_of(messages: Sequence[Message]) -> str:
+    """Return the role of a turn."""
+    return ROLES[messages[0].role]
+
+
+def with_cache_mark(message: Message) -> Message:
+    """Return a message with a cache mark at its end, as a turn with `cache` has it."""
+    last = CacheHint(after=len(message.content) - 1)
+    hints = (*(hint for hint in message.metadata.hints if hint.after != last.after), last)
+    return replace(message, metadata=replace(message.metadata, hints=hints))
+
+
+def without_cache_mark(messages: Sequence[Message]) -> tuple[list[Message], bool]:
+    """Return the messages without the cache mark at their end, and whether there was one."""
+    *others, last = messages
+    end = len(last.content) - 1
+    hints = tuple(hint for hint in last.metadata.hints if hint.after != end)
+    if len(hints) == len(last.metadata.hints):
+        return list(messages), False
+    return [*others, replace(last, metadata=replace(last.metadata, hints=hints))], True
 
 
 def decode_turn(
     role: Role,
     content: Sequence[Wire],
-    desk: ConversionContext,
+    conversion: ConversionContext,
     *,
     created_at: datetime | None = None,
-    **facts: Any,
+    foreign: Mapping[str, Any] | None = None,
+    **metadata: Any,
 ) -> list[Message]:
-    """The messages of one turn: a run of other blocks is one, each result of a call is one."""
-    turn = _Turn(role, desk)
+    """Return the messages of one turn: one per tool result, one per run of other blocks.
+
+    `foreign` and `metadata` hold for the whole turn and are set on its first message.
+    """
+    turn = _TurnDecoder(role, conversion)
     for index, wire in enumerate(content):
-        turn.take(wire, f"$.content[{index}]")
+        turn.add(wire, f"$.content[{index}]")
     messages = turn.messages(is_empty=not content and role != Role.SYSTEM)
     if created_at is not None:
         messages = [replace(message, created_at=created_at) for message in messages]
-    return [_marked(message, part, facts) for part, message in enumerate(messages)]
+    messages[0] = _with_foreign(
+        replace(messages[0], metadata=replace(messages[0].metadata, **metadata)), foreign or {}
+    )
+    return [
+        message if part == 0 else _with_foreign(message, {"part": part})
+        for part, message in enumerate(messages)
+    ]
 
 
-class _Turn:
-    """One turn while it is read."""
+def _with_foreign(message: Message, fields: Mapping[str, Any]) -> Message:
+    foreign = {**foreign_fields(message, SYSTEM), **fields}
+    if not foreign:
+        return message
+    external = {**(message.metadata.external or {}), SYSTEM: foreign}
+    return replace(message, metadata=replace(message.metadata, external=external))
 
-    def __init__(self, role: Role, desk: ConversionContext) -> None:
+
+class _TurnDecoder:
+    """Splits the blocks of one turn into messages."""
+
+    def __init__(self, role: Role, conversion: ConversionContext) -> None:
         self._role = role
-        self._desk = desk
-        self._done: list[Message] = []
-        self._run: list[ContentBlock] = []
+        self._conversion = conversion
+        self._messages: list[Message] = []
+        self._blocks: list[ContentBlock] = []
         self._hints: list[CacheHint] = []
-        self._calls: list[str | None] = []
-        self._orphans: list[str] = []
+        self._call_ids: list[str | None] = []
+        self._orphan_paths: list[str] = []
 
-    def take(self, wire: Wire, path: str) -> None:
-        """The next block."""
+    def add(self, wire: Wire, path: str) -> None:
+        """Decode the next block."""
         if wire.get("type") == "tool_result" and self._role == Role.USER:
-            self._take_result(wire, path)
+            self._add_result(wire, path)
         else:
-            block = _decode_block(wire, self._role, self._desk, path)
+            block = _decode_block(wire, self._role, self._conversion, path)
             if isinstance(block, ToolUseBlock):
-                self._calls.append(wire.get("id"))
-            self._run.append(block)
-        if wire.get("cache_control") and self._run:
-            self._hints.append(CacheHint(after=len(self._run) - 1))
+                self._call_ids.append(wire.get("id"))
+            self._blocks.append(block)
+        if wire.get("cache_control") and self._blocks:
+            self._hints.append(CacheHint(after=len(self._blocks) - 1))
 
     def messages(self, *, is_empty: bool) -> list[Message]:
-        """What was read, as messages; never none."""
+        """Return the messages of the turn; at least one."""
         if is_empty:
-            self._run = [TextBlock("")]
-        if self._run or not self._done:
-            self._close()
-        # A result was made before the words in front of it; ids go by the order of the turn.
-        self._done = [replace(message, id=new_ulid()) for message in self._done]
-        first = self._done[0]
+            self._blocks = [TextBlock("")]
+        if self._blocks or not self._messages:
+            self._end_message()
+        # A result was created before the text in front of it; new ids follow the turn's order.
+        self._messages = [replace(message, id=new_ulid()) for message in self._messages]
+        first = self._messages[0]
         if is_empty:
-            reason = "a turn without content; here it holds an empty text"
-            self._desk.add_loss(first, "text", "$.content", reason, Change.SYNTHESISED)
-        for place in self._orphans:
-            reason = "it answers no open call of this history; here it is told by the user"
-            self._desk.add_loss(first, "tool_result", place, reason)
-        return self._done
+            reason = "a turn without content; an empty text was added"
+            self._conversion.add_loss(first, "text", "$.content", reason, Change.SYNTHESISED)
+        for path in self._orphan_paths:
+            self._conversion.add_loss(first, "tool_result", path, NO_MATCHING_CALL)
+        return self._messages
 
-    def _take_result(self, wire: Wire, path: str) -> None:
-        result = _decode_result(wire, self._desk, path)
+    def _add_result(self, wire: Wire, path: str) -> None:
+        result = _decode_result(wire, self._conversion, path)
         if not isinstance(result, Message):
-            self._run += result
-            self._orphans.append(path)
+            self._blocks += result
+            self._orphan_paths.append(path)
             return
-        if self._run:
-            self._close()
-        self._done.append(result)
+        if self._blocks:
+            self._end_message()
+        self._messages.append(result)
 
-    def _close(self) -> None:
-        foreign = {"calls": self._calls} if self._calls else None
-        message = self._desk.message(
-            self._role, self._run, hints=tuple(self._hints), foreign=foreign
+    def _end_message(self) -> None:
+        foreign = {"calls": self._call_ids} if self._call_ids else None
+        message = self._conversion.message(
+            self._role, self._blocks, hints=tuple(self._hints), foreign=foreign
         )
-        self._done.append(message)
-        self._run, self._hints, self._calls = [], [], []
-
-
-def _marked(message: Message, part: int, facts: dict[str, Any]) -> Message:
-    """The message with its number in the turn, and what the whole turn says on the first."""
-    foreign = foreign_fields(message, SYSTEM)
-    metadata = message.metadata
-    if part == 0:
-        foreign = {**foreign, **facts.get("foreign", {})}
-        about = {key: value for key, value in facts.items() if key != "foreign"}
-        metadata = replace(metadata, **about)
-    else:
-        foreign = {**foreign, "part": part}
-    if foreign:
-        metadata = replace(metadata, external={**(metadata.external or {}), SYSTEM: foreign})
-    return replace(message, metadata=metadata)
+        self._messages.append(message)
+        self._blocks, self._hints, self._call_ids = [], [], []
 
 
 def _decode_result(
-    wire: Wire, desk: ConversionContext, path: str
+    wire: Wire, conversion: ConversionContext, path: str
 ) -> Message | tuple[ContentBlock, ...]:
+    """Return the message of a tool result; its blocks for a user message if it has no call."""
     result = convert_to(types.ToolResultBlock, wire, path)
     content = tuple(
-        _decode_inner(inner, f"{path}.content[{index}]")
+        _decode_result_block(inner, f"{path}.content[{index}]")
         for index, inner in enumerate(result.content)
     )
-    answered = desk.match_tool_result(result.tool_use_id, result.name)
-    if answered is None:
+    tool_use_id = conversion.match_tool_result(result.tool_use_id, result.name)
+    if tool_use_id is None:
         return orphan_result_content(content)
     failed = bool(result.is_error)
     status = OutcomeStatus.ERROR if failed else OutcomeStatus.SUCCESS
-    return desk.message(
+    return conversion.message(
         Role.TOOL,
-        (ToolResultBlock(answered, content, failed),),
-        parent_tool_use_id=answered,
+        (ToolResultBlock(tool_use_id, content, failed),),
+        parent_tool_use_id=tool_use_id,
         outcome=Outcome(status=status, tool_name=result.name),
     )
 
 
-def _decode_inner(wire: Wire, path: str) -> ContentBlock:
+def _decode_result_block(wire: Wire, path: str) -> ContentBlock:
     kind = wire.get("type")
     if kind == "text" and isinstance(wire.get("text"), str):
         return TextBlock(wire["text"])
     if kind == "document":
-        return _decode_document(convert_to(types.DocumentBlock, wire, path), Role.USER) or _sealed(
-            wire
-        )
-    return _sealed(wire)
+        document = convert_to(types.DocumentBlock, wire, path)
+        return _decode_document(document, Role.USER) or _opaque(wire)
+    return _opaque(wire)
 
 
-def _decode_block(wire: Wire, role: Role, desk: ConversionContext, path: str) -> ContentBlock:
+def _decode_block(wire: Wire, role: Role, conversion: ConversionContext, path: str) -> ContentBlock:
     match wire.get("type"):
         case "text":
             return TextBlock(convert_to(types.TextBlock, wire, path).text)
         case "document":
             document = convert_to(types.DocumentBlock, wire, path)
-            return _decode_document(document, role) or _sealed(wire)
+            return _decode_document(document, role) or _opaque(wire)
         case "tool_use":
             call = convert_to(types.ToolUseBlock, wire, path)
             if role != Role.ASSISTANT:
-                return _sealed(wire)
-            return ToolUseBlock(desk.open_tool_call(call.id, call.name), call.name, call.input)
+                return _opaque(wire)
+            tool_use_id = conversion.open_tool_call(call.id, call.name)
+            return ToolUseBlock(tool_use_id, call.name, call.input)
         case "tool_result":
             convert_to(types.ToolResultBlock, wire, path)
-            return _sealed(wire)
+            return _opaque(wire)
         case str():
-            return _sealed(wire)
+            return _opaque(wire)
         case _:
             raise DecodeError("a block has no type", path=f"{path}.type")
 
 
 def _decode_document(wire: types.DocumentBlock, role: Role) -> ContentBlock | None:
+    """Return the block of a file by its media type; None where the role allows no file."""
     media, data = wire.source.media_type, wire.source.data
     if role == Role.SYSTEM or not is_media_type(media):
         return None
@@ -244,41 +296,42 @@ def _decode_document(wire: types.DocumentBlock, role: Role) -> ContentBlock | No
             return DocumentBlock(source, media)
 
 
-def _sealed(wire: Wire) -> OpaqueBlock:
+def _opaque(wire: Wire) -> OpaqueBlock:
     kind = wire.get("type")
     raw = Raw(msgspec.json.encode(wire))
     return OpaqueBlock(SYSTEM, raw, kind if isinstance(kind, str) else None)
 
 
-def encode_turn(messages: Sequence[Message], desk: ConversionContext) -> list[Wire]:
-    """The content of one turn."""
+def encode_turn(messages: Sequence[Message], conversion: ConversionContext) -> list[Wire]:
+    """Return the content of one turn."""
     content: list[Wire] = []
     for message in messages:
         if message.role == Role.TOOL:
-            content += _encode_result(message, desk)
+            content += _encode_result(message, conversion)
             continue
-        calls = iter(desk.foreign_call_ids(message))
-        marks = {hint.after for hint in message.metadata.hints}
+        calls = iter(conversion.foreign_call_ids(message))
+        marked = {hint.after for hint in message.metadata.hints}
         for index, block in enumerate(message.content):
             for wire in _encode_block(block, calls):
-                mark = {"cache_control": EPHEMERAL} if index in marks else {}
-                if "type" in wire:  # records without a type may stand inside of results only
+                mark = {"cache_control": EPHEMERAL} if index in marked else {}
+                if "type" in wire:  # only results may hold records without a type
                     content.append(wire | mark)
     return content
 
 
-def _encode_result(message: Message, desk: ConversionContext) -> Iterator[Wire]:
+def _encode_result(message: Message, conversion: ConversionContext) -> Iterator[Wire]:
     for block in message.content:
         if not isinstance(block, ToolResultBlock):
             continue
-        foreign = desk.foreign_call_id(block.tool_use_id)
+        foreign_id = conversion.foreign_call_id(block.tool_use_id)
         outcome = message.metadata.outcome
+        tool_name = outcome.tool_name if outcome else None
         inner = [wire for part in block.content for wire in _encode_block(part, iter(()))]
         yield {
             "type": "tool_result",
-            "name": (outcome.tool_name if outcome else None) or desk.tool_name(block.tool_use_id),
+            "name": tool_name or conversion.tool_name(block.tool_use_id),
             "content": inner,
-            **({} if foreign is None else {"tool_use_id": foreign}),
+            **({} if foreign_id is None else {"tool_use_id": foreign_id}),
             **({"is_error": True} if block.is_error else {}),
         }
 
@@ -288,64 +341,13 @@ def _encode_block(block: ContentBlock, calls: Iterator[str | None]) -> Iterator[
         case TextBlock():
             yield {"type": "text", "text": block.text}
         case ToolUseBlock():
-            foreign = next(calls, block.id)
-            own = {} if foreign is None else {"id": foreign}
-            yield {"type": "tool_use", **own, "name": block.name, "input": block.input}
+            foreign_id = next(calls, block.id)
+            wire_id = {} if foreign_id is None else {"id": foreign_id}
+            yield {"type": "tool_use", **wire_id, "name": block.name, "input": block.input}
         case OpaqueBlock() if block.issuer == SYSTEM:
             yield maybe_object(block.data)
-        case _ if isinstance(block, _INLINE) and block.source.kind == "base64":
+        case _ if isinstance(block, _MEDIA_BLOCKS) and block.source.kind == "base64":
             source = {"type": "base64", "media_type": block.media_type, "data": block.source.data}
             yield {"type": "document", "source": source}
         case _:
             return
-
-
-ROLES = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.SYSTEM: "system", Role.TOOL: "user"}
-"""Their word for each of our roles; results of calls ride with the user."""
-
-DEFAULT_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "role": ("user",),
-    "options": ({}, None),
-    "cache": (False, None),
-    "is_error": (False, None),
-    "id": (None,),
-    "tool_use_id": (None,),
-}
-"""Values that say the same as leaving the key out."""
-
-CACHE_MARKS = {"cache": True, "cache_control": EPHEMERAL}
-"""Marks for caches: hints, whatever their place."""
-
-
-def messages_of(entries: Sequence[KnownEntry]) -> list[Message]:
-    """The messages of one turn; none if one of them has no role here."""
-    found = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
-    return found if all(message.role in ROLES for message in found) else []
-
-
-def role_of(messages: Sequence[Message]) -> str:
-    """The role of a turn."""
-    return ROLES[messages[0].role]
-
-
-def turn_id_of(message: Message) -> str:
-    """The id of the turn that a message begins."""
-    found = foreign_fields(message, SYSTEM).get("id")
-    return found if isinstance(found, str) else turn_id(message.id)
-
-
-def with_cache_mark(message: Message) -> Message:
-    """The message with a mark at its end, as a turn with `cache` has it."""
-    last = CacheHint(after=len(message.content) - 1)
-    hints = (*(hint for hint in message.metadata.hints if hint.after != last.after), last)
-    return replace(message, metadata=replace(message.metadata, hints=hints))
-
-
-def without_cache_mark(messages: Sequence[Message]) -> tuple[list[Message], bool]:
-    """The messages without the mark at the end of the turn, and whether there was one."""
-    *rest, last = messages
-    end = len(last.content) - 1
-    hints = tuple(hint for hint in last.metadata.hints if hint.after != end)
-    if len(hints) == len(last.metadata.hints):
-        return list(messages), False
-    return [*rest, replace(last, metadata=replace(last.metadata, hints=hints))], True

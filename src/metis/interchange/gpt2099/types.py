@@ -1,4 +1,4 @@
-"""The shapes of gpt2099's blocks and turns, under its own names."""
+"""Wire types of gpt2099's blocks and turns, under its own names."""
 
 from typing import Any, Literal
 
@@ -23,14 +23,14 @@ class Source(Struct):
 
 
 class DocumentBlock(Struct):
-    """A file; its media type decides what a provider does with it."""
+    """A file of any media type."""
 
     source: Source
     cache_control: dict[str, Any] | None = None
 
 
 class ToolUseBlock(Struct):
-    """A call of a tool; some providers give it no id."""
+    """A tool call; some providers give it no id."""
 
     name: str
     input: dict[str, Any]
@@ -38,7 +38,7 @@ class ToolUseBlock(Struct):
 
 
 class ToolResultBlock(Struct):
-    """The result of a call; the name of the tool is always there."""
+    """The result of a tool call, with the name of the tool."""
 
     name: str
     content: list[dict[str, Any]]
@@ -54,7 +54,7 @@ class Message(Struct):
 
 
 class Options(Struct):
-    """What holds for a context window; `provider_ptr` and `servers` were seen to before."""
+    """The options of a context window; gpt2099 itself resolves `provider_ptr` and `servers`."""
 
     provider_ptr: str | None = None
     servers: list[str] | None = None
@@ -63,7 +63,7 @@ class Options(Struct):
 
 
 class Turn(Struct):
-    """One record of a thread: a message, its own options, and whether it ends a cached prefix."""
+    """One turn of a thread: content, options, and whether it ends a cached prefix."""
 
     id: str
     content: list[dict[str, Any]]
@@ -73,7 +73,7 @@ class Turn(Struct):
 
 
 class Meta(Struct):
-    """What a stored turn says about itself; `inherited` is the new name of `options`."""
+    """The metadata of a stored turn; `inherited` is the new name of `options`."""
 
     role: Role | None = None
     options: dict[str, Any] | None = None
@@ -90,7 +90,7 @@ class Meta(Struct):
 
 
 class Frame(Struct):
-    """One stored turn, with its content beside it."""
+    """One stored turn with its content inlined."""
 
     id: str
     topic: Literal["gpt.turn"]

@@ -37,23 +37,23 @@ from metis.store.threads import merged_options
 from metis.wire.json_access import Wire, maybe_object, object_at
 
 HEADER = "gpt2099.context"
-"""The kind of entry that keeps what a context window says beside its messages."""
+"""The kind of entry that holds what a context window has beside its messages."""
 
 
 class Gpt2099Context(Format):
-    """What `gpt context resolve` prints and a provider is given."""
+    """What `gpt context resolve` prints and a provider gets."""
 
     name = "gpt2099-context"
     system = SYSTEM
     default_values = DEFAULT_VALUES
 
     def fits(self, data: bytes) -> bool:
-        """Whether it is an object with messages."""
+        """Return whether it is an object with messages."""
         first = first_object(data)
         return first is not None and isinstance(first.get("messages"), list)
 
     def split(self, data: bytes) -> Iterable[Record]:
-        """What stands beside the messages, then each message."""
+        """Return the window without its messages, then each message."""
         window = maybe_object(read_json(data, self.name))
         if "messages" not in window:
             raise ForeignDocumentError("a context window has messages", format=self.name)
@@ -61,59 +61,59 @@ class Gpt2099Context(Format):
         yield from array_records(data, window["messages"], "$.messages", self.name)
 
     def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:
-        """The window; options are those of all messages, merged in order."""
+        """Return the window; its options are those of all messages, merged in order."""
         header = records[0] if records and "messages" in records[0] else None
-        rest = records if header is None else records[1:]
+        messages = records if header is None else records[1:]
         options = merged_options(messages_of(entries))
         window: Wire = {"messages": [], "options": {}} if header is None else dict(header)
         if options and options != window.get("options"):
             window["options"] = options
-        window["messages"] = rest
+        window["messages"] = messages
         return json.dumps(window, ensure_ascii=False, indent=2).encode() + b"\n"
 
-    def prepare(self, entries: list[KnownEntry], desk: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
-        """What stands beside the messages comes first."""
+    def prepare(self, entries: list[KnownEntry], conversion: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
+        """Return the entries with the header first."""
         first = next((entry for entry in entries if _is_header(entry)), None)
         if first is None:
             return entries
         return [first, *(entry for entry in entries if entry is not first)]
 
-    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
-        """The messages of one message, since results are messages of their own here."""
+    def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
+        """Return the header, or the messages of one foreign message."""
         if "messages" in record:
-            return [self._decode_header(record, desk)]
+            return [self._decode_header(record, conversion)]
         wire = convert_to(types.Message, record, "$")
-        facts: dict[str, Any] = {"options": desk.options} if desk.options else {}
-        desk.options = {}
-        messages = decode_turn(Role(wire.role), wire.content, desk, **facts)
+        metadata: dict[str, Any] = {"options": conversion.options} if conversion.options else {}
+        conversion.options = {}
+        messages = decode_turn(Role(wire.role), wire.content, conversion, **metadata)
         return [entry_of(message) for message in messages]
 
-    def _decode_header(self, record: Wire, desk: ConversionContext) -> KnownEntry:
+    def _decode_header(self, record: Wire, conversion: ConversionContext) -> KnownEntry:
         options = record.get("options")
-        desk.options = {} if options is None else object_at(options, "$.options")
+        conversion.options = {} if options is None else object_at(options, "$.options")
         return SidecarEntry(
             id=new_ulid(),
-            session_id=desk.request_context.session_id,
-            created_at=desk.request_context.created_at,
+            session_id=conversion.request_context.session_id,
+            created_at=conversion.request_context.created_at,
             kind=HEADER,
-            data={"options": desk.options},
+            data={"options": conversion.options},
             external={SYSTEM: {"part": 0}},
         )
 
-    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
-        """One message."""
+    def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
+        """Return the header, or one foreign message."""
         first = entries[0]
         if isinstance(first, SidecarEntry) and _is_header(first):
             return {"messages": [], "options": first.data["options"]}
         messages = messages_of(entries)
         if not messages:
             return None
-        return {"role": role_of(messages), "content": encode_turn(messages, desk)}
+        return {"role": role_of(messages), "content": encode_turn(messages, conversion)}
 
     def is_equivalent(self, difference: Difference) -> bool:
-        """Marks for caches are hints."""
-        key = difference.steps[-1] if difference.steps else ""
-        return CACHE_MARKS.get(str(key)) == difference.actual or super().is_equivalent(difference)
+        """Return whether both values mean the same; cache marks are hints."""
+        key = str(difference.steps[-1]) if difference.steps else ""
+        return CACHE_MARKS.get(key) == difference.actual or super().is_equivalent(difference)
 
 
 def _is_header(entry: KnownEntry) -> bool:
@@ -121,52 +121,55 @@ def _is_header(entry: KnownEntry) -> bool:
 
 
 class Gpt2099Thread(Format):
-    """A JSON array of thread records."""
+    """A JSON array of turns, each with its own options."""
 
     name = "gpt2099-thread"
     system = SYSTEM
     default_values = DEFAULT_VALUES
 
     def fits(self, data: bytes) -> bool:
-        """Whether it is an array of turns with an id and a list of blocks."""
+        """Return whether it is an array of turns with an id and a list of blocks."""
         first = first_item(data)
         return first is not None and "id" in first and isinstance(first.get("content"), list)
 
     def split(self, data: bytes) -> Iterable[Record]:
-        """The turns."""
+        """Return the turns."""
         return array_records(data, read_json(data, self.name), "$", self.name)
 
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - every format has it
-        """The array."""
+    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
+        """Return the array."""
         return json.dumps(records, ensure_ascii=False, indent=2).encode() + b"\n"
 
-    def decode(self, record: Wire, desk: ConversionContext) -> list[KnownEntry]:
-        """The messages of one turn."""
+    def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
+        """Return the messages of one turn."""
         wire = convert_to(types.Turn, record, "$")
-        facts: dict[str, Any] = {"foreign": {"id": wire.id}}
-        if wire.options:
-            facts["options"] = wire.options
-        role = Role(wire.role or "user")
-        messages = decode_turn(role, wire.content, desk, created_at=turn_time(wire.id), **facts)
+        messages = decode_turn(
+            Role(wire.role or "user"),
+            wire.content,
+            conversion,
+            created_at=turn_time(wire.id),
+            foreign={"id": wire.id},
+            **({"options": wire.options} if wire.options else {}),
+        )
         if wire.cache:
             messages[-1] = with_cache_mark(messages[-1])
         return [entry_of(message) for message in messages]
 
-    def encode(self, entries: Sequence[KnownEntry], desk: ConversionContext) -> Wire | None:
-        """One turn."""
+    def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
+        """Return one turn."""
         messages = messages_of(entries)
         if not messages:
             return None
-        bare, is_cached = without_cache_mark(messages)
+        unmarked, is_cached = without_cache_mark(messages)
         return {
             "id": turn_id_of(messages[0]),
             "role": role_of(messages),
-            "content": encode_turn(bare, desk),
+            "content": encode_turn(unmarked, conversion),
             "options": messages[0].metadata.options or {},
             "cache": is_cached,
         }
 
     def is_equivalent(self, difference: Difference) -> bool:
-        """Marks for caches are hints."""
+        """Return whether both values mean the same; cache marks are hints."""
         key = difference.steps[-1] if difference.steps else ""
         return key in CACHE_MARKS or super().is_equivalent(difference)

@@ -1,1 +1,1 @@
-"""The history files of klaude-code: one event on each line, messages made of parts."""
+"""The history files of klaude-code: one event per line, messages with parts."""

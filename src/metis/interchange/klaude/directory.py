@@ -32,53 +32,53 @@ _FORMAT = KlaudeHistory()
 
 
 def save_directory(
-    folder: Path, entries: Iterable[AnyEntry | Message], *, work_dir: str = "", title: str = ""
+    directory: Path, entries: Iterable[AnyEntry | Message], *, work_dir: str = "", title: str = ""
 ) -> list[Loss]:
-    """Write a session into a folder, or what is new of it; gives what the files cannot hold.
+    """Write a session into a directory, or what is new of it, and return the losses.
 
     Raises:
-        ForeignDocumentError: the folder holds another history.
+        ForeignDocumentError: the directory holds another history.
     """
-    given = list(entries)
-    dumped = _FORMAT.dump(given)
-    folder.mkdir(parents=True, exist_ok=True)
-    known, _ = _whole_lines(_read(folder / EVENTS))
-    if not dumped.data.startswith(known):
-        line = _first_difference(known, dumped.data)
+    items = list(entries)
+    document = _FORMAT.dump(items)
+    directory.mkdir(parents=True, exist_ok=True)
+    stored, _ = _complete_lines(_read(directory / EVENTS))
+    if not document.data.startswith(stored):
+        line = _first_difference(stored, document.data)
         reason = f"{EVENTS} holds another history"
         raise ForeignDocumentError(reason, format=_FORMAT.name, line=line)
-    _append(folder / EVENTS, len(known), dumped.data[len(known) :])
-    about = read_meta(folder) | _meta(_messages(given), work_dir, title)
-    _replace(folder / META, json.dumps(about, ensure_ascii=False, indent=2).encode())
-    return dumped.losses
+    _append(directory / EVENTS, len(stored), document.data[len(stored) :])
+    meta = read_meta(directory) | _meta(_messages(items), work_dir, title)
+    _replace(directory / META, json.dumps(meta, ensure_ascii=False, indent=2).encode())
+    return document.losses
 
 
-def load_directory(folder: Path, context: RequestContext | None = None) -> LoadedDocument:
-    """Read the session of a folder; a last line that was torn by a crash is left out, and told.
+def load_directory(directory: Path, context: RequestContext | None = None) -> LoadedDocument:
+    """Read the session of a directory; a last line that a crash tore is skipped, with a loss.
 
     Raises:
-        ForeignDocumentError: the folder holds no history of klaude-code.
+        ForeignDocumentError: the directory holds no history of klaude-code.
     """
     context = context or RequestContext()
-    whole, torn = _whole_lines(_read(folder / EVENTS))
-    loaded = _FORMAT.load(whole, context)
+    complete, torn = _complete_lines(_read(directory / EVENTS))
+    loaded = _FORMAT.load(complete, context)
     if torn:
         loss = Loss(
             session_id=context.session_id,
             message_id="",
             block_type="line",
             adapter=_FORMAT.name,
-            reason=f"the last line of {EVENTS} was not written to its end",
+            reason=f"the last line of {EVENTS} is incomplete",
             change=Change.DROPPED,
         )
         return loaded._replace(losses=[*loaded.losses, loss])
     return loaded
 
 
-def read_meta(folder: Path) -> Wire:
-    """What `meta.json` says of a session; nothing if there is none that can be read."""
+def read_meta(directory: Path) -> Wire:
+    """Return `meta.json`; empty if it does not exist or cannot be read."""
     try:
-        return maybe_object(msgspec.json.decode(_read(folder / META)))
+        return maybe_object(msgspec.json.decode(_read(directory / META)))
     except msgspec.DecodeError:
         return {}
 
@@ -89,45 +89,46 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """The lines that were written to their end, and the rest."""
+def _complete_lines(data: bytes) -> tuple[bytes, bytes]:
+    """Return the complete lines, and the rest."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
 
 
-def _first_difference(known: bytes, data: bytes) -> int:
-    lines = zip(known.splitlines(), [*data.splitlines(), b""], strict=False)
+def _first_difference(stored: bytes, data: bytes) -> int:
+    lines = zip(stored.splitlines(), [*data.splitlines(), b""], strict=False)
     return next((number for number, (one, two) in enumerate(lines, 1) if one != two), 1)
 
 
 def _messages(entries: Sequence[AnyEntry | Message]) -> list[Message]:
-    known = [entry_of(entry) for entry in entries if not isinstance(entry, UnknownEntry)]
-    return [entry.message for entry in known if isinstance(entry, MessageEntry)]
+    known_entries = [entry_of(item) for item in entries if not isinstance(item, UnknownEntry)]
+    return [entry.message for entry in known_entries if isinstance(entry, MessageEntry)]
 
 
 def _meta(messages: Sequence[Message], work_dir: str, title: str) -> dict[str, Any]:
-    """What a list of sessions shows of one."""
-    about: dict[str, Any] = {
+    """Return the fields that klaude-code's list of sessions shows."""
+    user_messages = [message for message in messages if message.role is Role.USER]
+    meta: dict[str, Any] = {
         "messages_count": len(messages),
-        "user_messages": [_words(each) for each in messages if each.role is Role.USER],
+        "user_messages": [_text(message) for message in user_messages],
     }
     if messages:
-        about["id"] = messages[0].session_id
-        about["created_at"] = messages[0].created_at.timestamp()
-        about["updated_at"] = messages[-1].created_at.timestamp()
-    models = [each.metadata.model for each in messages if each.metadata.model]
+        meta["id"] = messages[0].session_id
+        meta["created_at"] = messages[0].created_at.timestamp()
+        meta["updated_at"] = messages[-1].created_at.timestamp()
+    models = [message.metadata.model for message in messages if message.metadata.model]
     if models:
-        about["model_name"] = models[-1].partition(":")[2]
-    about |= {"work_dir": work_dir} if work_dir else {}
-    return about | ({"title": title} if title else {})
+        meta["model_name"] = models[-1].partition(":")[2]
+    meta |= {"work_dir": work_dir} if work_dir else {}
+    return meta | ({"title": title} if title else {})
 
 
-def _words(message: Message) -> str:
+def _text(message: Message) -> str:
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
 def _append(path: Path, end: int, lines: bytes) -> None:
-    """Write behind the whole lines of a file; what was torn gives way."""
+    """Write after the complete lines of a file, over a torn one."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.truncate(end)
@@ -135,11 +136,11 @@ def _append(path: Path, end: int, lines: bytes) -> None:
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
-    _settle(path.parent)
+    _sync_directory(path.parent)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put a new file into the place of another, at once."""
+    """Replace a file atomically."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -150,12 +151,12 @@ def _replace(path: Path, data: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    _settle(path.parent)
+    _sync_directory(path.parent)
 
 
-def _settle(folder: Path) -> None:
-    """See to it that the names in a folder outlive a crash, too."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def _sync_directory(directory: Path) -> None:
+    # Without this the new names in the directory could be lost in a power failure.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -34,6 +34,9 @@ from metis.streaming.arguments import parse_arguments
 from metis.wire.call import UNPRICED
 from metis.wire.json_access import Wire, maybe_object
 
+SYSTEM = "klaude-code"
+_ARTIFACT_ROLES = (Role.ASSISTANT, Role.TOOL)
+
 STOP_REASONS = {
     "stop": StopReason.END_TURN,
     "length": StopReason.MAX_TOKENS,
@@ -41,103 +44,36 @@ STOP_REASONS = {
     "error": StopReason.ERROR,
     "aborted": StopReason.CANCELLED,
 }
-"""Their words for why a model stopped, with ours."""
-
-_WORDS = {ours: theirs for theirs, ours in STOP_REASONS.items()} | {
-    StopReason.STOP_SEQUENCE: "stop",
-    StopReason.REFUSAL: "stop",
-    StopReason.CONTENT_FILTER: "stop",
-    StopReason.PAUSE: "stop",
-    StopReason.UNKNOWN: "stop",
-}
-
-
-def encode_stop(metadata: MessageMetadata) -> str | None:
-    """Their word for why a model stopped; a message that was cut off by a person is aborted."""
-    if metadata.status == "cancelled":
-        return "aborted"
-    if metadata.status == "error":
-        return "error"
-    return None if metadata.stop_reason is None else _WORDS.get(metadata.stop_reason, "stop")
-
-
-def decode_usage(wire: types.Usage) -> Usage | None:
-    """Our disjoint counts; None where theirs do not add up."""
-    counts = (wire.input_tokens, wire.cached_tokens, wire.reasoning_tokens, wire.output_tokens)
-    if not all(0 <= count < 2**63 for count in counts):
-        return None
-    if wire.cached_tokens > wire.input_tokens or wire.reasoning_tokens > wire.output_tokens:
-        return None
-    return Usage(
-        input_tokens=wire.input_tokens - wire.cached_tokens,
-        cached_input_tokens=wire.cached_tokens,
-        output_tokens=wire.output_tokens,
-        reasoning_output_tokens=wire.reasoning_tokens,
-        cost_usd=Decimal(0),
-        pricing_version=UNPRICED,
-        latency_ms=0,
-    )
-
-
-def decode_model(wire: types.Usage) -> dict[str, Any]:
-    """Model and provider, where both are named in a way that makes an id."""
-    provider, name = wire.provider or "", wire.model_name
-    if not provider or not name or ":" in provider:
-        return {}
-    return {"model": f"{provider}:{name}", "provider": provider}
-
-
-def encode_usage(metadata: MessageMetadata) -> Wire | None:
-    """Their counts of a usage, with the model that they keep there."""
-    usage = metadata.usage
-    if usage is None and metadata.model is None:
-        return None
-    provider, _, name = (metadata.model or "").partition(":")
-    wire: Wire = (
-        {}
-        if usage is None
-        else {
-            "input_tokens": usage.input_tokens
-            + usage.cached_input_tokens
-            + usage.cache_creation_input_tokens,
-            "cached_tokens": usage.cached_input_tokens,
-            "reasoning_tokens": usage.reasoning_output_tokens,
-            "output_tokens": usage.output_tokens,
-        }
-    )
-    return wire | {"model_name": name, "provider": provider or None}
-
-
-SYSTEM = "klaude-code"
-_MAKES_FILES = (Role.ASSISTANT, Role.TOOL)
+"""Our stop reasons by those of klaude-code."""
+_FOREIGN_STOP_REASONS = {reason: name for name, reason in STOP_REASONS.items()}
 
 
 def decode_parts(
-    parts: Sequence[Wire], role: Role, desk: ConversionContext, path: str = "$.data.parts"
+    parts: Sequence[Wire], role: Role, conversion: ConversionContext, path: str = "$.data.parts"
 ) -> tuple[list[ContentBlock], list[str]]:
-    """The blocks of a message's parts, and the foreign ids of the calls among them."""
+    """Return the blocks of a message's parts, and the foreign ids of its tool calls."""
     blocks: list[ContentBlock] = []
     calls: list[str] = []
-    thought: int | None = None  # where the nearest thought stands that has no signature yet
+    unsigned: int | None = None  # index of the nearest thinking block without a signature
     for index, part in enumerate(parts):
-        place = f"{path}[{index}]"
+        part_path = f"{path}[{index}]"
         kind = part.get("type")
         if role == Role.ASSISTANT and kind == "thinking_signature":
-            sealed = convert_to(types.ThinkingSignaturePart, part, place)
-            if thought is not None:
-                blocks[thought] = _signed(blocks[thought], sealed)
-                thought = None
+            signature = convert_to(types.ThinkingSignaturePart, part, part_path)
+            if unsigned is not None:
+                blocks[unsigned] = _sign(blocks[unsigned], signature)
+                unsigned = None
             else:
-                blocks.append(_redacted(sealed))
+                blocks.append(_redacted_thinking(signature))
             continue
         if role == Role.ASSISTANT and kind == "thinking_text":
-            thought = len(blocks)
+            unsigned = len(blocks)
         if role == Role.ASSISTANT and kind == "tool_call":
-            called = convert_to(types.ToolCallPart, part, place)
-            calls.append(called.call_id)
-            blocks.append(_decode_call(called, desk))
+            call = convert_to(types.ToolCallPart, part, part_path)
+            calls.append(call.call_id)
+            blocks.append(_decode_call(call, conversion))
         else:
-            blocks.append(_decode_part(part, role, place))
+            blocks.append(_decode_part(part, role, part_path))
     return blocks, calls
 
 
@@ -157,8 +93,8 @@ def _decode_part(part: Wire, role: Role, path: str) -> ContentBlock:
         case "image_file":
             return _decode_file(convert_to(types.ImageFilePart, part, path), role)
         case "thinking_text" if role == Role.ASSISTANT:
-            thought = convert_to(types.ThinkingTextPart, part, path)
-            return ThinkingBlock(thought.text, id=thought.id, issuer=_issuer(thought.model_id))
+            thinking = convert_to(types.ThinkingTextPart, part, path)
+            return ThinkingBlock(thinking.text, id=thinking.id, issuer=_issuer(thinking.model_id))
         case _:
             return OpaqueBlock(SYSTEM, Raw(msgspec.json.encode(part)), kind)
 
@@ -167,42 +103,47 @@ def _decode_url(part: types.ImageURLPart, role: Role) -> ContentBlock:
     head, comma, data = part.url.partition(",")
     media = head.removeprefix("data:").removesuffix(";base64")
     is_inline = comma and head == f"data:{media};base64" and is_media_type(media)
-    kind, held = ("base64", data) if is_inline else ("url", part.url)
+    kind, value = ("base64", data) if is_inline else ("url", part.url)
     media = media if is_inline else ANY_IMAGE_TYPE
     if role == Role.ASSISTANT:
-        return ArtifactBlock(MediaSource(kind, held), media, id=part.id)
-    return ImageBlock(ImageSource(kind, held), media)
+        return ArtifactBlock(MediaSource(kind, value), media, id=part.id)
+    return ImageBlock(ImageSource(kind, value), media)
 
 
 def _decode_file(part: types.ImageFilePart, role: Role) -> ContentBlock:
     media = part.mime_type or ANY_IMAGE_TYPE if is_media_type(part.mime_type) else ANY_IMAGE_TYPE
-    if role in _MAKES_FILES:
+    if role in _ARTIFACT_ROLES:
         return ArtifactBlock(MediaSource("file_ref", part.file_path), media)
     return ImageBlock(ImageSource("file_ref", part.file_path), media)
 
 
-def _decode_call(part: types.ToolCallPart, desk: ConversionContext) -> ToolUseBlock:
+def _decode_call(part: types.ToolCallPart, conversion: ConversionContext) -> ToolUseBlock:
     arguments, invalid = parse_arguments(part.arguments_json)
-    ours = desk.open_tool_call(part.call_id, part.tool_name)
-    return ToolUseBlock(ours, part.tool_name, arguments, invalid)
+    tool_use_id = conversion.open_tool_call(part.call_id, part.tool_name)
+    return ToolUseBlock(tool_use_id, part.tool_name, arguments, invalid)
 
 
-def _signed(block: ContentBlock, part: types.ThinkingSignaturePart) -> ContentBlock:
-    assert isinstance(block, ThinkingBlock)  # noqa: S101 - only thoughts are remembered
+def _sign(block: ContentBlock, part: types.ThinkingSignaturePart) -> ContentBlock:
+    assert isinstance(block, ThinkingBlock)  # noqa: S101 - the index is only set for these
     issuer = block.issuer or _issuer(part.model_id) or SYSTEM
-    own = block.id or part.id
-    return replace(block, signature=part.signature, id=own, format=part.format, issuer=issuer)
+    return replace(
+        block,
+        signature=part.signature,
+        id=block.id or part.id,
+        format=part.format,
+        issuer=issuer,
+    )
 
 
-def _redacted(part: types.ThinkingSignaturePart) -> RedactedThinkingBlock:
-    # Nobody knows who can read it, so it goes to no provider.
+def _redacted_thinking(part: types.ThinkingSignaturePart) -> RedactedThinkingBlock:
+    # Without a known issuer no provider could read it, so the issuer is a system that is none.
     issuer = _issuer(part.model_id) or SYSTEM
     return RedactedThinkingBlock(part.signature, part.id, part.format, issuer)
 
 
 @lru_cache(maxsize=256)
 def _issuer(model_id: str | None) -> str | None:
-    """Who can read what a model sealed: its provider, where the model is known."""
+    """Return who can read what a model sealed: its provider, if the catalog has the model."""
     if not model_id:
         return None
     try:
@@ -214,7 +155,7 @@ def _issuer(model_id: str | None) -> str | None:
 def encode_parts(
     blocks: Sequence[ContentBlock], calls: Sequence[str | None], model: str | None
 ) -> list[Wire]:
-    """The parts of blocks; what has no part stands in its place as it is."""
+    """Return the parts of blocks; our parts of klaude-code are written as they were read."""
     ids = iter(calls)
     return [part for block in blocks for part in _encode_block(block, ids, model)]
 
@@ -233,12 +174,17 @@ def _encode_block(
                 "arguments_json": _arguments(block),
             }
         case ThinkingBlock():
-            issuer = _model(block.issuer, model)
-            yield {"type": "thinking_text", "id": block.id, "text": block.text, "model_id": issuer}
+            model_id = _model_id(block.issuer, model)
+            yield {
+                "type": "thinking_text",
+                "id": block.id,
+                "text": block.text,
+                "model_id": model_id,
+            }
             if block.signature is not None:
-                yield _encode_seal(block.signature, block, issuer)
+                yield _encode_signature(block.signature, block, model_id)
         case RedactedThinkingBlock():
-            yield _encode_seal(block.data, block, _model(block.issuer, model))
+            yield _encode_signature(block.data, block, _model_id(block.issuer, model))
         case ImageBlock() | ArtifactBlock():
             yield _encode_image(block)
         case OpaqueBlock() if block.issuer == SYSTEM:
@@ -247,20 +193,20 @@ def _encode_block(
             return
 
 
-def _encode_seal(
-    seal: str, block: ThinkingBlock | RedactedThinkingBlock, model: str | None
+def _encode_signature(
+    signature: str, block: ThinkingBlock | RedactedThinkingBlock, model_id: str | None
 ) -> Wire:
     return {
         "type": "thinking_signature",
         "id": block.id,
-        "signature": seal,
-        "model_id": model,
+        "signature": signature,
+        "model_id": model_id,
         "format": block.format,
     }
 
 
-def _model(issuer: str | None, model: str | None) -> str | None:
-    """The name of the model that thought; the issuer where the model is another's."""
+def _model_id(issuer: str | None, model: str | None) -> str | None:
+    """Return the name of the model that issued a thinking block; else the issuer itself."""
     provider, _, name = (model or "").partition(":")
     if issuer == SYSTEM:
         return None
@@ -268,7 +214,7 @@ def _model(issuer: str | None, model: str | None) -> str | None:
 
 
 def _encode_image(block: ImageBlock | ArtifactBlock) -> Wire:
-    own = block.id if isinstance(block, ArtifactBlock) else None
+    artifact_id = block.id if isinstance(block, ArtifactBlock) else None
     source = block.source
     if source.kind == "file_ref":
         mime = None if block.media_type == ANY_IMAGE_TYPE else block.media_type
@@ -282,7 +228,7 @@ def _encode_image(block: ImageBlock | ArtifactBlock) -> Wire:
     url = source.data
     if source.kind == "base64":
         url = f"data:{block.media_type};base64,{source.data}"
-    return {"type": "image_url", "url": url, "id": own}
+    return {"type": "image_url", "url": url, "id": artifact_id}
 
 
 def _arguments(block: ToolUseBlock) -> str:
@@ -292,8 +238,66 @@ def _arguments(block: ToolUseBlock) -> str:
 
 
 def has_same_arguments(one: Any, two: Any) -> bool:
-    """Whether two texts of arguments say the same."""
+    """Return whether two argument texts are the same JSON."""
     if not isinstance(one, str) or not isinstance(two, str):
         return False
     first, second = parse_arguments(one), parse_arguments(two)
     return first[1] is None and second[1] is None and first == second
+
+
+def encode_stop_reason(metadata: MessageMetadata) -> str | None:
+    """Return klaude-code's stop reason; a message that a person cancelled is `aborted`."""
+    if metadata.status == "cancelled":
+        return "aborted"
+    if metadata.status == "error":
+        return "error"
+    reason = metadata.stop_reason
+    return None if reason is None else _FOREIGN_STOP_REASONS.get(reason, "stop")
+
+
+def decode_usage(wire: types.Usage) -> Usage | None:
+    """Return our disjoint counts; None if the foreign counts contradict each other.
+
+    klaude-code counts cached tokens as part of the input, and its costs are floats.
+    """
+    counts = (wire.input_tokens, wire.cached_tokens, wire.reasoning_tokens, wire.output_tokens)
+    if not all(0 <= count < 2**63 for count in counts):
+        return None
+    if wire.cached_tokens > wire.input_tokens or wire.reasoning_tokens > wire.output_tokens:
+        return None
+    return Usage(
+        input_tokens=wire.input_tokens - wire.cached_tokens,
+        cached_input_tokens=wire.cached_tokens,
+        output_tokens=wire.output_tokens,
+        reasoning_output_tokens=wire.reasoning_tokens,
+        cost_usd=Decimal(0),
+        pricing_version=UNPRICED,
+        latency_ms=0,
+    )
+
+
+def decode_model(wire: types.Usage) -> dict[str, Any]:
+    """Return model and provider as metadata fields, if both names make a model id."""
+    provider, name = wire.provider or "", wire.model_name
+    if not provider or not name or ":" in provider:
+        return {}
+    return {"model": f"{provider}:{name}", "provider": provider}
+
+
+def encode_usage(metadata: MessageMetadata) -> Wire | None:
+    """Return klaude-code's counts, with the model that it stores beside them."""
+    usage = metadata.usage
+    if usage is None and metadata.model is None:
+        return None
+    provider, _, name = (metadata.model or "").partition(":")
+    counts: Wire = {}
+    if usage is not None:
+        counts = {
+            "input_tokens": usage.input_tokens
+            + usage.cached_input_tokens
+            + usage.cache_creation_input_tokens,
+            "cached_tokens": usage.cached_input_tokens,
+            "reasoning_tokens": usage.reasoning_output_tokens,
+            "output_tokens": usage.output_tokens,
+        }
+    return counts | {"model_name": name, "provider": provider or None}

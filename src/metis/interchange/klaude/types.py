@@ -1,4 +1,4 @@
-"""The shapes of klaude-code's history, under its own names and in its own order of fields."""
+"""Wire types of klaude-code's history, under its own names and in its own order of fields."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ ToolStatus = Literal["success", "error", "aborted"]
 
 
 class Line(Struct):
-    """One line of a history: the name of its type, and its fields."""
+    """One line of a history: the name of its type and its fields."""
 
     type: str
     data: dict[str, Any]
@@ -24,7 +24,7 @@ class TextPart(Struct):
 
 
 class ImageURLPart(Struct):
-    """A picture at a URL, or in one."""
+    """An image at a URL or in a data URL."""
 
     url: str
     type: str = "image_url"
@@ -32,7 +32,7 @@ class ImageURLPart(Struct):
 
 
 class ImageFilePart(Struct):
-    """A picture in a file."""
+    """An image in a file."""
 
     file_path: str
     type: str = "image_file"
@@ -42,7 +42,7 @@ class ImageFilePart(Struct):
 
 
 class ThinkingTextPart(Struct):
-    """What a model thought, in words."""
+    """The text of a model's thinking."""
 
     text: str
     type: str = "thinking_text"
@@ -51,7 +51,7 @@ class ThinkingTextPart(Struct):
 
 
 class ThinkingSignaturePart(Struct):
-    """The seal of a thought; it belongs to the nearest text before it."""
+    """The signature of the nearest thinking text before it."""
 
     signature: str
     type: str = "thinking_signature"
@@ -61,7 +61,7 @@ class ThinkingSignaturePart(Struct):
 
 
 class ToolCallPart(Struct):
-    """A call of a tool; the arguments are the text that the model wrote."""
+    """A tool call; the arguments are the text that the model wrote."""
 
     call_id: str
     tool_name: str
@@ -85,7 +85,7 @@ class Usage(Struct):
 
 
 class SystemMessage(Struct):
-    """Instructions."""
+    """A system prompt."""
 
     parts: list[dict[str, Any]]
     id: str | None = None
@@ -94,7 +94,7 @@ class SystemMessage(Struct):
 
 
 class DeveloperMessage(Struct):
-    """Words of the program to the model; whatever else it says is for the screen."""
+    """A note of the program to the model; its other fields are for the screen."""
 
     parts: list[dict[str, Any]]
     id: str | None = None
@@ -104,7 +104,7 @@ class DeveloperMessage(Struct):
 
 
 class UserMessage(Struct):
-    """Words and pictures of a person."""
+    """Text and images of a person."""
 
     parts: list[dict[str, Any]]
     id: str | None = None
@@ -113,7 +113,7 @@ class UserMessage(Struct):
 
 
 class AssistantMessage(Struct):
-    """One answer of a model."""
+    """One response of a model."""
 
     parts: list[dict[str, Any]]
     id: str | None = None
@@ -124,7 +124,7 @@ class AssistantMessage(Struct):
 
 
 class ToolResultMessage(Struct):
-    """How a call ended; all its text is `output_text`."""
+    """The result of a tool call; all its text is `output_text`."""
 
     status: ToolStatus
     output_text: str
@@ -146,7 +146,7 @@ class StreamErrorItem(Struct):
 
 
 class CompactionEntry(Struct):
-    """A summary of everything before the record number `first_kept_index`."""
+    """A summary of everything before the record at `first_kept_index`."""
 
     summary: str
     first_kept_index: int
@@ -165,11 +165,11 @@ REFUSED = {
         "ReasoningTextDelta",
     ),
     "the start of a call is never stored": ("ToolCallStartDelta", "ToolCallStartItem", "StartItem"),
-    "an interrupt is no event; it is the stop reason or the status `aborted`": (
+    "an interrupt is the stop reason or the status `aborted`, not an event": (
         "InterruptItem",
         "InterruptEvent",
     ),
-    "response metadata is derived from the answer": (
+    "response metadata is derived from the message": (
         "ResponseMetadataItem",
         "ResponseMetadataEvent",
     ),
@@ -186,4 +186,4 @@ REFUSED = {
         "ThinkingTextItem",
     ),
 }
-"""Names that no history holds, by the reason."""
+"""Type names that no history may hold, by reason."""
