@@ -1,10 +1,82 @@
+"""Models, their ids, aliases and capabilities."""
+
 from datetime import date
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from metis.canonical.errors import AmbiguousModelError, CatalogDataError, UnknownModelError
-from metis.catalog import AdapterCapabilities, Catalog, ModelInfo, catalog, read_catalog
+from metis import adapters
+from metis.adapters import adapter as room
+from metis.adapters.profiles import PROFILES
+from metis.canonical.errors import (
+    AmbiguousModelError,
+    CatalogDataError,
+    InvalidValueError,
+    UnknownModelError,
+)
+from metis.catalog import (
+    AdapterCapabilities,
+    Capability,
+    Catalog,
+    ModelId,
+    ModelInfo,
+    capability_set,
+    catalog,
+    is_model_id,
+    read_catalog,
+)
+
+EXAMPLES = {
+    "anthropic:claude-sonnet-4-6": ModelId("anthropic", "claude-sonnet-4-6"),
+    "anthropic:claude-opus-4-7": ModelId("anthropic", "claude-opus-4-7"),
+    "anthropic:claude-haiku-4-5": ModelId("anthropic", "claude-haiku-4-5"),
+    "openai:gpt-5": ModelId("openai", "gpt-5"),
+    "openai:gpt-5-mini": ModelId("openai", "gpt-5-mini"),
+    "ollama:llama-3.3-70b": ModelId("ollama", "llama-3.3-70b"),
+    "openrouter:deepseek/deepseek-v3": ModelId("openrouter", "deepseek/deepseek-v3"),
+}
+
+
+@pytest.mark.row("M-174", "M-175")
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_parse_and_print_back(text: str) -> None:
+    assert ModelId.parse(text) == EXAMPLES[text]
+    assert str(ModelId.parse(text)) == text
+
+
+@pytest.mark.row("M-174")
+def test_split_is_at_the_first_colon_only() -> None:
+    model = ModelId.parse("openrouter:deepseek/deepseek-r1:free")
+    assert model == ModelId("openrouter", "deepseek/deepseek-r1:free")
+    assert str(model) == "openrouter:deepseek/deepseek-r1:free"
+
+
+@pytest.mark.row("M-174")
+@pytest.mark.parametrize(
+    "text", ["", "gpt-5", ":gpt-5", "openai:", "open ai:gpt-5", "openai:gpt 5", "OpenAI:x", "a:b\n"]
+)
+def test_other_forms_are_refused(text: str) -> None:
+    assert not is_model_id(text)
+    with pytest.raises(InvalidValueError, match="not a model id"):
+        ModelId.parse(text)
+
+
+@pytest.mark.row("M-174")
+@given(
+    st.from_regex(r"[a-z0-9][a-z0-9_.-]*", fullmatch=True), st.from_regex(r"[!-~]+", fullmatch=True)
+)
+def test_what_prints_parses_back(provider: str, name: str) -> None:
+    model = ModelId(provider, name)
+    assert ModelId.parse(str(model)) == model
+
+
+@pytest.mark.row("M-175", "M-179")
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_are_in_the_catalogue(text: str) -> None:
+    assert catalog().model(text).id == text
+
 
 FIELDS = (
     "supports_thinking",
@@ -202,3 +274,52 @@ def test_sections_of_another_shape_are_refused(data: dict[str, object]) -> None:
 def test_shipped_aliases(alias: str, model: str) -> None:
     assert catalog().resolve(alias) == model
     assert alias in catalog().model(model).aliases
+
+
+OWN = {
+    "models": {
+        "mine:vectors": {
+            "max_context_tokens": 8192,
+            "max_output_tokens": 1,
+            "supports": ["embeddings"],
+        }
+    }
+}
+
+
+@pytest.mark.row("AX-05")
+def test_every_word_is_a_fact_of_the_catalogue() -> None:
+    words = {"vision", "thinking", "caching", "json_mode", "embeddings", "tools", "streaming"}
+    assert words <= set(Capability)
+    info = catalog().model("anthropic:claude-sonnet-4-6")
+    found = capability_set(info.capabilities, info)
+    assert {Capability.VISION, Capability.THINKING, Capability.CACHING} <= found
+    assert Capability.EMBEDDINGS not in found
+    for each in catalog().models():
+        able = capability_set(each.capabilities, each)
+        assert (Capability.VISION in able) is each.capabilities.supports_images
+        assert (Capability.JSON_MODE in able) is each.capabilities.supports_structured_output
+        assert (Capability.DOCUMENTS in able) is each.supports_documents
+    own = read_catalog(OWN).model("mine:vectors")
+    assert capability_set(own.capabilities, own) == {Capability.EMBEDDINGS}
+
+
+@pytest.mark.row("AX-05")
+def test_what_was_asked_before_goes_first_then_the_catalogue_then_what_is_assumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter = adapters.Adapter(PROFILES["anthropic"])
+    known = adapter.capability_set("claude-sonnet-4-6")
+    info = catalog().model("anthropic:claude-sonnet-4-6")
+    assert known == capability_set(info.capabilities, info)
+    assumed = adapter.capability_set("claude-unheard-of")
+    assert assumed == capability_set(PROFILES["anthropic"].defaults)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("it was known already")
+
+    monkeypatch.setattr(room, "model_facts", fail)
+    assert adapter.capability_set("claude-sonnet-4-6") is known
+    assert adapter.capability_set("claude-unheard-of") is assumed
+    with pytest.raises(AssertionError):
+        adapter.capability_set("claude-another")

@@ -167,7 +167,7 @@ def verified_parts(message: Message) -> EncodedParts | None:
     """Return the bytes of content and metadata of a message that survives a round trip.
 
     A fast path for stores, which write the two apart. None means that the message has to be checked
-    with `survives_round_trip`; `tests/canonical/test_parts.py` compares the two.
+    with `survives_round_trip`; `tests/canonical/test_codec_parts.py` compares the two.
     """
     if not (
         message.schema_version == SCHEMA_VERSION

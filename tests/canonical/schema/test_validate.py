@@ -1,18 +1,21 @@
+"""Values are judged as by independent JSON Schema validators."""
+
 from collections.abc import Callable
 from enum import StrEnum
 from functools import reduce
 from typing import Any, cast
 
+import jsonschema
 import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metis.canonical.errors import Problem, ToolDefinitionError
+from metis.canonical.errors import InvalidValueError, Problem, ToolDefinitionError
 from metis.canonical.json_value import join_path
 from metis.canonical.schema.checks import MAX_PROBLEMS
 from metis.canonical.schema.subset import FORMATS, MAX_DEPTH, TYPES, check_schema
-from metis.canonical.schema.validate import compile_tool_input
+from metis.canonical.schema.validate import compile_output_schema, compile_tool_input
 
 Schema = dict[str, Any]
 
@@ -77,14 +80,14 @@ def near(draw: st.DrawFn, schema: Schema) -> Any:
     return draw(plain[name])
 
 
-def is_told(error: jsonschema_rs.ValidationError, ours: set[str]) -> bool:
+def is_reported(error: jsonschema_rs.ValidationError, ours: set[str]) -> bool:
     """Whether we report what the judge found; unexpected properties one by one, at their place."""
     path = reduce(join_path, error.instance_path, "$")
     match error.kind:
         case jsonschema_rs.ValidationErrorKind.AdditionalProperties(unexpected):
             return ours >= {join_path(path, name) for name in unexpected}
         case jsonschema_rs.ValidationErrorKind.FalseSchema():  # the same, but it names no property
-            return any(told != path and told.startswith(path) for told in ours)
+            return any(ours_path != path and ours_path.startswith(path) for ours_path in ours)
         case jsonschema_rs.ValidationErrorKind.Required(name):
             # The judge also misses a property that is there, but must not be.
             return path in ours or join_path(path, name) in ours
@@ -98,7 +101,7 @@ def assert_judged_alike(schema: Schema, value: object) -> None:
         # The judge leaves out some errors of values that are of a wrong type already.
         errors = list(judge(schema, validate_formats=False).iter_errors(value))
         assert bool(ours) == bool(errors)
-        assert all(is_told(error, ours) for error in errors)
+        assert all(is_reported(error, ours) for error in errors)
 
 
 @pytest.mark.row("M-142")
@@ -135,7 +138,7 @@ EDIT: Schema = {
 
 
 @pytest.mark.row("M-142")
-def test_every_problem_is_told_with_its_place() -> None:
+def test_every_problem_is_reported_with_its_path() -> None:
     value: dict[str, Any] = {
         "mode": "slow",
         "files": [{"name": "x"}, {}, {"name": 5, "a.b": True, "size": 1}, []],
@@ -237,8 +240,120 @@ def test_input_of_any_depth_is_checked(kind: str) -> None:
     assert len(compile_tool_input({"enum": [value_of_depth(kind, MAX_DEPTH - 3)]})(value)) == 1
 
 
-def test_only_the_first_problems_are_told_and_the_others_counted() -> None:
+def test_only_the_first_problems_are_reported_and_the_others_counted() -> None:
     found = compile_tool_input({"items": {"type": "string"}})(list(range(1000)), "$.input")
     assert len(found) == MAX_PROBLEMS + 1
     assert found[-2].path == f"$.input[{MAX_PROBLEMS - 1}]"
     assert found[-1] == Problem("$.input", "M-142", f"and {1000 - MAX_PROBLEMS} more problems")
+
+
+OUTPUT_SCHEMAS: list[dict[str, Any]] = [
+    {},
+    {"type": "integer", "minimum": 0, "maximum": 5},
+    {"type": ["string", "null"], "minLength": 1, "maxLength": 2, "pattern": "^a"},
+    {"enum": ["a", 1, None, {"a": [1]}]},
+    {"const": {"a": 1}},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+    {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}},
+    {"prefixItems": [{"type": "string"}]},
+    {"type": "array", "uniqueItems": True},
+    {"type": "array", "uniqueItems": False, "items": False},
+    {"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]},
+    {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
+    {"oneOf": [{"type": "integer"}]},
+    {"allOf": [{"type": "integer"}, {"not": {"const": 3}}]},
+    {"exclusiveMinimum": 1, "exclusiveMaximum": 4, "multipleOf": 2},
+    {"multipleOf": 0.5},
+    {"additionalProperties": {"type": "integer"}},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": True},
+        "required": ["a"],
+        "additionalProperties": False,
+        "title": "T",
+        "description": "d",
+    },
+    {
+        "patternProperties": {"^a": {"type": "integer"}},
+        "properties": {"b": {"type": "string"}},
+        "additionalProperties": False,
+    },
+    {"propertyNames": {"maxLength": 1}, "minProperties": 1, "maxProperties": 1},
+    {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/node"}, "b": {"type": "integer"}},
+                "additionalProperties": False,
+            }
+        },
+    },
+    {"properties": {"a": {"$ref": "#/allOf/0"}}, "allOf": [{"type": "object"}]},
+]
+
+output_scalars = st.none() | st.booleans() | st.integers(-3, 6) | st.sampled_from([0.5, 1.0, 2.5])
+output_strings = st.sampled_from(["", "a", "ab", "b", "abc", "é"])
+output_values = st.recursive(
+    output_scalars | output_strings,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "ab", "c"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("schema", OUTPUT_SCHEMAS, ids=range(len(OUTPUT_SCHEMAS)))
+def test_output_is_judged_as_by_a_json_schema_validator(schema: dict[str, Any]) -> None:
+    validate = compile_output_schema(schema)
+    judge = jsonschema.Draft202012Validator(schema)
+
+    @given(output_values)
+    def agree(value: Any) -> None:
+        assert (validate(value) == []) is judge.is_valid(value), value  # pyright: ignore[reportUnknownMemberType] - untyped
+
+    agree()
+
+
+def test_problems_of_output_name_their_paths() -> None:
+    check = compile_output_schema(
+        {
+            "type": "object",
+            "properties": {"towns": {"type": "array", "items": {"$ref": "#/$defs/town"}}},
+            "required": ["towns"],
+            "$defs": {"town": {"type": "object", "properties": {"size": {"minimum": 1}}}},
+        }
+    )
+    assert [problem.path for problem in check({"towns": [{"size": 1}, {"size": 0}, 3]})] == [
+        "$.towns[1].size",
+        "$.towns[2]",
+    ]
+    (problem,) = check({})
+    assert (problem.path, problem.text) == ("$", 'missing required property "towns"')
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"properties": {"a": {"unevaluatedProperties": False}}}, "$.properties.a"),
+        ({"items": {"$ref": "#/nowhere"}}, "$.items"),
+        ({"$ref": "https://example.org/other"}, "$"),
+        ({"anyOf": [3]}, "$.anyOf[0]"),
+        ({"minimum": "1"}, "$.minimum"),
+        ({"multipleOf": 0}, "$.multipleOf"),
+        ({"pattern": "("}, "$.pattern"),
+        ({"required": 1}, "$.required"),
+        ({"type": "text"}, "$.type"),
+    ],
+)
+def test_a_schema_with_an_unchecked_keyword_is_refused(schema: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        compile_output_schema(schema)
+    assert caught.value.path == path
+
+
+def test_a_schema_that_never_ends_is_refused() -> None:
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    with pytest.raises(InvalidValueError, match="nested too deeply"):
+        compile_output_schema(endless)(1)

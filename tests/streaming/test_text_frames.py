@@ -1,3 +1,6 @@
+"""Frames of text streams are the same wherever the bytes are cut."""
+
+import json
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -5,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metis.streaming import SseFrame, SseParser, encode_sse
+from metis.streaming import JsonArrayParser, NdjsonParser, SseFrame, SseParser, encode_sse
 
 # The example streams of the standard, and what servers really send.
 CASES: list[tuple[str, bytes, list[SseFrame]]] = [
@@ -101,3 +104,62 @@ def test_a_parser_can_be_used_again_after_the_end() -> None:
     assert parser.finish() == [(b"x", b"half")]
     assert parser.finish() == []
     assert parser.feed(b"\xef\xbb\xbfdata: a\n\n") == [(b"", b"a")]
+
+
+def lines_of(*chunks: bytes) -> list[bytes]:
+    parser = NdjsonParser()
+    return [line for chunk in chunks for line in parser.feed(chunk)] + parser.finish()
+
+
+@pytest.mark.row("T121")
+@pytest.mark.parametrize(
+    "stream", [b'{"a":1}\n{"b":2}\n', b'{"a":1}\r\n\r\n{"b":2}', b'\n{"a":1}\n\n{"b":2}\n\n']
+)
+def test_lines_come_whole_however_the_stream_is_cut(stream: bytes) -> None:
+    wanted = [b'{"a":1}', b'{"b":2}']
+    for at in range(len(stream) + 1):
+        assert lines_of(stream[:at], stream[at:]) == wanted
+    assert lines_of(*(bytes([byte]) for byte in stream)) == wanted
+
+
+@given(st.binary(), st.integers(0, 40))
+def test_any_cut_gives_the_same_lines(stream: bytes, at: int) -> None:
+    assert lines_of(stream[:at], stream[at:]) == lines_of(stream)
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(st.sampled_from('a"\\{}[],é\n'), max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+ELEMENTS = st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=5)
+
+
+@given(ELEMENTS, st.integers(1, 9), st.sampled_from([None, 2]))
+def test_elements_come_out_wherever_the_bytes_are_cut(
+    elements: list[object], size: int, indent: int | None
+) -> None:
+    data = json.dumps(elements, indent=indent, ensure_ascii=False).encode()
+    parser = JsonArrayParser()
+    found: list[object] = []
+    for at in range(0, len(data), size):
+        found += [json.loads(element) for element in parser.feed(data[at : at + size])]
+    assert found == elements
+    assert parser.finish() == b""
+
+
+def test_an_element_comes_out_as_soon_as_it_is_whole() -> None:
+    parser = JsonArrayParser()
+    assert parser.feed(b'[{"a": "}') == []
+    assert parser.feed(b'"}') == [b'{"a": "}"}']
+    assert parser.feed(b',\r\n{"b":') == []
+    assert parser.finish() == b'{"b":'
+
+
+@pytest.mark.parametrize("data", [b"", b"]", b"[", b"[]", b" [ ] "])
+def test_nothing_is_no_element(data: bytes) -> None:
+    parser = JsonArrayParser()
+    assert parser.feed(data) == []
+    assert parser.finish() in (b"", b"[", b"[ ")

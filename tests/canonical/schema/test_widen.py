@@ -1,4 +1,4 @@
-"""Foreign schemas and names: brought into ours, and allowing no less."""
+"""Schemas of MCP servers: widened to the tool subset, and accepting no less."""
 
 from typing import Any
 
@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 from metis.canonical.schema.subset import check_schema
 from metis.canonical.schema.validate import compile_tool_input
 from metis.canonical.schema.widen import widen_schema
-from metis.canonical.tools import MAX_NAME_LENGTH, SideEffects, check_tool
-from metis.tools.mcp.server import side_effects, snake_case, tool_name
-from tool_helpers import define_tool
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"type": "object"}),
@@ -89,7 +86,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "expected"), CASES)
-def test_known_answers(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_examples(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     assert widen_schema(schema) == expected
 
 
@@ -104,7 +101,7 @@ LEAVES = st.sampled_from(
 )
 
 
-def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     several = st.lists(inner, min_size=1, max_size=3)
     objects = st.fixed_dictionaries(
         {},
@@ -127,7 +124,7 @@ def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return objects | arrays
 
 
-SCHEMAS = st.recursive(LEAVES, _grown, max_leaves=6)
+SCHEMAS = st.recursive(LEAVES, _containers, max_leaves=6)
 VALUES = st.recursive(
     st.sampled_from(["x", "y", "", 1, 3, 1.5, True, None]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner),
@@ -136,7 +133,7 @@ VALUES = st.recursive(
 
 
 @given(SCHEMAS, SCHEMAS, st.lists(st.dictionaries(NAMES, VALUES), min_size=1, max_size=8))
-def test_what_the_server_takes_we_take_too(
+def test_what_the_server_accepts_is_accepted(
     properties: Any, definition: Any, objects: list[dict[str, Any]]
 ) -> None:
     schema = {"properties": {"a": properties}, "$defs": {"d": definition}}
@@ -177,28 +174,3 @@ def test_a_schema_that_grows_without_end_is_cut() -> None:
     }
     schema = {"$ref": "#/$defs/l0", "$defs": {**levels, "l20": {}}}
     assert check_schema(widen_schema(schema)) == []
-
-
-@given(st.text(max_size=80), st.text(max_size=80))
-def test_any_name_is_valid_in_our_alphabet(server: str, tool: str) -> None:
-    name = tool_name(server, tool)
-    assert len(name) <= MAX_NAME_LENGTH
-    assert check_tool(define_tool(name)) == []
-    again = tool_name(server, tool, {name})
-    assert again != name or len(name) == MAX_NAME_LENGTH
-    assert check_tool(define_tool(again)) == []
-
-
-def test_names_are_readable() -> None:
-    assert tool_name("GitHub", "createPullRequest") == "git_hub___create_pull_request"
-    assert snake_case("9-Lives!") == "x_9_lives"
-    assert snake_case("ü") == "x"
-
-
-def test_hints_count_for_the_trusted_only() -> None:
-    worst = SideEffects.NETWORK
-    reads = {"readOnlyHint": True}
-    assert side_effects(reads, is_trusted=False, default=worst) is worst
-    assert side_effects(reads, is_trusted=True, default=worst) is SideEffects.READ
-    assert side_effects({}, is_trusted=True, default=worst) is worst
-    assert side_effects(None, is_trusted=True, default=worst) is worst
