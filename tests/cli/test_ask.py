@@ -44,7 +44,7 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
 def test_words_that_are_no_command_are_a_question() -> None:
     done = run("say", "all", "is", "well")
     assert (done.exit_code, done.stdout) == (0, "all is well\n")
-    assert "simulator answers" in done.stderr
+    assert "built-in simulator" in done.stderr
     assert run("ask", "say all is well").stdout == "all is well\n"
 
 
@@ -71,7 +71,7 @@ def test_the_last_conversation_of_the_folder_goes_on(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir("/")
     elsewhere = run("-c", "what is my name?")
     assert elsewhere.exit_code == 2
-    assert "no conversation was held in this folder yet" in elsewhere.stderr
+    assert "no conversation in this directory yet" in elsewhere.stderr
 
 
 def test_tools_are_used_and_only_the_answer_is_printed() -> None:
@@ -235,9 +235,9 @@ def test_a_session_whose_model_cannot_be_asked_now_says_so(
     done = run("-c", "go on")
     assert done.exit_code == 3
     assert done.stderr == (
-        "metis: this conversation was held with anthropic:claude-sonnet-4-6, and there is no key "
-        "for it now: set ANTHROPIC_API_KEY, run `metis keys set anthropic`, "
-        "or let another go on with -m MODEL\n"
+        "metis: this conversation was held with anthropic:claude-sonnet-4-6, but there is no API "
+        "key for anthropic now: set ANTHROPIC_API_KEY, run `metis keys set anthropic`, "
+        "or continue with another model: -m MODEL\n"
     )
     assert run("-c", "-m", "sim", "say on").stdout == "on\n"
 
@@ -260,7 +260,7 @@ def test_only_code_is_printed_where_only_code_is_wanted() -> None:
     asked = "say exactly: see\n```python\nx = 1\n```\nthat is all"
     assert run("-m", "sim", "--no-tools", "-x", asked).stdout == "x = 1\n"
     assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
-    assert "leave one out" in run("-x", "--json", "hi").stderr
+    assert "remove one" in run("-x", "--json", "hi").stderr
 
 
 def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
@@ -277,9 +277,9 @@ def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ("nowhere.json", "nowhere.json cannot be read as a schema: No such file or directory"),
-        ('{"type": ', "--schema is no JSON"),
-        (__file__, "is no JSON"),
+        ("nowhere.json", "cannot read the schema nowhere.json: No such file or directory"),
+        ('{"type": ', "--schema is not valid JSON"),
+        (__file__, "is not valid JSON"),
     ],
 )
 def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:

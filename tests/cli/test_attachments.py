@@ -42,7 +42,7 @@ def test_an_alias_at_the_start_is_a_model_and_a_file_is_a_file(folder: Path) -> 
 def test_what_is_no_file_stays_as_it_is_written(folder: Path) -> None:
     said = read_prompt("use @property and @./missing.txt", ALIASES)
     assert said.blocks == (TextBlock("use @property and @./missing.txt"),)
-    assert said.notes == ("@./missing.txt is no file here, and is sent as it is written",)
+    assert said.notes == ("@./missing.txt: no such file; sent as plain text",)
     assert read_prompt(r"\@haiku is a name", ALIASES).text == "@haiku is a name"
 
 
@@ -50,5 +50,5 @@ def test_what_is_no_file_stays_as_it_is_written(folder: Path) -> None:
 def test_what_models_are_not_shown_is_refused_in_a_sentence(folder: Path, name: str) -> None:
     (folder / "folder").mkdir()
     (folder / "program").write_bytes(b"\x7fELF\x00\x01")
-    with pytest.raises(InvalidValueError, match="cannot be attached"):
+    with pytest.raises(InvalidValueError, match="cannot attach"):
         read_prompt(f"look at @{name}", ALIASES)

@@ -114,12 +114,12 @@ TALKED: dict[str, Any] = {
         (
             ("--from", "anthropic", "--to", "ollama"),
             TALKED,
-            "unknown role 'developer'; it looks like a request of Chat Completions; try --from op",
+            "unknown role 'developer'; this looks like a request for Chat Completions; try --from",
         ),
         (
             ("--from", "openai", "--to", "anthropic"),
             {"contents": [{"parts": [{"text": "hi"}]}]},
-            "it looks like a request of Gemini",
+            "this looks like a request for Gemini",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_what_cannot_be_converted_is_one_sentence(
 def test_a_body_that_looks_like_another_protocol_is_pointed_out() -> None:
     done = run("--from", "openai", "--to", "openai", "--model", "gpt-5")
     assert done.exit_code == 0
-    said = "-: it looks like a request of Anthropic Messages; try --from anthropic"
+    said = "-: this looks like a request for Anthropic Messages; try --from anthropic"
     assert f"note: {said}" in done.stderr.splitlines()
     as_json = run("--from", "openai", "--to", "openai", "--model", "gpt-5", "--json")
     assert json.loads(as_json.stderr.splitlines()[0]) == {"note": said}

@@ -96,7 +96,11 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
             "invalid value for '--from': unknown provider 'nobody'",
         ),
         (("openai", "ollama"), b"", "-: the file is empty"),
-        (("openai", "ollama"), {"messages": []}, "-: whose request this is cannot be told"),
+        (
+            ("openai", "ollama"),
+            {"messages": []},
+            "-: cannot tell which provider this request is for",
+        ),
         (("openai", "ollama", "--from", "openai"), b"[", "-: $: not JSON"),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_key_is_kept_for_its_owner_only(home: Path) -> None:
 def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     done = run("keys", "set", "openai", stdin=KEY)
-    assert "$OPENAI_API_KEY is set, too, and counts before the file." in done.stderr
+    assert "$OPENAI_API_KEY is also set and takes precedence over the file." in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -
     [
         ("nobody", KEY, "nobody"),
         ("ollama", KEY, "ollama"),
-        ("openai", "", "this is no key"),
-        ("openai", f"{KEY} {KEY}", "this is no key"),
+        ("openai", "", "not an API key"),
+        ("openai", f"{KEY} {KEY}", "not an API key"),
     ],
 )
 def test_what_is_no_key_is_a_sentence(provider: str, key: str, told: str) -> None:
@@ -71,4 +71,4 @@ def test_a_broken_file_is_not_shown(home: Path) -> None:
     (home / "keys.toml").write_text(f'[keys]\nopenai = "{KEY}\n')
     done = run("keys", "set", "anthropic", stdin="x")
     assert done.exit_code == 2
-    assert "cannot be read as TOML; mend it, or take it away" in done.stderr
+    assert "is not valid TOML; fix it, or delete it" in done.stderr

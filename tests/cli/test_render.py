@@ -30,7 +30,7 @@ CASES: list[tuple[ContentBlock, str]] = [
         ToolUseBlock("tu_1", "grep", {}, InvalidInput('{"a', "not JSON")),
         "→ grep: invalid arguments, not JSON: '{\"a'",
     ),
-    (ToolResultBlock("tu_1", ()), "← (nothing)"),
+    (ToolResultBlock("tu_1", ()), "← (empty)"),
     (ToolResultBlock("tu_1", (TextBlock("no such file"),), is_error=True), "✗ error no such file"),
     (
         ImageBlock(ImageSource("url", "http://x/y.png"), "image/png"),
@@ -44,7 +44,7 @@ CASES: list[tuple[ContentBlock, str]] = [
     (VideoBlock(MediaSource("file_ref", "a.mp4"), "video/mp4"), "[video video/mp4, a.mp4]"),
     (ArtifactBlock(MediaSource("file_id", "f_1"), "image/png"), "[artifact image/png, f_1]"),
     (OpaqueBlock("anthropic", Raw(b'{"a":1}')), "[opaque part of anthropic, 7 bytes]"),
-    (RedactedThinkingBlock("x"), "(thinks, sealed by its issuer)"),
+    (RedactedThinkingBlock("x"), "(thinking, encrypted by its provider)"),
     (UnknownBlock(b'{"type":"hologram"}'), "[unknown block 'hologram', kept as it is]"),
 ]
 

@@ -25,7 +25,7 @@ def test_it_tells_where_it_listens_and_ends_when_told() -> None:
         told = greeting + process.stdout.read()
         assert process.wait() == 0
     assert f"OPENAI_BASE_URL={found[0]}/v1" in told
-    assert "no model is behind it" in told
+    assert "it is not an AI" in told
 
 
 def test_a_port_that_is_taken_is_an_error_in_words() -> None:

@@ -93,7 +93,7 @@ def test_cost_by_day_model_and_session() -> None:
     assert shown.exit_code == 0
     assert "2026-05-09      1  1k   1k   $0.0180  ██" in shown.stdout
     assert "$0.0248 for 4 calls" in shown.stdout
-    assert "not in the sum: anthropic:odd" in shown.stdout
+    assert "not in the total: anthropic:odd" in shown.stdout
     assert max(map(cell_width, shown.stdout.splitlines())) <= 80
     told = json.loads(run("cost", "--by", "model", "--json").stdout)
     assert told["groups"][MINI]["call_count"] == 2
@@ -101,13 +101,13 @@ def test_cost_by_day_model_and_session() -> None:
     by_session = run("cost", "--by", "session").stdout
     assert first in by_session
     assert second in by_session
-    assert "Nothing was asked in the last 1 day." in run("cost", "--days", "1").stdout
+    assert "No model calls in the last 1 day." in run("cost", "--days", "1").stdout
 
 
 def test_costs_are_compared_with_another_table() -> None:
     keep([(SONNET, usage(1000, "0.018"), MAY)])
     shown = run("cost", "--reprice", "newest")
-    assert "in place of $0.0180 (+0%)" in shown.stdout
+    assert "instead of $0.0180 (+0%)" in shown.stdout
     unknown = run("cost", "--reprice", "1999-01-01")
     assert unknown.exit_code == 2
     assert "no price table has version '1999-01-01'" in unknown.stderr
@@ -182,7 +182,7 @@ def test_the_doctor_says_what_is_missing_and_never_a_key(
 ) -> None:
     well = run("doctor")
     assert well.exit_code == 0
-    assert "Nothing is broken." in well.stdout
+    assert "No problems found." in well.stdout
     assert "OPENAI_API_KEY" in well.stdout
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     (home / "keys.toml").write_text('[keys]\ngroq = "gsk-secret"\n')
@@ -213,7 +213,7 @@ def test_the_doctor_finds_what_is_broken(home: Path, fault: str) -> None:
     done = run("doctor")
     assert done.exit_code == 1
     assert "✗" in done.stdout
-    assert "1 fault to mend." in done.stdout
+    assert "1 problem found." in done.stdout
     assert "secret" not in done.output
 
 
@@ -233,7 +233,7 @@ def test_settings_are_shown_with_their_origin_and_changed(
     assert run("config", "get", "system").exit_code == 1
     monkeypatch.setenv("METIS_MODEL", "opus")
     assert "environment: $METIS_MODEL" in run("config", "show").stdout
-    assert "counts before the file" in run("config", "set", "model", "sonnet").stderr
+    assert "takes precedence" in run("config", "set", "model", "sonnet").stderr
     assert run("config", "unset", "model").exit_code == 0
     assert run("config", "unset", "model").exit_code == 1
     assert str(home / "keys.toml") in run("config", "path").stdout

@@ -53,7 +53,7 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert first.startswith(named(tmp_path, "LOG:2: $: not JSON"))
     assert second == named(tmp_path, "LOG:3: $: neither a request nor a response is recorded")
     assert "  ✓ parse                    2 of 2" in done.stdout
-    assert "  ✗ 2 lines that cannot be read" in done.stdout
+    assert "  ✗ 2 lines could not be read" in done.stdout
 
 
 def test_what_is_broken_has_its_line(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_protocols_that_nobody_speaks_are_counted(tmp_path: Path) -> None:
     unnamed = {"request": ASKED}
     done = run(tmp_path, GOOD, {**GOOD, "protocol": "telepathy"}, unnamed)
     assert done.exit_code == 0
-    assert "  - 1 not checked: no adapter speaks telepathy" in done.stdout
-    assert "  - 1 not checked: no adapter speaks unnamed" in done.stdout
+    assert "  - 1 not checked: no adapter for telepathy" in done.stdout
+    assert "  - 1 not checked: no adapter for unnamed" in done.stdout
     told = run(tmp_path, unnamed, options=("--from", "ollama"))
     assert "  ✓ request round trip       1 of 1" in told.stdout
 
@@ -106,7 +106,7 @@ def test_recorded_errors_are_counted(tmp_path: Path) -> None:
 def test_an_empty_file_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, b"\n")
     assert done.exit_code == 1
-    assert done.stderr == named(tmp_path, "LOG: the file holds no exchange\n")
+    assert done.stderr == named(tmp_path, "LOG: no exchange in this file\n")
 
 
 @pytest.mark.parametrize("option", ["--from", "--to"])

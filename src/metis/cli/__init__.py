@@ -1,1 +1,1 @@
-"""The command line: parsing, reading files and printing; all else lives in the rooms above."""
+"""The command line and the chat: parsing, reading files and printing."""

@@ -1,57 +1,56 @@
 """Arguments that several commands share, and their completion by a shell."""
 
 import click
-from click.shell_completion import get_completion_class
 
-_MOST = 50
+_MAX_SESSIONS = 50
+_COMPLETION_VARIABLE = "_METIS_COMPLETE"
+"""The variable with which the script of a shell asks for completions."""
 
 
-def complete_models(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """The names of models that begin so: aliases first, then ids, and the simulator."""
+def complete_models(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
+    """Return the names of models with a prefix: the simulator, aliases, providers, then ids."""
     from metis import adapters
     from metis.catalog.tables import catalog
 
-    known = catalog()
-    names = ["local", "sim", *sorted(known.aliases), *adapters.names(), *sorted(known.entries)]
-    return [name for name in dict.fromkeys(names) if name.startswith(begun)]
+    models = catalog()
+    names = ["local", "sim", *sorted(models.aliases), *adapters.names(), *sorted(models.entries)]
+    return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 
-def complete_sessions(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """The ids of sessions that begin so, newest first."""
+def complete_sessions(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
+    """Return the ids of sessions with a prefix, newest first."""
     import asyncio
 
-    from metis import store
     from metis.canonical.errors import MetisError
     from metis.settings import UserPaths, load
+    from metis.store import open as open_store
 
-    async def ids() -> list[str]:
+    async def session_ids() -> list[str]:
         url = load().settings.store or UserPaths.from_environment().store_url
-        async with store.open(url, recover=False) as keep:
-            return [each.id for each in await keep.sessions(_MOST)]
+        async with open_store(url, recover=False) as store:
+            return [record.id for record in await store.sessions(_MAX_SESSIONS)]
 
     try:
-        return [each for each in asyncio.run(ids()) if each.startswith(begun)]
+        return [name for name in asyncio.run(session_ids()) if name.startswith(prefix)]
     except (MetisError, OSError):
         return []
+
+
+def print_completion_script(program: click.Command, shell: str) -> int:
+    """Print the script with which a shell completes commands, models and sessions."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - the parser lets only such shells through
+    click.echo(kind(program, {}, "metis", _COMPLETION_VARIABLE).source())
+    return 0
 
 
 STORE = click.option(
     "--store",
     metavar="URL",
     envvar="METIS_STORE",
-    help="sqlite:///path or postgresql://...; metis.db under $METIS_HOME if not given.",
+    help="sqlite:///path or postgresql://...; default: metis.db in $METIS_HOME.",
 )
 SESSION = click.argument("session_id", metavar="SESSION", shell_complete=complete_sessions)
 INPUT = click.argument("source", metavar="FILE|-", type=click.File("rb"))
-
-
-VARIABLE = "_METIS_COMPLETE"
-"""The variable by which the script asks for completions."""
-
-
-def print_script(program: click.Command, shell: str) -> int:
-    """Print the script of a shell that click knows."""
-    kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101 - the parser lets only such shells through
-    click.echo(kind(program, {}, "metis", VARIABLE).source())
-    return 0

@@ -1,4 +1,4 @@
-"""`metis QUESTION`: one question, one answer; or a conversation if nothing is asked."""
+"""`metis QUESTION`: one question and its response; without a question, a chat."""
 
 import asyncio
 import sys
@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachments import attachment_block, decode_text, read_attachment
-from metis.cli.error_text import INCOMPLETE, INVALID, run_guarded
-from metis.cli.render import count, first_code
+from metis.cli.error_text import INCOMPLETE, INVALID, retry_notice, run_guarded
+from metis.cli.render import first_code
 from metis.cli.startup import (
     StartedSession,
     StartOptions,
@@ -20,6 +20,7 @@ from metis.cli.startup import (
     start_session,
     tools_enabled,
 )
+from metis.cli.text import count
 from metis.projection.loss import Loss
 from metis.session import text_of
 from metis.session.events import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
@@ -28,26 +29,26 @@ from metis.session.session import Prompt
 from metis.streaming import TextDelta
 from metis.tools.media import media_type
 
-_WHOLE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
+_COMPLETE = frozenset({StopReason.END_TURN, StopReason.STOP_SEQUENCE})
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What is asked at the command line, and how the answer is wanted."""
+    """A question from the command line, and how to print the response."""
 
     words: str = ""
     files: tuple[Path, ...] = ()
     piped: bytes = b""
     as_json: bool = False
-    is_extracted: bool = False
-    """Whether only the first block of code is wanted."""
+    code_only: bool = False
+    """Whether to print only the first code block."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked."""
+        """Whether there is nothing to send."""
         return not (self.words or self.files or self.piped.strip())
 
-    def said(self) -> Prompt:
-        """What the model is told: the words, then what came through the pipe, then the files."""
+    def prompt(self) -> Prompt:
+        """Return what to send: the words, then standard input, then the files."""
         words, blocks = self.words, list[ContentBlock]()
         if self.piped.strip():
             if media_type(self.piped[:16]) is None:
@@ -59,8 +60,8 @@ class Question(Struct, frozen=True, kw_only=True):
         return words if not blocks else [*([TextBlock(words)] if words else []), *blocks]
 
 
-class Printed(Struct, frozen=True, kw_only=True):
-    """The answer as JSON: everything that a script may want to know."""
+class JsonResponse(Struct, frozen=True, kw_only=True):
+    """The response as `--json` prints it."""
 
     text: str
     model: str | None
@@ -77,166 +78,165 @@ class Printed(Struct, frozen=True, kw_only=True):
 def run_ask(
     words: Sequence[str],
     files: Sequence[Path],
-    wish: StartOptions,
+    start: StartOptions,
     *,
     as_json: bool,
-    is_extracted: bool = False,
+    code_only: bool = False,
 ) -> int:
-    """Answer one question, or start a conversation at the terminal."""
+    """Answer one question, or start a chat at the terminal."""
     question = Question(
         words=" ".join(words),
         files=tuple(files),
-        piped=_piped(),
+        piped=_piped_input(),
         as_json=as_json,
-        is_extracted=is_extracted,
+        code_only=code_only,
     )
     if not question.is_empty:
-        return run_guarded(lambda: asyncio.run(_answer(question, wish)))
+        return run_guarded(lambda: asyncio.run(_answer(question, start)))
     if not _has_terminal():
-        click.echo("metis: nothing is asked; write the question behind `metis`", err=True)
+        click.echo('metis: no question given. Usage: metis "your question"', err=True)
         return INVALID
-    return run_guarded(lambda: asyncio.run(_talk(wish)))
+    return run_guarded(lambda: asyncio.run(_chat(start)))
 
 
 def _has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _piped() -> bytes:
-    """What comes through standard input, if it is no terminal."""
+def _piped_input() -> bytes:
     if sys.stdin is None or sys.stdin.isatty():
         return b""
     return sys.stdin.buffer.read()
 
 
-async def _talk(wish: StartOptions) -> int:
-    from metis.cli.chat.chat import run  # noqa: PLC0415 - loaded only for a conversation
+async def _chat(start: StartOptions) -> int:
+    from metis.cli.chat.chat import run_chat  # noqa: PLC0415 - loaded only for a chat
 
-    async with start_session(wish) as ready:
-        return await run(ready)
+    async with start_session(start) as started:
+        return await run_chat(started)
 
 
-async def _answer(question: Question, wish: StartOptions) -> int:
-    said = question.said()
-    async with start_session(wish) as ready:
-        if ready.notice:
-            click.echo(click.style(ready.notice, dim=True), err=True)
-        is_for_people = not (question.as_json or question.is_extracted or wish.schema)
+async def _answer(question: Question, start: StartOptions) -> int:
+    prompt = question.prompt()
+    async with start_session(start) as started:
+        if started.notice:
+            click.echo(click.style(started.notice, dim=True), err=True)
+        is_for_people = not (question.as_json or question.code_only or start.schema)
         if sys.stdout.isatty() and is_for_people:
-            return await _show(said, ready)
-        paper = _Paper(ready, question)
-        async for event in ready.session.send(said):
-            paper.take(event)
-        code = paper.finish()
-        if wish.schema is not None and code == 0:
-            json_value_of(paper.message, read_schema(wish.schema))
+            return await _show(prompt, started)
+        printer = _ResponsePrinter(started, question)
+        async for event in started.session.send(prompt):
+            printer.handle(event)
+        code = printer.finish()
+        if start.schema is not None and code == 0:
+            json_value_of(printer.message, read_schema(start.schema))  # raises if it does not match
         return code
 
 
-async def _show(said: Prompt, ready: StartedSession) -> int:
-    from metis.cli.chat.turn_view import OneShotView  # noqa: PLC0415 - loaded only where somebody watches
+async def _show(prompt: Prompt, started: StartedSession) -> int:
+    from metis.cli.chat.turn_view import OneShotView  # noqa: PLC0415 - loaded only at a terminal
 
-    ended = await OneShotView(ready).run(said)
+    ended = await OneShotView(started).run(prompt)
     message = None if ended is None else ended.message
     text = "" if message is None else text_of(message.content)
-    return _verdict(ended, text)
+    return _exit_code(ended, text)
 
 
-class _Paper:
-    """Where the answer goes that no terminal shows: when it is whole, or as it comes."""
+class _ResponsePrinter:
+    """Prints a response to a pipe or file: as it streams if possible, else at the end."""
 
-    def __init__(self, ready: StartedSession, question: Question) -> None:
-        self._ready = ready
+    def __init__(self, started: StartedSession, question: Question) -> None:
+        self._started = started
         self._as_json = question.as_json
-        self._is_extracted = question.is_extracted
-        is_given_tools = tools_enabled(ready.loaded, ready.choice)
-        # In a pipe the words before a call are no answer, and only the end tells which they are.
-        is_plain = not question.as_json and not question.is_extracted
-        self._streams = is_plain and not is_given_tools
-        self._is_watched = sys.stderr.isatty()
+        self._code_only = question.code_only
+        # Text before a tool call is not the answer, and only the end of the turn tells which is.
+        has_tools = tools_enabled(started.loaded, started.choice)
+        self._is_streaming = not (question.as_json or question.code_only or has_tools)
+        self._has_notices = sys.stderr.isatty()
         self._losses: list[Loss] = []
         self._ended: TurnEnded | None = None
-        self._at_line_start = True
+        self._is_line_start = True
 
-    def take(self, event: TurnEvent) -> None:
-        """Print what an event says, as far as it is for people."""
+    def handle(self, event: TurnEvent) -> None:
+        """Print what an event adds to the response, and notices to standard error."""
         match event:
-            case TextDelta() if self._streams:
+            case TextDelta() if self._is_streaming:
                 click.echo(event.text, nl=False)
-                self._at_line_start = event.text.endswith("\n")
+                self._is_line_start = event.text.endswith("\n")
             case TurnEnded():
                 self._ended = event
             case Lost():
                 self._losses += event.losses
-                self._tell(f"{count(len(event.losses), 'part')} of the history changed on the way")
+                parts = count(len(event.losses), "part")
+                self._notice(f"{parts} of the conversation could not be sent unchanged")
             case ToolStarted():
-                self._tell(f"→ {event.call.name}")
+                self._notice(f"→ {event.call.name}")
             case CallFailed() if event.next_in_s is not None:
-                self._tell(f"{event.model}: {event.error_class}, again in {event.next_in_s:.1f} s")
-            case Warned() if event.code != "outage":  # the error says the same
-                self._tell(event.text)
+                self._notice(retry_notice(event.error_class, event.next_in_s))
+            case Warned() if event.code != "outage":  # the error that follows says the same
+                self._notice(event.text)
             case _:
                 pass
 
     @property
     def message(self) -> Message | None:
-        """The answer."""
+        """The response."""
         return None if self._ended is None else self._ended.message
 
     def finish(self) -> int:
-        """Print what is left, and say how it went."""
-        ended, message = self._ended, self.message
+        """Print what is not printed yet, and return the exit code."""
+        message = self.message
         text = "" if message is None else text_of(message.content)
         if self._as_json:
-            click.echo(msgspec.json.encode(self._printed(text, message)))
-        elif not self._streams:
-            shown = first_code(text) if self._is_extracted else text
-            click.echo(shown, nl=not shown.endswith("\n"))
+            click.echo(msgspec.json.encode(self._json_response(text, message)))
+        elif not self._is_streaming:
+            output = first_code(text) if self._code_only else text
+            click.echo(output, nl=not output.endswith("\n"))
         else:
             self._end_line()
-        return _verdict(ended, text)
+        return _exit_code(self._ended, text)
 
-    def _printed(self, text: str, message: Message | None) -> Printed:
+    def _json_response(self, text: str, message: Message | None) -> JsonResponse:
         ended = self._ended
         metadata = None if message is None else message.metadata
         usage = None if metadata is None else metadata.usage
-        return Printed(
+        return JsonResponse(
             text=text,
             model=None if metadata is None else metadata.model,
-            session_id=self._ready.session.id,
+            session_id=self._started.session.id,
             message_id=None if message is None else message.id,
             stop_reason=str(StopReason.UNKNOWN if ended is None else ended.stop_reason),
             cost_usd=str(0 if ended is None else ended.cost_usd),
             input_tokens=0 if usage is None else usage.prompt_tokens,
             output_tokens=0 if usage is None else usage.output_tokens,
             losses=tuple(self._losses),
-            is_simulated=self._ready.choice.is_simulated,
+            is_simulated=self._started.choice.is_simulated,
         )
 
-    def _tell(self, text: str) -> None:
-        """A dim line beside the answer, if somebody is watching."""
-        if self._is_watched:
+    def _notice(self, text: str) -> None:
+        """Print a dim line to standard error, if that is a terminal."""
+        if self._has_notices:
             self._end_line()
             click.echo(click.style(text, dim=True), err=True)
 
     def _end_line(self) -> None:
-        if not self._at_line_start:
+        if not self._is_line_start:
             click.echo()
-            self._at_line_start = True
+            self._is_line_start = True
 
 
-def _verdict(ended: TurnEnded | None, text: str) -> int:
-    """The exit code, and why it is not zero."""
+def _exit_code(ended: TurnEnded | None, text: str) -> int:
+    """Return the exit code of a turn, and print why it is not zero."""
     reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
-    if reason in _WHOLE and text:
+    if reason in _COMPLETE and text:
         return 0
-    click.echo(f"metis: {_why_not_whole(reason, text)}", err=True)
+    click.echo(f"metis: {_why_incomplete(reason, text)}", err=True)
     return INCOMPLETE
 
 
-def _why_not_whole(reason: StopReason, text: str) -> str:
+def _why_incomplete(reason: StopReason, text: str) -> str:
     if reason is StopReason.MAX_TOKENS:
-        return 'the answer was cut by its limit; `metis -c "go on"` continues it'
+        return 'the answer reached its length limit; `metis -c "go on"` continues it'
     if reason in (StopReason.REFUSAL, StopReason.CONTENT_FILTER):
         return "the model refused to answer"
-    return f"the answer is not whole ({reason})" if text else "the model said nothing"
+    return f"the answer is incomplete ({reason})" if text else "the model gave no answer"

@@ -8,116 +8,116 @@ from msgspec import Struct
 
 from metis.canonical.blocks import ContentBlock, DocumentBlock, ImageBlock, TextBlock
 from metis.canonical.errors import InvalidValueError
-from metis.cli.render import count
+from metis.cli.text import count
 from metis.routing import AddressedPrompt, parse_override
 from metis.tools.media import MAX_BYTES, media_block, media_type
 
 MAX_TEXT_BYTES = 2_000_000
-"""The largest text that is attached."""
+"""The largest text that can be attached."""
+
+_REFERENCE = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
+_TRAILING_PUNCTUATION = ".,;:!?)"
+_FILE_EXTENSION = re.compile(r"\w\.[A-Za-z]\w{0,4}$")
 
 
 def read_attachment(path: Path) -> ContentBlock:
-    """A file as a block: a picture, a PDF, or a text under its name.
+    """Return a file as a block: an image, a PDF, or text under its name.
 
     Raises:
-        InvalidValueError: it is not there, too large, or neither of these.
+        InvalidValueError: the file is missing, too large, or of another type.
     """
     try:
         data = path.read_bytes()
     except IsADirectoryError:
-        raise InvalidValueError(f"{path} cannot be attached: it is a folder; name a file") from None
+        raise InvalidValueError(f"cannot attach {path}: it is a directory; name a file") from None
     except OSError as error:
-        raise InvalidValueError(f"{path} cannot be attached: {error.strerror}") from None
+        raise InvalidValueError(f"cannot attach {path}: {error.strerror}") from None
     return attachment_block(data, str(path))
 
 
 def attachment_block(data: bytes, name: str) -> ContentBlock:
-    """Bytes as a block, by what they begin with."""
+    """Return bytes as a block; their first bytes tell the type."""
     kind = media_type(data[:16])
     limit = MAX_TEXT_BYTES if kind is None else MAX_BYTES
     if len(data) > limit:
-        raise InvalidValueError(f"{name} cannot be attached: it is larger than {limit} bytes")
+        raise InvalidValueError(f"cannot attach {name}: it is larger than {limit:,} bytes")
     if kind is not None:
         return media_block(data, kind, Path(name).name)
     return TextBlock(f"{name}:\n\n{decode_text(data, name)}")
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Bytes that have to be text."""
+    """Return bytes as text; an error names the file if they are not text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        told = f"{name} cannot be attached: it is neither text, nor a picture, nor a PDF"
-        raise InvalidValueError(told)
+        problem = "unsupported file type (UTF-8 text, images and PDF only)"
+        raise InvalidValueError(f"cannot attach {name}: {problem}")
     return text
 
 
-_NAMED = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
-_TRAILING = ".,;:!?)"
-_ENDING = re.compile(r"\w\.[A-Za-z]\w{0,4}$")
-
-
 class PromptInput(Struct, frozen=True, kw_only=True):
-    """What the user says: the words, and the files that go with them."""
+    """A chat message as the user wrote it, and the files that it attaches."""
 
     text: str
     model: str | None = None
-    """Who answers this once, if the text begins with a model."""
+    """The model that answers this message only, if the text begins with one."""
     files: tuple[ContentBlock, ...] = ()
     notes: tuple[str, ...] = ()
-    """A word for the user on each of them."""
+    """A line for the user about each file."""
 
     @property
     def blocks(self) -> tuple[ContentBlock, ...]:
-        """Everything as blocks, files first, as models read them best."""
+        """Files and text as blocks; files first, as providers recommend."""
         return (*self.files, TextBlock(self.text))
 
 
 def read_prompt(text: str, aliases: Container[str] = ()) -> PromptInput:
-    """Attach the files that a text names; what is no file stays as it is.
+    """Attach the files that a text names with `@`; other words with `@` stay text.
 
-    An alias at the start is a model, even if there is a file of that name.
+    An alias at the start names a model, even if there is a file of that name.
 
     Raises:
-        InvalidValueError: a file that cannot be shown to a model.
+        InvalidValueError: a file cannot be attached.
     """
-    asked = _override(text, aliases)
+    addressed = _addressed(text, aliases)
     files: list[ContentBlock] = []
     notes: list[str] = []
-    for found in _NAMED.finditer(asked.text):
-        path = _file(found[1] or found[2])
+    for reference in _REFERENCE.finditer(addressed.text):
+        name = reference[1] or reference[2]
+        path = _existing_file(name)
         if path is not None:
             block = read_attachment(path)
             files.append(block)
             notes.append(_note(path, block))
-        elif _looks_like_path(found[1] or found[2]):
-            notes.append(f"{found[0]} is no file here, and is sent as it is written")
+        elif _looks_like_path(name):
+            notes.append(f"{reference[0]}: no such file; sent as plain text")
     return PromptInput(
-        text=asked.text, model=asked.override, files=tuple(files), notes=tuple(notes)
+        text=addressed.text, model=addressed.override, files=tuple(files), notes=tuple(notes)
     )
 
 
-def _override(text: str, aliases: Container[str]) -> AddressedPrompt:
-    """The model that the text begins with, if that is no file."""
-    first = _NAMED.match(text)
-    if first is not None and first[2] not in aliases and _file(first[1] or first[2]):
+def _addressed(text: str, aliases: Container[str]) -> AddressedPrompt:
+    """Return the text without the model that it begins with, unless that is a file."""
+    first = _REFERENCE.match(text)
+    if first is not None and first[2] not in aliases and _existing_file(first[1] or first[2]):
         return AddressedPrompt(text)
     return parse_override(text)
 
 
-def _file(name: str) -> Path | None:
-    """The file that a name stands for, also with a full stop behind it."""
-    for written in (name, name.rstrip(_TRAILING)):
-        path = Path(written).expanduser()
-        if written and path.exists():
+def _existing_file(name: str) -> Path | None:
+    """Return the file of a name, with or without the punctuation behind it."""
+    for candidate in (name, name.rstrip(_TRAILING_PUNCTUATION)):
+        path = Path(candidate).expanduser()
+        if candidate and path.exists():
             return path
     return None
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith(("/", "./", "../", "~/")) or _ENDING.search(name) is not None
+    return name.startswith(("/", "./", "../", "~/")) or _FILE_EXTENSION.search(name) is not None
 
 
 def _note(path: Path, block: ContentBlock) -> str:
@@ -127,11 +127,8 @@ def _note(path: Path, block: ContentBlock) -> str:
         case DocumentBlock():
             return f"{path} · PDF"
         case TextBlock():
-            return f"{path} · {count(_lines(block.text), 'line')}"
+            # The block begins with the name of the file and an empty line.
+            lines = len(block.text.rstrip("\n").split("\n")) - 2
+            return f"{path} · {count(lines, 'line')}"
         case _:
             return str(path)
-
-
-def _lines(text: str) -> int:
-    """How many lines of a file stand under its name."""
-    return len(text.rstrip("\n").split("\n")) - 2

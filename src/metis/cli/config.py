@@ -1,16 +1,26 @@
-"""`metis config`: what is set, where each value comes from, and how to change it."""
+"""`metis config` and `metis keys`: settings and API keys, their sources, and how to change them."""
 
+import os
 import shlex
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from metis import adapters
+from metis.adapters.profile import Profile
+from metis.canonical.errors import (
+    InvalidValueError,
+    KeyFileError,
+    SettingsError,
+    UnknownAdapterError,
+)
 from metis.catalog.tables import catalog
 from metis.cli.default_model import LOCAL, SIMULATOR
-from metis.cli.text import fold, screen_width
+from metis.cli.text import fold, screen_width, table, terminal_width
 from metis.settings import (
     SETTINGS,
     LoadedSettings,
@@ -22,101 +32,107 @@ from metis.settings import (
     find_setting,
     load,
 )
+from metis.transport.keys import Keys
+
+_OWNER_ONLY = 0o600
 
 
 def print_settings() -> int:
-    """Print every setting as a line of the file, what it means, and where its value comes from."""
-    places = UserPaths.from_environment()
-    loaded = load(places=places)
-    state = "" if places.settings.exists() else " (not there yet: `metis config set` makes it)"
-    click.echo(click.style(f"# {places.settings}{state}", dim=True))
-    for name, row in SETTINGS.items():
+    """Print every setting as a line of the file, with its description and its source."""
+    paths = UserPaths.from_environment()
+    loaded = load(places=paths)
+    state = "" if paths.settings.exists() else " (not there yet: `metis config set` creates it)"
+    click.echo(click.style(f"# {paths.settings}{state}", dim=True))
+    for name, setting in SETTINGS.items():
         click.echo()
-        for line in fold(f"# {row.description}", screen_width()):
+        for line in fold(f"# {setting.description}", screen_width()):
             click.echo(click.style(line if line.startswith("#") else f"# {line.strip()}", dim=True))
-        for line in _lines(name, row, loaded):
+        for line in _lines(name, setting, loaded):
             click.echo(line)
     return 0
 
 
-def _lines(name: str, row: Setting, loaded: LoadedSettings) -> list[str]:
+def _lines(name: str, setting: Setting, loaded: LoadedSettings) -> list[str]:
     if name.endswith(".*"):
-        start = name.removesuffix("*")
-        own = [each for each in loaded.values if each.startswith(start)]
-        if own:
-            return [_line(each, loaded.values[each], loaded.origins[each]) for each in own]
-        return [click.style(f"# {start}NAME = {row.example}", dim=True)]
+        prefix = name.removesuffix("*")
+        names = [key for key in loaded.values if key.startswith(prefix)]
+        if names:
+            return [_line(key, loaded.values[key], loaded.origins[key]) for key in names]
+        return [click.style(f"# {prefix}NAME = {setting.example}", dim=True)]
     if loaded.values[name] is None:
-        variable = f"   # or ${row.variable}" if row.variable else ""
-        return [click.style(f"# {name} = {row.example}{variable}", dim=True)]
+        variable = f"   # or ${setting.variable}" if setting.variable else ""
+        return [click.style(f"# {name} = {setting.example}{variable}", dim=True)]
     return [_line(name, loaded.values[name], loaded.origins[name])]
 
 
 def _line(name: str, value: Any, origin: Origin) -> str:
-    place = f": {origin.location}" if origin.location else ""
-    return f"{name} = {spell(value)}" + click.style(f"   # {origin.source}{place}", dim=True)
+    location = f": {origin.location}" if origin.location else ""
+    return f"{name} = {_as_toml(value)}" + click.style(f"   # {origin.source}{location}", dim=True)
 
 
 def print_value(name: str) -> int:
-    """Print one value as plain text; exits with 1 if it is not set."""
+    """Print one value as plain text; the exit code is 1 if it is not set."""
     find_setting(name, location="metis config get")
     value = load().values.get(name)
     if value is None:
         return 1
-    click.echo(value if isinstance(value, str) else spell(value))
+    click.echo(value if isinstance(value, str) else _as_toml(value))
     return 0
 
 
-def set_value(name: str, words: str | None) -> int:
-    """Write a value into the file, or take it away; what cannot be used is not written."""
-    row = find_setting(name, location="metis config set")
+def set_value(name: str, text: str | None) -> int:
+    """Write a value into the settings file, or remove it; an invalid value is not written."""
+    setting = find_setting(name, location="metis config set")
     file = SettingsFile.read(UserPaths.from_environment().settings)
-    if words is None and name not in file.values:
+    if text is None and name not in file.values:
         click.echo(f"{name} is not set in {file.path}", err=True)
         return 1
-    if words is not None and row.name in ("model", "compact_with"):
-        _check_model(words)
-    changed = file.with_value(name, None if words is None else _spelled(row, words))
+    if text is not None and setting.name in ("model", "compact_with"):
+        _check_model(text)
+    toml = None if text is None else _text_as_toml(setting, text)
+    changed = file.with_value(name, toml)
     check_file(changed)
     changed.write()
-    click.echo(f"{changed.location(name) if words is not None else changed.path}: done", err=True)
-    _tell_if_hidden(name, row)
+    done = f"Removed {name} from" if toml is None else f"Set {name} = {toml} in"
+    click.echo(f"{done} {changed.path}", err=True)
+    origin = load().origins.get(name)
+    if origin is not None and origin.source == "environment":
+        click.echo(f"metis: ${setting.variable} is set and takes precedence", err=True)
     return 0
 
 
 def print_paths() -> int:
     """Print where the files of this user are."""
-    places = UserPaths.from_environment()
+    paths = UserPaths.from_environment()
     rows = {
-        "settings": places.settings,
-        "keys": places.keys,
-        "store": places.store_url,
-        "trace": places.trace,
-        "data": places.home,
+        "settings": paths.settings,
+        "keys": paths.keys,
+        "store": paths.store_url,
+        "trace": paths.trace,
+        "data": paths.home,
     }
-    for name, place in rows.items():
-        click.echo(f"{name:<9} {place}")
+    for name, path in rows.items():
+        click.echo(f"{name:<9} {path}")
     return 0
 
 
-def spell(value: Any) -> str:
-    """A value as TOML spells it."""
+def _as_toml(value: Any) -> str:
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, str | bool | int | float):
         return msgspec.json.encode(value).decode()
-    return "[" + ", ".join(map(spell, value)) + "]"
+    return "[" + ", ".join(map(_as_toml, value)) + "]"
 
 
-def _spelled(row: Setting, words: str) -> str:
-    """The words of a command line as TOML: texts get quotes, lists are split."""
-    if row.kind is str:
-        return spell(words)
-    if row.kind is bool:
-        return words.lower()
-    if row.kind in (int, float, Decimal):
-        return words
-    return spell(tuple(shlex.split(words.replace(",", " "))))
+def _text_as_toml(setting: Setting, text: str) -> str:
+    """Return an argument of the command line as TOML: text is quoted, lists are split."""
+    if setting.kind is str:
+        return _as_toml(text)
+    if setting.kind is bool:
+        return text.lower()
+    if setting.kind in (int, float, Decimal):
+        return text
+    return _as_toml(tuple(shlex.split(text.replace(",", " "))))
 
 
 def _check_model(name: str) -> None:
@@ -126,8 +142,85 @@ def _check_model(name: str) -> None:
         catalog().resolve(name)
 
 
-def _tell_if_hidden(name: str, row: Setting) -> None:
-    """Say so if the environment counts before what was just written."""
-    origin = load().origins.get(name)
-    if origin is not None and origin.source == "environment":
-        click.echo(f"metis: ${row.variable} is set and counts before the file", err=True)
+def print_keys() -> int:
+    """Print which providers have an API key, and from where; the exit code is 1 if none has."""
+    paths = UserPaths.from_environment()
+    keys = Keys(file=paths.keys)
+    rows: list[tuple[str, str, str]] = []
+    for profile in map(adapters.profile_of, adapters.names()):
+        if profile.auth.variable is not None:
+            values, location = keys.lookup(profile)
+            rows.append((profile.name, location if values else "-", profile.auth.variable))
+    for line in table(("provider", "key from", "variable"), rows, width=terminal_width()):
+        click.echo(line)
+    if sys.stdout.isatty():
+        hint = f"metis keys set PROVIDER stores one in {paths.keys}"
+        click.echo(click.style(hint, dim=True))
+    return 0 if any(location != "-" for _, location, _ in rows) else 1
+
+
+def set_key(provider: str) -> int:
+    """Store an API key in the key file; it is prompted for without echo, or read from a pipe."""
+    profile = _profile_with_key(provider)
+    key = _read_key(provider)
+    path = UserPaths.from_environment().keys
+    _write_key_file(
+        _read_key_file(path).with_value(f"keys.{provider}", msgspec.json.encode(key).decode())
+    )
+    click.echo(f"Stored the key for {provider} in {path}.", err=True)
+    variable = profile.auth.variable or ""
+    if os.environ.get(variable):
+        click.echo(f"${variable} is also set and takes precedence over the file.", err=True)
+    return 0
+
+
+def remove_key(provider: str) -> int:
+    """Remove an API key from the key file; the exit code is 1 if there was none."""
+    _profile_with_key(provider)
+    path = UserPaths.from_environment().keys
+    file = _read_key_file(path)
+    if f"keys.{provider}" not in file.values:
+        click.echo(f"metis: there is no key for {provider} in {path}", err=True)
+        return 1
+    _write_key_file(file.with_value(f"keys.{provider}", None))
+    click.echo(f"Removed the key for {provider} from {path}.", err=True)
+    return 0
+
+
+def _profile_with_key(provider: str) -> Profile:
+    """Return the profile of a provider that needs an API key."""
+    names = [
+        name for name in adapters.names() if adapters.profile_of(name).auth.variable is not None
+    ]
+    if provider not in names:
+        raise UnknownAdapterError(provider, names)
+    return adapters.profile_of(provider)
+
+
+def _read_key(provider: str) -> str:
+    if sys.stdin.isatty():
+        key: str = click.prompt(f"API key for {provider} (not shown)", hide_input=True, err=True)
+    else:
+        key = sys.stdin.readline()
+    key = key.strip()
+    if not key or not key.isprintable() or " " in key:
+        raise InvalidValueError("not an API key: expected one line without spaces")
+    return key
+
+
+def _read_key_file(path: Path) -> SettingsFile:
+    try:
+        return SettingsFile.read(path)
+    except SettingsError:
+        # The text of a parser error may contain a piece of the file, and so of a key.
+        raise KeyFileError(f"{path} is not valid TOML; fix it, or delete it") from None
+
+
+def _write_key_file(file: SettingsFile) -> None:
+    """Replace the key file at once; it is readable by its owner only from the first moment."""
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.path.with_suffix(f".{os.getpid()}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    with open(descriptor, "w") as opened:  # noqa: PTH123 - of a descriptor
+        opened.write(file.text)
+    beside.replace(file.path)

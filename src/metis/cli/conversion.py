@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
@@ -13,18 +13,22 @@ from msgspec.structs import replace
 from metis import adapters
 from metis.canonical import MetisError
 from metis.canonical.errors import UnknownAdapterError
-from metis.cli.message_files import file_label
+from metis.cli.error_text import error_line
+from metis.cli.message_files import BYTE_ORDER_MARK, file_label
+from metis.cli.render import loss_line, message_numbers
 from metis.cli.text import cell_width, fold, screen_width
-from metis.projection import Loss
 from metis.verify.recordings import PROTOCOL_NAMES, adapter_for, guess_protocol
 from metis.wire.call import CanonicalRequest, RequestContext, WireRequest
 from metis.wire.json_access import maybe_list, maybe_object, maybe_text
 
-_BOM = b"\xef\xbb\xbf"
+_MAX_STRING = 240
+_SHORTENED_STRING = 40
+_EQUAL, _FIRST_ONLY, _SECOND_ONLY, _DIFFERENT = " ", "<", ">", "|"
+_COLOURS = {_FIRST_ONLY: "red", _SECOND_ONLY: "green", _DIFFERENT: "yellow"}
 
 
 class RequestFileError(click.ClickException):
-    """Something about a file that is told in one line, with the exit code 2."""
+    """A problem with a file, printed as one line with the exit code 2."""
 
     exit_code = 2
 
@@ -34,7 +38,7 @@ class RequestFileError(click.ClickException):
 
 
 class Target(NamedTuple):
-    """Whom to ask: an adapter, and a model if not its default one."""
+    """Where a request would go: an adapter, and a model unless it is the default."""
 
     name: str
     adapter: adapters.Adapter
@@ -43,7 +47,7 @@ class Target(NamedTuple):
 
 @contextmanager
 def without_loss_log() -> Generator[None]:
-    """Keep losses out of the log while they are printed."""
+    """Keep losses out of the log while a command prints them."""
     log = logging.getLogger("metis.adapters")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -54,44 +58,44 @@ def without_loss_log() -> Generator[None]:
 
 
 def find_adapter(name: str, option: str) -> adapters.Adapter:
-    """The adapter of a name that was given by an option, which is blamed if there is none."""
+    """Return the adapter of a name; the error for an unknown name blames the option."""
     try:
         return adapters.get(name)
     except UnknownAdapterError as error:
-        raise click.BadParameter(str(error), param_hint=f"'{option}'") from None
+        raise click.BadParameter(error_line(error), param_hint=f"'{option}'") from None
 
 
 def find_target(text: str, option: str) -> Target:
-    """The target that a text such as `openai` or `openai:gpt-5` names."""
+    """Return the target that a text such as `openai` or `openai:gpt-5` names."""
     name, _, model = text.partition(":")
     return Target(text, find_adapter(name, option), model or None)
 
 
 class RequestFile:
-    """A request body in a file, and the protocol that it is read in."""
+    """A request body in a file, decoded in the protocol of an adapter."""
 
     def __init__(self, source: IO[bytes], from_name: str | None) -> None:
         self.name = file_label(source)
-        self._data = source.read().removeprefix(_BOM)
+        self._data = source.read().removeprefix(BYTE_ORDER_MARK)
         if not self._data.strip():
             raise RequestFileError(f"{self.name}: the file is empty")
         self._guess = guess_protocol(_decode_or_none(self._data))
-        known = None if from_name is None else find_adapter(from_name, "--from")
-        self.adapter = known or self._guessed_adapter()
-        self.request = self._read()
+        named = None if from_name is None else find_adapter(from_name, "--from")
+        self.adapter = named or self._guessed_adapter()
+        self.request = self._decode()
 
     def hint(self) -> str | None:
-        """What to say if the body looks like another protocol than the one it is read in."""
+        """Return a hint if the body looks like another protocol than the one it is read in."""
         if self._guess is None or self._guess == self.adapter.profile.protocol:
             return None
-        known = adapter_for(self._guess)
-        advice = f"; try --from {known}" if known else ", which is not read yet"
-        return f"it looks like a request of {PROTOCOL_NAMES[self._guess]}{advice}"
+        adapter = adapter_for(self._guess)
+        advice = f"; try --from {adapter}" if adapter else ", which metis cannot read"
+        return f"this looks like a request for {PROTOCOL_NAMES[self._guess]}{advice}"
 
     def wire_request_for(self, target: Target) -> WireRequest:
-        """What a target would receive; the model of the file is kept at home only."""
-        is_home = target.adapter.name == self.adapter.name
-        model = target.model or (self.request.options.model if is_home else None)
+        """Return what a target would receive; the file's model counts for its own provider only."""
+        is_same_provider = target.adapter.name == self.adapter.name
+        model = target.model or (self.request.options.model if is_same_provider else None)
         options = replace(self.request.options, model=model)
         try:
             with without_loss_log():
@@ -99,38 +103,29 @@ class RequestFile:
         except MetisError as error:
             raise RequestFileError(f"{self.name}: {error}") from None
 
-    def loss_lines(self, losses: list[Loss]) -> Iterator[str]:
-        """The losses for people, one a line."""
-        places = {message.id: number for number, message in enumerate(self.request.messages, 1)}
-        return (loss_line(loss, places) for loss in losses)
+    def loss_lines(self, wire: WireRequest) -> Iterator[str]:
+        """Yield the losses of a request, one a line."""
+        numbers = message_numbers(self.request.messages)
+        return (loss_line(loss, numbers) for loss in wire.losses)
 
     def _guessed_adapter(self) -> adapters.Adapter:
-        known = None if self._guess is None else adapter_for(self._guess)
-        if known is None:
-            raise RequestFileError(
-                f"{self.name}: whose request this is cannot be told from it; say so with --from"
-            )
-        return adapters.get(known)
+        name = None if self._guess is None else adapter_for(self._guess)
+        if name is None:
+            text = "cannot tell which provider this request is for; name it with --from"
+            raise RequestFileError(f"{self.name}: {text}")
+        return adapters.get(name)
 
-    def _read(self) -> CanonicalRequest:
+    def _decode(self) -> CanonicalRequest:
         try:
             return self.adapter.from_wire_request(self._data, RequestContext(session_id="convert"))
         except MetisError as error:
             hint = self.hint()
-            raise RequestFileError(
-                f"{self.name}: {error}" + (f"; {hint}" if hint else "")
-            ) from None
-
-
-def loss_line(loss: Loss, places: Mapping[str, int]) -> str:
-    """A loss in one line, with the number of its message."""
-    number = places.get(loss.message_id)
-    where = f"{loss.path}" if number is None else f"message {number} {loss.path}"
-    return f"{loss.change}: {loss.block_type} at {where}: {loss.reason}"
+            text = f"{self.name}: {error}" + (f"; {hint}" if hint else "")
+            raise RequestFileError(text) from None
 
 
 def _decode_or_none(data: bytes) -> object:
-    """The JSON in some bytes; None if they are none, which the reader will say better."""
+    """Return the JSON value of some bytes; None if they are not JSON, which the adapter reports."""
     try:
         return msgspec.json.decode(data)
     except (ValueError, RecursionError):
@@ -149,11 +144,11 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
     wire = file.wire_request_for(target)
     hint = file.hint()
     if hint:
-        click.echo(_hint_line(f"{file.name}: {hint}", json=json), err=True)
+        click.echo(_note(f"{file.name}: {hint}", json=json), err=True)
     if json:
         lines = (msgspec.json.encode(loss).decode() for loss in wire.losses)
     else:
-        lines = file.loss_lines(wire.losses)
+        lines = file.loss_lines(wire)
     for line in lines:
         click.echo(line, err=True)
     if strict and wire.losses:
@@ -162,18 +157,12 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
     return 0
 
 
-def _hint_line(text: str, *, json: bool) -> str:
+def _note(text: str, *, json: bool) -> str:
     return msgspec.json.encode({"note": text}).decode() if json else f"note: {text}"
 
 
-_STRING_SHOWN = 240
-_HEAD_SHOWN = 40
-_EQUAL, _LEFT, _RIGHT, _BOTH = " ", "<", ">", "|"
-_COLOUR = {_LEFT: "red", _RIGHT: "green", _BOTH: "yellow"}
-
-
-class Side(NamedTuple):
-    """One target, and what it would receive."""
+class _Side(NamedTuple):
+    """One target of a comparison, and what it would receive."""
 
     target: Target
     wire: WireRequest
@@ -185,36 +174,36 @@ class Side(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
+        """The model that the request names."""
         return maybe_text(maybe_object(self.body).get("model")) or self.target.adapter.wire_model(
             self.target.model
         )
 
 
 def print_difference(
-    source: IO[bytes], left: str, right: str, *, from_name: str | None, json: bool
+    source: IO[bytes], first: str, second: str, *, from_name: str | None, json: bool
 ) -> int:
-    """Print both bodies beside each other, then the losses of each."""
-    targets = find_target(left, "A"), find_target(right, "B")
+    """Print both bodies side by side, then the losses of each."""
+    targets = find_target(first, "A"), find_target(second, "B")
     file = RequestFile(source, from_name)
-    sides = [Side(target, file.wire_request_for(target)) for target in targets]
+    sides = [_Side(target, file.wire_request_for(target)) for target in targets]
     if json:
         click.echo(msgspec.json.encode({"targets": [_as_json(side) for side in sides]}).decode())
         return 0
     hint = file.hint()
     if hint:
-        click.echo(f"note: {file.name}: {hint}", err=True)
+        click.echo(_note(f"{file.name}: {hint}", json=False), err=True)
     width = screen_width()
-    for line in _columns(sides, width):
+    for line in _side_by_side(sides, width):
         click.echo(line)
     for side in sides:
         click.echo()
-        for line in _losses(side, file, width):
+        for line in _loss_report(side, file, width):
             click.echo(line)
     return 0
 
 
-def _as_json(side: Side) -> dict[str, Any]:
+def _as_json(side: _Side) -> dict[str, Any]:
     return {
         "target": side.target.name,
         "adapter": side.target.adapter.name,
@@ -226,32 +215,32 @@ def _as_json(side: Side) -> dict[str, Any]:
     }
 
 
-def _columns(sides: Sequence[Side], width: int) -> Iterator[str]:
-    """Two columns: the head of each, then the bodies, line by line where they say the same."""
+def _side_by_side(sides: Sequence[_Side], width: int) -> Iterator[str]:
+    """Yield two columns: the head of each side, then the bodies with equal lines aligned."""
     half = (width - 3) // 2
-    for texts in zip(*(_head(side) for side in sides), strict=True):
-        for row in _row(texts[0], texts[1], _EQUAL, half):
+    for first, second in zip(*(_head(side) for side in sides), strict=True):
+        for row in _rows(first, second, _EQUAL, half):
             yield click.style(row, bold=True)
     yield "─" * half + "─┼─" + "─" * half
-    left, right = (_lines(side.body) for side in sides)
-    for mark, one, other in _aligned(left, right):
-        for row in _row(one, other, mark, half):
-            yield click.style(row, fg=_COLOUR[mark]) if mark in _COLOUR else row
+    first_body, second_body = (_body_lines(side.body) for side in sides)
+    for mark, first, second in _aligned(first_body, second_body):
+        for row in _rows(first, second, mark, half):
+            yield click.style(row, fg=_COLOURS[mark]) if mark in _COLOURS else row
 
 
-def _head(side: Side) -> list[str]:
+def _head(side: _Side) -> list[str]:
     url = f"{side.wire.method} {side.wire.path}"
     return [f"{side.target.adapter.name} · {side.model}", url]
 
 
-def _lines(body: Any) -> list[str]:
+def _body_lines(body: Any) -> list[str]:
     return msgspec.json.format(msgspec.json.encode(_shortened(body)), indent=2).decode().split("\n")
 
 
 def _shortened(value: Any) -> Any:
-    """The same with long strings cut, such as images: who needs them whole asks for JSON."""
-    if isinstance(value, str) and len(value) > _STRING_SHOWN:
-        return f"{value[:_HEAD_SHOWN]}… ({len(value):,} characters)"
+    """Return a JSON value with long strings cut, such as images; `--json` prints them in full."""
+    if isinstance(value, str) and len(value) > _MAX_STRING:
+        return f"{value[:_SHORTENED_STRING]}… ({len(value):,} characters)"
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in maybe_object(value).items()}
     if isinstance(value, list):
@@ -259,39 +248,39 @@ def _shortened(value: Any) -> Any:
     return value
 
 
-def _aligned(left: list[str], right: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Pairs of lines with a mark: the same, changed, or on one side only."""
-    one, other = ([_said(line) for line in lines] for lines in (left, right))
-    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
-    for kind, start, end, begin, stop in matcher.get_opcodes():
-        mine, theirs = left[start:end], right[begin:stop]
-        shared = min(len(mine), len(theirs))
-        mark = _EQUAL if kind == "equal" else _BOTH
-        yield from ((mark, a, b) for a, b in zip(mine, theirs, strict=False))
-        yield from ((_LEFT, line, "") for line in mine[shared:])
-        yield from ((_RIGHT, "", line) for line in theirs[shared:])
+def _aligned(first: list[str], second: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield pairs of lines with a mark: equal, different, or on one side only."""
+    keys = [[_comparison_key(line) for line in lines] for lines in (first, second)]
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    for kind, first_start, first_end, second_start, second_end in matcher.get_opcodes():
+        first_lines, second_lines = first[first_start:first_end], second[second_start:second_end]
+        shared = min(len(first_lines), len(second_lines))
+        mark = _EQUAL if kind == "equal" else _DIFFERENT
+        yield from ((mark, a, b) for a, b in zip(first_lines, second_lines, strict=False))
+        yield from ((_FIRST_ONLY, line, "") for line in first_lines[shared:])
+        yield from ((_SECOND_ONLY, "", line) for line in second_lines[shared:])
 
 
-def _said(line: str) -> str:
-    """What two lines have in common if they say the same; a bracket says where it stands."""
+def _comparison_key(line: str) -> str:
+    """Return a line without indent and comma; a lone bracket keeps its indent to stay in place."""
     bare = line.strip().rstrip(",")
     return line.rstrip(",") if len(bare) == 1 else bare
 
 
-def _row(left: str, right: str, mark: str, half: int) -> Iterator[str]:
-    """One pair of lines as rows of the screen; what is too long goes on below, indented."""
-    one, other = fold(left, half), fold(right, half)
-    for number in range(max(len(one), len(other))):
-        mine = one[number] if number < len(one) else ""
-        theirs = other[number] if number < len(other) else ""
-        yield f"{mine}{' ' * (half - cell_width(mine))} {mark} {theirs}".rstrip()
+def _rows(first: str, second: str, mark: str, half: int) -> Iterator[str]:
+    """Yield one pair of lines as rows of the screen; long lines continue below, indented."""
+    first_rows, second_rows = fold(first, half), fold(second, half)
+    for number in range(max(len(first_rows), len(second_rows))):
+        one = first_rows[number] if number < len(first_rows) else ""
+        other = second_rows[number] if number < len(second_rows) else ""
+        yield f"{one}{' ' * (half - cell_width(one))} {mark} {other}".rstrip()
 
 
-def _losses(side: Side, file: RequestFile, width: int) -> Iterator[str]:
+def _loss_report(side: _Side, file: RequestFile, width: int) -> Iterator[str]:
     name = side.target.name
     if not side.wire.losses:
         yield click.style(f"{name} loses nothing", fg="green")
         return
     yield click.style(f"{name} loses or changes {len(side.wire.losses)}:", bold=True)
-    for line in file.loss_lines(side.wire.losses):
+    for line in file.loss_lines(side.wire):
         yield from fold(f"  {line}", width)

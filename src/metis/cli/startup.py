@@ -11,7 +11,6 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from metis import store
 from metis.canonical.errors import (
     EventError,
     InvalidValueError,
@@ -33,6 +32,7 @@ from metis.session import Metis, Options, Session
 from metis.settings import LoadedSettings, UserPaths, load
 from metis.settings.settings import AUTO, parse_thinking
 from metis.store import SessionRecord, Store
+from metis.store import open as open_store
 from metis.store.store import sqlite_path
 from metis.tools import Answer, Confirmation, Question, Registry, Rule
 from metis.tools.builtin import BUILTINS
@@ -42,185 +42,160 @@ from metis.transport.keys import Keys
 from metis.wire.call import AdapterOptions
 from metis.wire.output_format import OutputFormat
 
-
-def read_schema(text: str) -> OutputFormat:
-    """The form that a JSON Schema asks for; one without a word asks for any object.
-
-    Raises:
-        InvalidValueError: it is no JSON Schema, or the file cannot be read.
-    """
-    is_inline = text.lstrip().startswith("{")
-    place = "--schema" if is_inline else text
-    try:
-        data = text.encode() if is_inline else Path(text).read_bytes()
-        schema = msgspec.json.decode(data)
-    except OSError as error:
-        told = f"{text} cannot be read as a schema: {error.strerror}"
-        raise InvalidValueError(told) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{place} is no JSON: {error}; give a JSON Schema") from None
-    if not isinstance(schema, dict):
-        raise InvalidValueError(f"{place} is no JSON Schema: that is an object")
-    return OutputFormat(cast("dict[str, Any]", schema) or None)
-
-
 log = logging.getLogger("metis.cli")
 
-_SESSIONS_SEEN = 50
-"""How many sessions are looked through for the one to continue and for who answered last."""
-_ANSWERS_SEEN = 8
+_RECENT_SESSIONS = 50
+"""How many sessions are searched for the one to continue."""
+_RECENT_MESSAGES = 8
+"""How many sessions, and messages of each, are searched for the model that answered last."""
 
 
 class StartOptions(Struct, frozen=True, kw_only=True):
-    """What the command line asks for; None is left to the settings."""
+    """The options of the command line; None leaves a value to the settings."""
 
     model: str | None = None
     store: str | None = None
     tools: bool | None = None
     thinking: str | None = None
-    """How much to think in this session, from now on."""
     schema: str | None = None
-    """What the answer has to keep to: a JSON Schema, or the file that holds it."""
+    """A JSON Schema that the response has to match, or the file that contains it."""
     system: str | None = None
     session_id: str | None = None
-    """The session to go on with; the start of its id is enough."""
+    """The session to continue; a part of its id or title is enough."""
     is_continued: bool = False
-    """Whether to go on with the newest session of this folder."""
+    """Whether to continue the last session of this directory."""
     approve_all: bool = False
-    """Whether tools may change things without anybody being asked."""
+    """Whether tools may change things without asking for confirmation."""
 
 
 class ConfirmationRelay:
-    """Whoever is asked before a tool changes something; `ask` may be set when there is a screen."""
+    """Passes confirmation questions to the `handler`, which is set once there is a screen."""
 
     def __init__(self) -> None:
         self.handler: Ask | None = None
 
     async def __call__(self, question: Question) -> Answer:
-        """Pass the question on."""
+        """Ask the handler; without one the tool fails."""
         if self.handler is None:
-            text = f"{question.definition.name} needs to be allowed, and nobody is here to ask."
+            text = f"{question.definition.name} needs confirmation; run with --yes to allow it"
             raise ToolFailedError(text, ErrorClass.PERMISSION_DENIED)
         return await self.handler(question)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartedSession:
-    """A library with a session in it, ready to talk."""
+    """An open library with a session in it."""
 
     library: Metis
     session: Session
     choice: ModelChoice
     loaded: LoadedSettings
-    places: UserPaths
+    paths: UserPaths
     confirmation: ConfirmationRelay
-    store_url: str
     notice: str
-    """What people should know before they begin, a line each; empty if there is nothing."""
+    """What users should know before they begin, one line each; empty if there is nothing."""
     is_new: bool
-    """Whether the session was begun now."""
+    """Whether the session was started now."""
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
-    """What the store tells before anything is opened."""
+class _StoredState(Struct, frozen=True, kw_only=True):
+    """What the store says before the library is opened."""
 
     record: SessionRecord | None = None
-    held: LastModel | None = None
-    """With whom that session was held."""
-    last: tuple[str, ...] = ()
-    """Who answered lately, newest first."""
+    """The session to continue, if any."""
+    last_model: LastModel | None = None
+    """The model of that session."""
+    recent_models: tuple[str, ...] = ()
+    """The models that answered last in other sessions, newest first."""
 
 
 @asynccontextmanager
-async def start_session(wish: StartOptions) -> AsyncGenerator[StartedSession]:
-    """Open the library and the session that are wished for, for as long as the context lasts.
+async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
+    """Open the library and a new or stored session for as long as the context lasts.
 
-    A session in which nobody said anything leaves no trace in the store.
+    A new session without any message is not kept in the store.
     """
-    places = UserPaths.from_environment()
-    thinking = None if wish.thinking is None else parse_thinking(wish.thinking)
-    loaded = load({"model": wish.model, "store": wish.store, "tools": wish.tools}, places=places)
-    url = loaded.settings.store or places.store_url
-    seen = await _look(url, wish)
-    keys = Keys(file=places.keys)
-    choice = await ModelChooser(loaded, keys, places.local).choose(
-        last_model=seen.held, recent_models=seen.last
-    )
-    asking = ConfirmationRelay()
+    paths = UserPaths.from_environment()
+    thinking = None if start.thinking is None else parse_thinking(start.thinking)
+    loaded = load({"model": start.model, "store": start.store, "tools": start.tools}, places=paths)
+    url = loaded.settings.store or paths.store_url
+    stored = await _stored_state(url, start)
+    chooser = ModelChooser(loaded, Keys(file=paths.keys), paths.local)
+    choice = await chooser.choose(last_model=stored.last_model, recent_models=stored.recent_models)
+    confirmation = ConfirmationRelay()
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(_traced(places))
-        urls = await _addresses(stack, loaded, choice, places)
-        options = _options(wish, loaded, choice, places, asking, bus, urls)
+        bus = await stack.enter_async_context(_traced_bus(paths))
+        urls = await _base_urls(stack, loaded, choice, paths)
+        options = _options(start, loaded, choice, paths, confirmation, bus, urls)
         library = await stack.enter_async_context(Metis(url, options))
-        session = await _session(library, wish, choice, seen, loaded)
-        if wish.thinking is not None and thinking != session.reasoning:
+        session = await _open_session(library, start, choice, stored, loaded)
+        if start.thinking is not None and thinking != session.reasoning:
             await session.set_reasoning(thinking)
         yield StartedSession(
             library=library,
             session=session,
             choice=choice,
             loaded=loaded,
-            places=places,
-            confirmation=asking,
-            store_url=url,
-            notice="\n".join(filter(None, (choice.notice, _broken_rules()))),
-            is_new=seen.record is None,
+            paths=paths,
+            confirmation=confirmation,
+            notice="\n".join(filter(None, (choice.notice, _rules_problem()))),
+            is_new=stored.record is None,
         )
-        if seen.record is None:
+        if stored.record is None:
             await delete_if_empty(library, session)
 
 
-async def _look(url: str, wish: StartOptions) -> _Seen:
-    """Look for the session to go on with, and who answered lately; a new store is not made."""
-    wants_old = wish.is_continued or wish.session_id is not None
+async def _stored_state(url: str, start: StartOptions) -> _StoredState:
+    """Find the session to continue, or the models that answered last; no store is created."""
+    is_continuing = start.is_continued or start.session_id is not None
     if url.startswith("sqlite:") and not sqlite_path(url).exists():
-        if wants_old:
-            raise StoreError("no conversation was kept yet", hint="start one with `metis`")
-        return _Seen()
-    async with store.open(url, recover=False) as keep:
-        records = await keep.sessions(_SESSIONS_SEEN)
-        if not wants_old:
-            return _Seen(last=await _answered(keep, records))
-        record = await _wanted(keep, wish, records)
-        newest = await keep.messages(record.id, newest=_ANSWERS_SEEN)
-        return _Seen(record=record, held=last_model_of(record.active_model, newest))
+        if is_continuing:
+            raise StoreError("no conversation is stored yet", hint="start one with `metis`")
+        return _StoredState()
+    async with open_store(url, recover=False) as store:
+        records = await store.sessions(_RECENT_SESSIONS)
+        if not is_continuing:
+            return _StoredState(recent_models=await _recent_models(store, records))
+        record = await _session_to_continue(store, start, records)
+        newest = await store.messages(record.id, newest=_RECENT_MESSAGES)
+        return _StoredState(record=record, last_model=last_model_of(record.active_model, newest))
 
 
-async def _wanted(
-    keep: Store, wish: StartOptions, records: Sequence[SessionRecord]
+async def _session_to_continue(
+    store: Store, start: StartOptions, records: Sequence[SessionRecord]
 ) -> SessionRecord:
-    if wish.session_id is not None:
-        return await find_session(keep, wish.session_id)
-    here = str(Path.cwd())
-    found = next((each for each in records if each.workspace_path == here), None)
-    if found is None:
-        hint = "`metis sessions` lists all; go on with one by -s SESSION"
-        raise StoreError("no conversation was held in this folder yet", hint=hint)
-    return found
+    if start.session_id is not None:
+        return await find_session(store, start.session_id)
+    workspace = str(_workspace())
+    record = next((record for record in records if record.workspace_path == workspace), None)
+    if record is None:
+        hint = "`metis sessions` lists all; continue one with -s SESSION"
+        raise StoreError("no conversation in this directory yet", hint=hint)
+    return record
 
 
-async def _answered(keep: Store, records: Sequence[SessionRecord]) -> tuple[str, ...]:
-    """The models that answered last in some sessions, each once."""
-    found: dict[str, None] = {}
-    for record in records[:_ANSWERS_SEEN]:
-        for message in reversed(await keep.messages(record.id, newest=_ANSWERS_SEEN)):
+async def _recent_models(store: Store, records: Sequence[SessionRecord]) -> tuple[str, ...]:
+    """Return the models that answered last in the newest sessions, without duplicates."""
+    models: dict[str, None] = {}
+    for record in records[:_RECENT_MESSAGES]:
+        for message in reversed(await store.messages(record.id, newest=_RECENT_MESSAGES)):
             if message.role is Role.ASSISTANT and message.metadata.model:
-                found.setdefault(message.metadata.model)
+                models.setdefault(message.metadata.model)
                 break
-    return tuple(found)
+    return tuple(models)
 
 
 @asynccontextmanager
-async def _traced(places: UserPaths) -> AsyncGenerator[Bus]:
-    """A bus whose events are kept; without a place for them the conversation goes on."""
+async def _traced_bus(paths: UserPaths) -> AsyncGenerator[Bus]:
+    """Open a bus whose events are stored; if they cannot be, the conversation works without."""
     bus = Bus()
     trace: SqliteTrace | None = None
     try:
-        places.home.mkdir(parents=True, exist_ok=True)
-        trace = SqliteTrace(places.trace)
+        paths.home.mkdir(parents=True, exist_ok=True)
+        trace = SqliteTrace(paths.trace)
         bus.subscribe_batches(trace.append, name="trace")
     except (EventError, OSError) as error:
-        log.warning("what happens is not traced: %s", error)
+        log.warning("events are not traced: %s", error)
     try:
         yield bus
     finally:
@@ -229,31 +204,32 @@ async def _traced(places: UserPaths) -> AsyncGenerator[Bus]:
             trace.close()
 
 
-async def _addresses(
-    stack: AsyncExitStack, loaded: LoadedSettings, choice: ModelChoice, places: UserPaths
+async def _base_urls(
+    stack: AsyncExitStack, loaded: LoadedSettings, choice: ModelChoice, paths: UserPaths
 ) -> Mapping[str, str]:
-    """Where providers are asked; the small model is started if it is to answer."""
+    """Return the addresses of providers; the small local model is started if it was chosen."""
     if choice.is_simulated:
         return {}
     if not choice.is_local:
         return loaded.settings.base_urls
-    url = await stack.enter_async_context(running_server(places.local))
+    url = await stack.enter_async_context(running_server(paths.local))
     return {**loaded.settings.base_urls, "llamacpp": url}
 
 
 def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
-    wish: StartOptions,
+    start: StartOptions,
     loaded: LoadedSettings,
     choice: ModelChoice,
-    places: UserPaths,
-    asking: ConfirmationRelay,
+    paths: UserPaths,
+    confirmation: ConfirmationRelay,
     bus: Bus,
     urls: Mapping[str, str],
 ) -> Options:
     settings = loaded.settings
+    rules = dict.fromkeys(SideEffects, Rule.AUTO) if start.approve_all else None
     return Options(
         base_urls=urls,
-        key_file=places.keys,
+        key_file=paths.keys,
         default_model=choice.model,
         fallbacks={} if choice.is_simulated else settings.fallbacks,
         budget=settings.budget,
@@ -262,58 +238,79 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
             temperature=settings.temperature,
             max_output_tokens=settings.max_output_tokens,
             reasoning=parse_thinking(settings.thinking or AUTO),
-            output=None if wish.schema is None else read_schema(wish.schema),
+            output=None if start.schema is None else read_schema(start.schema),
         ),
-        workspace=_here(),
-        home=places.home,
+        workspace=_workspace(),
+        home=paths.home,
         tools=Registry(*BUILTINS) if tools_enabled(loaded, choice) else None,
-        confirmation=_confirmation(asking, is_trusting=wish.approve_all),
+        confirmation=Confirmation(confirmation, rules=rules),
         simulate=choice.is_simulated,
         free=choice.is_simulated,
         compact_with=settings.compact_with,
     )
 
 
-def _broken_rules() -> str:
-    """What is wrong with the rules of this folder, which then choose nothing."""
-    problem = RulesFile(_here() / RULES_PATH, catalog()).read().problem
-    return "" if problem is None else f"The rules are not used: {error_line(problem)}"
+def read_schema(text: str) -> OutputFormat:
+    """Return the output format of a JSON Schema, given inline or as a file; `{}` is any object.
+
+    Raises:
+        InvalidValueError: it is not a JSON Schema, or the file cannot be read.
+    """
+    is_inline = text.lstrip().startswith("{")
+    source = "--schema" if is_inline else text
+    try:
+        data = text.encode() if is_inline else Path(text).read_bytes()
+        schema = msgspec.json.decode(data)
+    except OSError as error:
+        raise InvalidValueError(f"cannot read the schema {text}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{source} is not valid JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InvalidValueError(f"{source} is not a JSON Schema: expected an object")
+    return OutputFormat(cast("dict[str, Any]", schema) or None)
 
 
 def tools_enabled(loaded: LoadedSettings, choice: ModelChoice) -> bool:
-    """Whether the model is given tools; the small one only if somebody says so, it gets lost."""
+    """Return whether the model gets tools."""
+    # The small local model loses track of them, so they have to be switched on explicitly.
     if choice.is_local and loaded.origins["tools"].source == "default":
         return False
     return loaded.settings.tools
 
 
-def _here() -> Path:
+def _rules_problem() -> str:
+    """Return what is wrong with the routing rules of this directory, which then are not used."""
+    problem = RulesFile(_workspace() / RULES_PATH, catalog()).read().problem
+    return "" if problem is None else f"The routing rules are not used: {error_line(problem)}"
+
+
+def _workspace() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        reason = "the folder was taken away; go to another one"
-        raise SettingsError(reason, place=os.environ.get("PWD", "here")) from None
+        directory = os.environ.get("PWD", "current directory")
+        reason = "the directory was deleted; change to another one"
+        raise SettingsError(reason, place=directory) from None
 
 
-def _confirmation(asking: ConfirmationRelay, *, is_trusting: bool) -> Confirmation:
-    rules = dict.fromkeys(SideEffects, Rule.AUTO) if is_trusting else None
-    return Confirmation(asking, rules=rules)
-
-
-async def _session(
-    library: Metis, wish: StartOptions, choice: ModelChoice, seen: _Seen, loaded: LoadedSettings
+async def _open_session(
+    library: Metis,
+    start: StartOptions,
+    choice: ModelChoice,
+    stored: _StoredState,
+    loaded: LoadedSettings,
 ) -> Session:
     pinned = choice.model if choice.is_pinned else None
-    if seen.record is None:
-        return await library.session(model=pinned, system=wish.system or loaded.settings.system)
-    session = await library.resume(seen.record.id)
+    if stored.record is None:
+        return await library.session(model=pinned, system=start.system or loaded.settings.system)
+    session = await library.resume(stored.record.id)
     if pinned is not None and pinned != session.model:
         await session.swap(pinned)
     return session
 
 
 async def delete_if_empty(library: Metis, session: Session) -> None:
-    """Let nothing be kept of a session in which nobody said anything."""
+    """Delete a session from the store if it has no message but instructions."""
     if all(message.role in (Role.SYSTEM, Role.DEVELOPER) for message in session.messages):
-        with suppress(UnknownSessionError):  # it is gone already
+        with suppress(UnknownSessionError):  # it was deleted already
             await library.store.delete(session.id)

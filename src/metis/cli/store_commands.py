@@ -1,4 +1,4 @@
-"""Parsers of the commands on what is kept."""
+"""Parsers of the commands on stored sessions."""
 
 import sys
 from pathlib import Path
@@ -8,14 +8,26 @@ import click
 
 from metis.cli.arguments import INPUT, SESSION, STORE
 
+OTHER_PROGRAMS = ("klaude-code", "attocode", "gpt2099")
+"""The programs whose histories `import` and `export` read and write."""
+EXPORT_FORMATS = (
+    *("jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt"),
+    *OTHER_PROGRAMS,
+)
+IMPORT_FORMATS = (
+    "jsonl",
+    *OTHER_PROGRAMS,
+    *("attocode-response", "gpt2099-context", "gpt2099-thread"),
+)
+
 
 @click.command()
 @click.argument("source", metavar="[SESSION|FILE|-]", default="last")
 @STORE
 def show(source: str, store: str | None) -> None:
-    """Print a stored session, or a JSON or JSONL file of messages, as a conversation for people.
+    """Print a stored session, or a JSON or JSONL file of messages, as a conversation.
 
-    Without a name it is the one that changed last.
+    Without an argument it prints the session that changed last.
     """
     if source != "-" and not Path(source).exists():
         from metis.cli.sessions import print_session
@@ -29,13 +41,13 @@ def show(source: str, store: str | None) -> None:
 
 @click.command()
 @STORE
-@click.option("--limit", default=100, show_default=True, help="How many at most.")
-@click.option("--here", "is_here", is_flag=True, help="Only those of this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--limit", default=100, show_default=True, help="Maximum number of sessions.")
+@click.option("--here", "is_here", is_flag=True, help="Only sessions of this directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> None:
-    """List conversations, the one that changed last first: what was asked, who answered, the cost.
+    """List conversations, newest first, with title, model and cost.
 
-    In a pipe each is a line that begins with its whole id.
+    In a pipe each line begins with the full id.
     """
     from metis.cli.sessions import print_sessions
 
@@ -45,7 +57,7 @@ def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> 
 @click.command()
 @SESSION
 @STORE
-@click.option("--at", metavar="MESSAGE", help="The last message to copy; all if not given.")
+@click.option("--at", metavar="MESSAGE", help="The last message to copy; default: all.")
 def fork(session_id: str, store: str | None, at: str | None) -> None:
     """Start a new session as a copy of another, and print its id."""
     from metis.cli.sessions import print_fork
@@ -57,11 +69,11 @@ def fork(session_id: str, store: str | None, at: str | None) -> None:
 @click.argument("words", nargs=-1, required=True)
 @STORE
 @click.option("--session", metavar="SESSION", help="Search in one session only.")
-@click.option("--limit", default=20, show_default=True, help="How many at most.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number of messages.")
 def search(words: tuple[str, ...], store: str | None, session: str | None, limit: int) -> None:
-    """Find the messages that hold all words, best first.
+    """Search all conversations for messages that contain all words.
 
-    Exits with 1 if there is none.
+    Exits with 1 if there are none.
     """
     from metis.cli.sessions import print_matches
 
@@ -74,69 +86,79 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt"]),
+    type=click.Choice(EXPORT_FORMATS),
     default="jsonl",
     show_default=True,
-    help="jsonl loses nothing and can be imported again.",
+    help="jsonl loses nothing and can be re-imported.",
 )
-@click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="A file.")
+@click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="Output file.")
 def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> None:
-    """Write a session: as JSON lines with all that is needed to have it again, or for others.
+    """Export a session: JSONL (can be re-imported), Markdown, HTML, or for another program.
 
-    What a form cannot hold is told on standard error, one part a line.
+    What a format cannot hold is listed on standard error, one part a line.
     """
-    from metis.cli.sessions import write_export, write_form
+    from metis.cli.transfer import write_export
 
-    if form == "jsonl":
-        sys.exit(write_export(store, session_id, target))
-    sys.exit(write_form(store, session_id, form, target))
+    sys.exit(write_export(store, session_id, form, target))
 
 
 @click.command(name="import")
 @INPUT
 @STORE
-@click.option("--new-ids", is_flag=True, help="Import beside a session of the same id.")
-def import_session(source: IO[bytes], store: str | None, *, new_ids: bool) -> None:
-    """Read what `metis export` wrote, and print the id of the session."""
-    from metis.cli.sessions import read_import
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(IMPORT_FORMATS),
+    help="Format of the file; default: recognised from its content.",
+)
+@click.option("--new-ids", is_flag=True, help="Import a copy beside a session of the same id.")
+def import_session(
+    source: IO[bytes], store: str | None, form: str | None, *, new_ids: bool
+) -> None:
+    """Import a session from a file, and print its id.
 
-    sys.exit(read_import(store, source, new_ids=new_ids))
+    Reads what `metis export` wrote, and histories of klaude-code, attocode and gpt2099. What has no
+    place in a session is listed on standard error.
+    """
+    from metis.cli.transfer import read_import
+
+    sys.exit(read_import(store, source, form=form, new_ids=new_ids))
 
 
 @click.group(name="store")
-def upkeep() -> None:
-    """Check, back up, sweep and migrate a store."""
+def maintenance() -> None:
+    """Check, back up, clean and upgrade the database."""
 
 
-@upkeep.command()
+@maintenance.command()
 @STORE
 def check(store: str | None) -> None:
-    """Look for broken pages, broken rules and tables that disagree.
+    """Check the database for corruption and inconsistencies.
 
-    Exits with 1 if anything is wrong.
+    Exits with 1 if there are problems.
     """
     from metis.cli.sessions import print_check
 
     sys.exit(print_check(store))
 
 
-@upkeep.command()
+@maintenance.command()
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
 @STORE
 def backup(target: Path, store: str | None) -> None:
-    """Copy everything to a new file, while others go on."""
+    """Copy the database to a new file; it can stay in use."""
     from metis.cli.sessions import write_backup
 
     sys.exit(write_backup(store, target))
 
 
-@upkeep.command()
+@maintenance.command()
 @STORE
-@click.option("--sessions", type=float, metavar="DAYS", help="Delete sessions unchanged so long.")
-@click.option("--events", type=float, metavar="DAYS", help="Delete events older than this.")
-@click.option("--raw", type=float, metavar="DAYS", help="Drop raw parts older than this.")
-@click.option("--raw-bytes", type=int, help="Drop raw parts larger than this.")
-@click.option("--apply", is_flag=True, help="Do it; without this only say what would be done.")
+@click.option("--sessions", type=float, metavar="DAYS", help="Sessions unchanged for DAYS days.")
+@click.option("--events", type=float, metavar="DAYS", help="Events older than DAYS days.")
+@click.option("--raw", type=float, metavar="DAYS", help="Raw provider data older than DAYS days.")
+@click.option("--raw-bytes", type=int, help="Raw provider data larger than this.")
+@click.option("--apply", is_flag=True, help="Delete; without it, only list what would be deleted.")
 def sweep(  # noqa: PLR0913 - one parameter an option
     store: str | None,
     sessions: float | None,
@@ -146,7 +168,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option
     *,
     apply: bool,
 ) -> None:
-    """Let go of what is old or large."""
+    """Delete old or large data."""
     from metis.cli.sessions import days_ago, print_sweep
     from metis.store import Policy
 
@@ -159,10 +181,10 @@ def sweep(  # noqa: PLR0913 - one parameter an option
     sys.exit(print_sweep(store, policy, is_dry_run=not apply))
 
 
-@upkeep.command()
+@maintenance.command()
 @STORE
 def migrate(store: str | None) -> None:
-    """Bring the tables up to date; opening a store does the same."""
+    """Upgrade the schema of the database, as opening it does."""
     from metis.cli.sessions import print_migration
 
     sys.exit(print_migration(store))

@@ -1,112 +1,129 @@
-"""Find stored sessions by id or title, and list them as rows."""
+"""Open the store, find sessions by id or title, and list them as rows."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from metis.canonical.errors import StoreError
 from metis.catalog.models import ModelId, is_model_id
+from metis.cli.error_text import run_guarded
 from metis.cli.text import cell_width, escape_controls, format_usd, truncate
 from metis.store import Overview, SessionRecord, Store
+from metis.store import open as open_store
 
 LAST = "last"
-_ALL = 100_000
-_RECENT = 1000
-
-
-async def find_session(keep: Store, wanted: str) -> SessionRecord:
-    """A session by a part of its id that fits one only, else by words of its title.
-
-    The word `last` is the one that changed last.
-    """
-    records = await keep.sessions(1 if wanted == LAST else _ALL)
-    if wanted == LAST and records:
-        return records[0]
-    fitting = [each for each in records if wanted in each.id] or await _titled(keep, wanted)
-    if len(fitting) > 1 and all(each.id != wanted for each in fitting):
-        hint = "write more of the id; `metis sessions` lists all"
-        raise StoreError(f"{wanted!r} fits {len(fitting)} sessions", hint=hint)
-    return fitting[0] if len(fitting) == 1 else await keep.session(wanted)
-
-
-async def _titled(keep: Store, wanted: str) -> list[SessionRecord]:
-    found = await keep.overviews(_RECENT)
-    return [each.session for each in found if wanted.lower() in each.title.lower()]
-
-
+"""The name of the session that changed last."""
 COLUMNS = ("id", "changed", "title", "model", "msgs", "cost")
 RIGHT_ALIGNED = (4, 5)
-"""The columns that end at the right."""
 SHORT_ID = 6
-"""How much of the end of an id names a session."""
-EMPTY_TITLE = "(nothing said)"
+"""How many characters at the end of an id name a session."""
+EMPTY_TITLE = "(empty)"
 
+_ALL = 100_000
+_RECENT = 1000
+_LISTED_MATCHES = 5
 _GAP = 2
 _TITLE = 2
-_NARROWEST_TITLE = 12
-_WIDEST_MODEL = 20
-_STEPS = ((timedelta(hours=1), 60, "min"), (timedelta(days=1), 3600, "h"))
+_MIN_TITLE_WIDTH = 12
+_MAX_MODEL_WIDTH = 20
+_AGE_UNITS = ((timedelta(hours=1), 60, "min"), (timedelta(days=1), 3600, "h"))
 _WEEK = timedelta(days=7)
 
-Naming = Callable[[str], str]
-"""The short name of a model."""
+StoreAction = Callable[[Store], Awaitable[int]]
+ModelNamer = Callable[[str], str]
+"""Returns the short name of a model."""
+
+
+def with_store(url: str | None, action: StoreAction, *, recover: bool = True) -> int:
+    """Run a command on a store; an error becomes one line and an exit code."""
+
+    async def run() -> int:
+        async with open_store(url, recover=recover) as store:
+            return await action(store)
+
+    return run_guarded(lambda: asyncio.run(run()))
+
+
+async def find_session(store: Store, name: str) -> SessionRecord:
+    """Return the session with this part of an id, or else with this part of a title.
+
+    Raises:
+        StoreError: several sessions match.
+        UnknownSessionError: none matches.
+    """
+    records = await store.sessions(1 if name == LAST else _ALL)
+    if name == LAST and records:
+        return records[0]
+    matches = [record for record in records if name in record.id] or await _titled(store, name)
+    if len(matches) > 1 and all(record.id != name for record in matches):
+        ids = ", ".join(record.id[-SHORT_ID:] for record in matches[:_LISTED_MATCHES])
+        more = ", …" if len(matches) > _LISTED_MATCHES else ""
+        hint = "give more of the id"
+        raise StoreError(f"{len(matches)} sessions match {name!r}: {ids}{more}", hint=hint)
+    return matches[0] if len(matches) == 1 else await store.session(name)
+
+
+async def _titled(store: Store, words: str) -> list[SessionRecord]:
+    overviews = await store.overviews(_RECENT)
+    return [each.session for each in overviews if words.lower() in each.title.lower()]
 
 
 def session_rows(
-    overviews: Sequence[Overview], width: int, *, now: datetime, name: Naming
+    overviews: Sequence[Overview], width: int, *, now: datetime, name: ModelNamer
 ) -> list[tuple[str, ...]]:
-    """A row for each session; the titles have the room that the others leave."""
-    rows = [_row(each, now, name) for each in overviews]
+    """Return a row for each session; titles get the width that the other columns leave."""
+    rows = [_row(overview, now, name) for overview in overviews]
     others = sum(
-        max(cell_width(row[place]) for row in (COLUMNS, *rows)) + _GAP
-        for place in range(len(COLUMNS))
-        if place != _TITLE
+        max(cell_width(row[column]) for row in (COLUMNS, *rows)) + _GAP
+        for column in range(len(COLUMNS))
+        if column != _TITLE
     )
-    room = max(width - others, _NARROWEST_TITLE)
-    return [_with_title(row, room) for row in rows]
+    title_width = max(width - others, _MIN_TITLE_WIDTH)
+    return [_with_title_width(row, title_width) for row in rows]
 
 
-def _row(each: Overview, now: datetime, name: Naming) -> tuple[str, ...]:
+def _row(overview: Overview, now: datetime, name: ModelNamer) -> tuple[str, ...]:
     return (
-        each.session.id[-SHORT_ID:],
-        format_age(each.session.updated_at, now),
-        escape_controls(each.title or EMPTY_TITLE),
-        truncate(name(each.model), _WIDEST_MODEL) if each.model else "",
-        str(each.message_count),
-        format_usd(each.cost_usd),
+        overview.session.id[-SHORT_ID:],
+        format_age(overview.session.updated_at, now),
+        escape_controls(overview.title or EMPTY_TITLE),
+        truncate(name(overview.model), _MAX_MODEL_WIDTH) if overview.model else "",
+        str(overview.message_count),
+        format_usd(overview.cost_usd),
     )
 
 
-def _with_title(row: tuple[str, ...], room: int) -> tuple[str, ...]:
-    title = truncate(row[_TITLE], room)
-    return (*row[:_TITLE], title + " " * (room - cell_width(title)), *row[_TITLE + 1 :])
+def _with_title_width(row: tuple[str, ...], width: int) -> tuple[str, ...]:
+    title = truncate(row[_TITLE], width)
+    return (*row[:_TITLE], title + " " * (width - cell_width(title)), *row[_TITLE + 1 :])
 
 
-def model_namer(aliases: dict[str, str]) -> Naming:
-    """Names models by their shortest alias, else without their provider."""
+def model_namer(aliases: dict[str, str]) -> ModelNamer:
+    """Return a function that names models by their shortest alias, else without the provider."""
     short: dict[str, str] = {}
     for alias, model in aliases.items():
         if len(alias) < len(short.get(model, model)):
             short[model] = alias
-    return lambda model: short.get(model) or _bare(model)
+    return lambda model: short.get(model) or _without_provider(model)
 
 
-def _bare(model: str) -> str:
+def _without_provider(model: str) -> str:
     return ModelId.parse(model).name if is_model_id(model) else model
 
 
 def format_age(moment: datetime, now: datetime) -> str:
-    """How long ago something was; what is older than a week has a date.
+    """Return how long ago a moment was; older than a week, its date.
 
     >>> noon = datetime(2026, 11, 15, 12)
-    >>> [ago(noon - timedelta(minutes=m), noon) for m in (0, 12, 60 * 5, 60 * 24 * 3)]
+    >>> [format_age(noon - timedelta(minutes=m), noon) for m in (0, 12, 60 * 5, 60 * 24 * 3)]
     ['now', '12 min ago', '5 h ago', '3 d ago']
     """
-    passed = now - moment
-    if passed < timedelta(minutes=1):
+    age = now - moment
+    if age < timedelta(minutes=1):
         return "now"
-    for limit, unit_s, unit in _STEPS:
-        if passed < limit:
-            return f"{passed.total_seconds() // unit_s:.0f} {unit} ago"
-    if passed < _WEEK:
-        return f"{passed.days} d ago"
+    for limit, unit_s, unit in _AGE_UNITS:
+        if age < limit:
+            return f"{age.total_seconds() // unit_s:.0f} {unit} ago"
+    if age < _WEEK:
+        return f"{age.days} d ago"
     return moment.astimezone().strftime("%Y-%m-%d")

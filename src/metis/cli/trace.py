@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
-from metis.cli.render import count, render_block
-from metis.cli.sessions import with_store
-from metis.cli.stored_sessions import find_session
-from metis.cli.text import cell_width, format_usd, screen_width, truncate
+from metis.cli.render import render_block
+from metis.cli.stored_sessions import find_session, with_store
+from metis.cli.text import cell_width, count, format_usd, screen_width, truncate
 from metis.events import Event, EventQuery
 from metis.events.trace import SqliteTrace
 from metis.events.turn_events import LlmCallFailed

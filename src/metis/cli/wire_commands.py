@@ -9,14 +9,6 @@ from metis.cli.arguments import INPUT
 
 
 @click.command()
-def tour() -> None:
-    """Walk through the canonical form: build, validate, store, price and print four examples."""
-    from metis.cli.tour import run_tour
-
-    run_tour()
-
-
-@click.command()
 def schema() -> None:
     """Print the JSON Schema of the canonical form."""
     from metis.cli.message_files import print_schema
@@ -31,9 +23,9 @@ def schema() -> None:
     type=click.Choice(["full", "strict"]),
     default="full",
     show_default=True,
-    help="strict is the source text to the letter; full knows the additions.",
+    help="strict is exactly the source text; full allows the additions.",
 )
-@click.option("--single", is_flag=True, help="Check each message by itself, not as a session.")
+@click.option("--single", is_flag=True, help="Check each message alone, not as a session.")
 def validate(source: IO[bytes], profile: str, *, single: bool) -> None:
     """Check a JSON or JSONL file of messages; print problems as file:line: path: problem.
 
@@ -46,15 +38,15 @@ def validate(source: IO[bytes], profile: str, *, single: bool) -> None:
 
 @click.command()
 @INPUT
-@click.option("--from", "from_name", required=True, help="The provider whose request is read.")
-@click.option("--to", "to_name", required=True, help="The provider whose request is written.")
-@click.option("--model", help="The model to ask; the target's default if it is another provider.")
+@click.option("--from", "from_name", required=True, help="The provider of the request.")
+@click.option("--to", "to_name", required=True, help="The provider to convert it for.")
+@click.option("--model", help="The model; default: that of the request, or of the new provider.")
 @click.option("--strict", is_flag=True, help="Fail if anything is lost or changed.")
 @click.option("--json", is_flag=True, help="Print losses as JSON, one a line.")
 def convert(  # noqa: PLR0913 - one parameter an option
     source: IO[bytes], from_name: str, to_name: str, model: str | None, *, strict: bool, json: bool
 ) -> None:
-    """Turn a request body of one provider into that of another; losses go to standard error.
+    """Convert a request body of one provider to another; losses go to standard error.
 
     Exits with 1 if --strict is given and something is lost, with 2 if the request cannot be read.
     """
@@ -68,30 +60,30 @@ def convert(  # noqa: PLR0913 - one parameter an option
 
 
 @click.command()
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
 @INPUT
-@click.option("--from", "from_name", help="The provider whose request is read; guessed if absent.")
+@click.option("--from", "from_name", help="The provider of the request; default: recognised.")
 @click.option("--json", is_flag=True, help="Print both bodies and their losses as one object.")
-def diff(source: IO[bytes], left: str, right: str, from_name: str | None, *, json: bool) -> None:
-    """Show what two targets would receive for the same request, side by side, with their losses.
+def diff(source: IO[bytes], first: str, second: str, from_name: str | None, *, json: bool) -> None:
+    """Compare what two providers would receive for the same request, with their losses.
 
     A and B are providers, or providers with a model, such as openai:gpt-5.
     """
     from metis.cli.conversion import print_difference
 
-    sys.exit(print_difference(source, left, right, from_name=from_name, json=json))
+    sys.exit(print_difference(source, first, second, from_name=from_name, json=json))
 
 
 @click.command()
 @click.argument("sources", metavar="FILE|-...", type=click.File("rb"), nargs=-1, required=True)
 @click.option("--from", "from_name", help="The provider of recordings that do not name it.")
-@click.option("--to", "to_name", help="Also tell what would be lost there: openai, openai:gpt-5.")
+@click.option("--to", "to_name", help="Also list what would be lost there: openai, openai:gpt-5.")
 def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> None:
-    """Check recorded exchanges (JSONL): is everything read, kept, and written again as it was?
+    """Check recorded exchanges (JSONL) against the round-trip rules.
 
-    Prints each finding as file:line: what: where and why, then what holds. Exits with 1 if
-    something broke. docs/recordings.md describes the files.
+    Prints each finding as file:line: what: where and why, then a summary. Exits with 1 if a rule
+    was broken. docs/recordings.md describes the files.
     """
     from metis.cli.verify import print_verdicts
 
@@ -99,10 +91,10 @@ def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str |
 
 
 @click.command()
-@click.option("--port", default=8765, show_default=True, help="Where to listen; 0 is a free port.")
-@click.option("--lenient", is_flag=True, help="Answer requests that the real API would refuse.")
+@click.option("--port", default=8765, show_default=True, help="Port to listen on; 0: any free.")
+@click.option("--lenient", is_flag=True, help="Accept requests that the real API would reject.")
 def sim(port: int, *, lenient: bool) -> None:
-    """Serve a simulated provider on loopback, for programs without a key or a network."""
+    """Serve a simulated provider on loopback, for programs without an API key or network."""
     from metis.cli.simulator import serve
 
     serve(port=port, is_strict=not lenient)

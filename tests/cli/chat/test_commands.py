@@ -35,5 +35,5 @@ def test_a_pipe_is_no_screen(tmp_path: Path) -> None:
         screen = Screen(file, {"TERM": "xterm-256color"})
         assert screen.is_plain
         assert not screen.has_colour
-        screen.say("**words**", "bold red")
+        screen.print("**words**", "bold red")
     assert (tmp_path / "out").read_text() == "**words**\n"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from metis.cli.chat.markdown import Markdown, MarkdownSplitter, Piece
+from metis.cli.chat.markdown import MarkdownDrawer, MarkdownSplitter, Piece
 
 LINES = st.lists(
     st.sampled_from(
@@ -54,7 +54,7 @@ def pieces_of(chunks: list[str]) -> list[Piece]:
 
 
 def drawn(pieces: list[Piece], width: int = 40) -> list[Text]:
-    markdown = Markdown()
+    markdown = MarkdownDrawer()
     return [row for piece in pieces for row in markdown.rows(piece, width)]
 
 
@@ -77,7 +77,7 @@ def test_any_text_is_drawn_and_steers_no_terminal(text: str, places: list[int]) 
 @given(LINES, st.lists(st.integers(0, 400)))
 def test_looking_ahead_changes_nothing(lines: list[str], places: list[int]) -> None:
     text = "\n".join(lines)
-    pieces, markdown = MarkdownSplitter(), Markdown()
+    pieces, markdown = MarkdownSplitter(), MarkdownDrawer()
     rows: list[Text] = []
     for chunk in cut(text, places):
         rows += [row for piece in pieces.feed(chunk) for row in markdown.rows(piece, 40)]
@@ -89,7 +89,7 @@ def test_looking_ahead_changes_nothing(lines: list[str], places: list[int]) -> N
 @given(LINES)
 def test_the_last_preview_is_what_will_be_drawn(lines: list[str]) -> None:
     text = "\n".join(lines)
-    pieces, markdown = MarkdownSplitter(), Markdown()
+    pieces, markdown = MarkdownSplitter(), MarkdownDrawer()
     rows = [row for piece in pieces.feed(text) for row in markdown.rows(piece, 40)]
     rows += markdown.preview(pieces.tail(), 40)
     assert [row.markup for row in rows] == [row.markup for row in drawn(pieces_of([text]))]

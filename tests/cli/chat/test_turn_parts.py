@@ -58,7 +58,5 @@ def test_what_is_only_spelled_otherwise_is_not(formal: Loss) -> None:
 
 
 def test_what_is_formal_is_one_line() -> None:
-    assert reformatted_line(FORMAL[:3]) == (
-        "Sent in another form, with the same meaning: 2 calls, 1 result"
-    )
+    assert reformatted_line(FORMAL[:3]) == ("Reformatted without loss: 2 tool calls, 1 tool result")
     assert not reformatted_line([])

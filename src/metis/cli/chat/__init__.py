@@ -1,1 +1,1 @@
-"""The chat: a conversation with models at a terminal."""
+"""The chat at a terminal."""

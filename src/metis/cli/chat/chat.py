@@ -1,4 +1,4 @@
-"""Chat: a conversation at a terminal, from the first prompt to the last."""
+"""A chat at a terminal, from the first prompt to the last."""
 
 import asyncio
 import contextlib
@@ -9,162 +9,159 @@ from metis.canonical.errors import MetisError
 from metis.cli.attachments import read_prompt
 from metis.cli.chat.commands import run_command
 from metis.cli.chat.completer import ChatCompleter
-from metis.cli.chat.history import show_last
 from metis.cli.chat.keyboard import ConfirmationDialog
-from metis.cli.chat.prompt import MARK, Prompt
+from metis.cli.chat.prompt import ChatPrompt
 from metis.cli.chat.screen import Screen, echo_disabled, is_cancelling, signal_handlers
 from metis.cli.chat.state import ChatState
+from metis.cli.chat.turn_parts import PROMPT_MARK, show_last_turns
 from metis.cli.error_text import chat_error_text
 from metis.cli.startup import StartedSession
 from metis.version import __version__
 
 log = logging.getLogger("metis.chat")
 
-DRAWING_S = 0.1
-"""How long the first prompt has the processor for itself."""
+FIRST_DRAW_S = 0.1
+"""How long nothing else runs, so that the first prompt appears at once."""
 TERMINATED = 143
-"""The exit code of a program that was told to end."""
+"""The exit code of a program that was told to end by SIGTERM."""
 
-_LATER = (
+_PRELOADED = (
     "markdown_it.tree",
     "rich.syntax",
     "pygments.lexers.python",
     "metis.cli.chat.markdown",
 )
-"""What the first answer needs and the first prompt does not."""
+"""Modules that the first response needs and the first prompt does not."""
 
 
-async def run(opened: StartedSession) -> int:
-    """Talk until the user leaves; gives the exit code."""
-    return await Chat(opened).run()
+async def run_chat(started: StartedSession) -> int:
+    """Run a chat until the user leaves, and return the exit code."""
+    return await Chat(started).run()
 
 
 class Chat:
-    """Reads what the user writes, and does it."""
+    """Reads prompts and commands, and runs them."""
 
-    def __init__(self, opened: StartedSession) -> None:
+    def __init__(self, started: StartedSession) -> None:
         self._screen = screen = Screen()
-        self._talk = talk = ChatState(opened.library, opened.session, screen)
-        opened.confirmation.handler = ConfirmationDialog(
-            screen, talk.keyboard, talk.stage.paused, talk.stage.stop
+        self._state = state = ChatState(started.library, started.session, screen)
+        started.confirmation.handler = ConfirmationDialog(
+            screen, state.keyboard, state.display.paused, state.display.stop
         )
-        self._notice = opened.notice
-        self._prompt = None if screen.is_plain else _prompt(opened, talk)
+        self._notice = started.notice
+        self._prompt = None if screen.is_plain else _new_prompt(started, state)
         self._is_leaving = False
         self._command_task: asyncio.Task[bool] | None = None
 
     async def run(self) -> int:
-        """Talk until the user leaves."""
+        """Run until the user leaves."""
         self._greet()
         preparing = asyncio.create_task(self._prepare())
-        listening = asyncio.create_task(self._listen())
+        reading = asyncio.create_task(self._read_prompts())
         with (
             contextlib.nullcontext() if self._screen.is_plain else echo_disabled(),
             signal_handlers(
-                stop=self._stop, resized=self._talk.stage.resized, end=listening.cancel
+                stop=self._stop, resized=self._state.display.resized, end=reading.cancel
             ),
         ):
             try:
-                await listening
+                await reading
             except asyncio.CancelledError:
-                if not listening.cancelled():
+                if not reading.cancelled():
                     raise
                 return TERMINATED
             finally:
                 preparing.cancel()
-                await self._talk.discard_if_empty()
+                await self._state.discard_if_empty()
         return 0
 
     async def _prepare(self) -> None:
-        """Load behind the first prompt what the first answer needs; it may also fail by itself."""
+        """Load what the first response needs while the user writes; without it, that is slower."""
         try:
-            await asyncio.sleep(DRAWING_S)
-            await asyncio.to_thread(_load)
-            await self._talk.library.prepare()
+            await asyncio.sleep(FIRST_DRAW_S)
+            await asyncio.to_thread(_preload)
+            await self._state.library.prepare()
         except (MetisError, OSError) as error:
-            log.info("the first answer will take longer: %s", error)
+            log.info("could not prepare the first response: %s", error)
 
-    async def _listen(self) -> None:
-        while (text := await self._ask()) is not None:
+    async def _read_prompts(self) -> None:
+        while (text := await self._next_text()) is not None:
             self._is_leaving = False
             try:
-                if not await self._take(text):
+                if not await self._run(text):
                     break
             except Exception as error:
                 if not isinstance(error, MetisError | OSError):
-                    log.exception("a command broke")
-                self._screen.say(f"{chat_error_text(error)}\n", "red")
+                    log.exception("a command failed")
+                self._screen.print(f"{chat_error_text(error)}\n", "red")
 
     def _greet(self) -> None:
-        self._screen.say(f"metis {__version__} · /help · Ctrl-D leaves", "dim")
+        self._screen.print(f"metis {__version__} · /help · Ctrl-D leaves", "dim")
         if self._notice:
-            self._screen.say(self._notice, "dim")
-        show_last(self._talk)
-        self._screen.say("")
+            self._screen.print(self._notice, "dim")
+        show_last_turns(self._state.session.messages, self._screen)
+        self._screen.print("")
 
-    async def _ask(self) -> str | None:
-        """The next words of the user; None if there are no more."""
+    async def _next_text(self) -> str | None:
+        """Return what the user writes next; None if the user leaves."""
         while True:
             try:
-                return await self._words()
+                if self._prompt is None:
+                    return await self._state.keyboard.line(PROMPT_MARK)
+                return await self._prompt.read()
             except EOFError:
                 return None
             except KeyboardInterrupt:
                 if self._is_leaving:
                     return None
                 self._is_leaving = True
-                self._screen.say("Ctrl-C again, or Ctrl-D, leaves", "dim")
+                self._screen.print("Press Ctrl-C again, or Ctrl-D, to leave", "dim")
 
-    async def _words(self) -> str:
-        if self._prompt is None:
-            return await self._talk.keyboard.line(MARK)
-        return await self._prompt.ask()
-
-    async def _take(self, text: str) -> bool:
-        """Do what the user wrote; whether to go on."""
+    async def _run(self, text: str) -> bool:
+        """Run a command or send a prompt; return whether the chat goes on."""
         if not text.strip():
             return True
         if text.startswith("/"):
-            return await self._command(text)
-        said = read_prompt(text, self._talk.library.models.catalog.aliases)
-        for note in said.notes:
-            self._screen.say(f"  + {note}", "dim")
-        await self._talk.send(said.blocks, model=said.model)
+            return await self._run_command(text)
+        prompt = read_prompt(text, self._state.library.models.catalog.aliases)
+        for note in prompt.notes:
+            self._screen.print(f"  + {note}", "dim")
+        await self._state.send(prompt.blocks, model=prompt.model)
         if self._screen.is_plain:
-            self._screen.say(f"[{self._talk.status()}]\n")
+            self._screen.print(f"[{self._state.status()}]\n")
         return True
 
-    async def _command(self, text: str) -> bool:
-        """Do a command, which Ctrl-C stops; whether to go on."""
-        self._command_task = task = asyncio.create_task(run_command(self._talk, text))
+    async def _run_command(self, text: str) -> bool:
+        """Run a command, which Ctrl-C stops; return whether the chat goes on."""
+        self._command_task = task = asyncio.create_task(run_command(self._state, text))
         try:
             return await task
         except asyncio.CancelledError:
             if is_cancelling():
                 raise
-            self._screen.say("stopped\n", "dim")
+            self._screen.print("stopped\n", "dim")
             return True
         finally:
             self._command_task = None
 
     def _stop(self) -> None:
-        """Ctrl-C as a signal: stop what runs; if nothing does, the prompt hears of it."""
-        task = self._command_task
-        if self._talk.keyboard.interrupt() or self._talk.stage.stop() or (task and task.cancel()):
+        """Handle Ctrl-C as a signal: stop what runs, else interrupt the prompt."""
+        task, state = self._command_task, self._state
+        if state.keyboard.interrupt() or state.display.stop() or (task and task.cancel()):
             return
         if self._prompt is not None:
             self._prompt.interrupt()
 
 
-def _prompt(opened: StartedSession, talk: ChatState) -> Prompt:
-    return Prompt(
-        history=opened.places.home / "history",
-        completer=ChatCompleter(talk),
-        status=talk.status,
-        has_colour=talk.screen.has_colour,
+def _new_prompt(started: StartedSession, state: ChatState) -> ChatPrompt:
+    return ChatPrompt(
+        history=started.paths.home / "history",
+        completer=ChatCompleter(state),
+        status=state.status,
+        has_colour=state.screen.has_colour,
     )
 
 
-def _load() -> None:
-    for name in _LATER:
+def _preload() -> None:
+    for name in _PRELOADED:
         importlib.import_module(name)

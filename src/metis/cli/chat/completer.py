@@ -15,22 +15,21 @@ from metis.cli.stored_sessions import SHORT_ID
 from metis.cli.text import one_line
 from metis.settings.settings import AUTO, LEVELS
 
-MOST = 200
-"""How many files of a folder, or sessions, are offered."""
-TITLE = 50
+MAX_COMPLETIONS = 200
+_TITLE_WIDTH = 50
 
 
 class ChatCompleter(Completer):
-    """Completes commands and what stands behind them, and names behind `@`."""
+    """Completes commands and their arguments, and names after `@`."""
 
-    def __init__(self, talk: ChatState) -> None:
-        self._talk = talk
+    def __init__(self, state: ChatState) -> None:
+        self._state = state
         self._loop = asyncio.get_running_loop()
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """What the word before the cursor may become."""
+        """Yield the completions of the word before the cursor."""
         del complete_event
         text = document.text_before_cursor
         if text.startswith("/") and "\n" not in text:
@@ -39,64 +38,68 @@ class ChatCompleter(Completer):
         word = text.split(" ")[-1].split("\n")[-1]
         if word.startswith("@"):
             if word == text:
-                yield from _starting(self._aliases(), word[1:])
+                yield from _with_prefix(self._aliases(), word[1:])
             yield from _files(word[1:].removeprefix('"'))
 
     def _command(self, text: str) -> Iterator[Completion]:
-        name, blank, argument = text.partition(" ")
-        if not blank:
-            for command in COMMANDS.values():
-                if command.name.startswith(name[1:]):
-                    yield Completion(
-                        command.name, start_position=1 - len(name), display_meta=command.help
-                    )
+        name, space, argument = text.partition(" ")
+        if not space:
+            yield from _with_prefix(_command_help(), name[1:])
             return
         command = COMMANDS.get(name[1:])
         kind = "" if command is None else command.completes
         if kind == "model":
-            yield from _starting({**self._aliases(), **self._ids()}, argument)
+            yield from _with_prefix({**self._aliases(), **self._model_ids()}, argument)
         elif kind == "command":
-            yield from _starting({each.name: each.help for each in COMMANDS.values()}, argument)
+            yield from _with_prefix(_command_help(), argument)
         elif kind == "thinking":
-            yield from _starting(dict.fromkeys((*LEVELS, AUTO, *DISPLAY_MODES), ""), argument)
+            yield from _with_prefix(dict.fromkeys((*LEVELS, AUTO, *DISPLAY_MODES), ""), argument)
         elif kind == "session":
-            yield from _starting(self._sessions(), argument)
+            yield from _with_prefix(self._sessions(), argument)
         elif kind == "file":
             yield from _files(argument)
 
     def _sessions(self) -> dict[str, str]:
-        """The ends of the ids with the titles; asked of the loop, for this runs in a thread."""
-        found = asyncio.run_coroutine_threadsafe(
-            self._talk.library.store.overviews(MOST), self._loop
+        """Return the short ids of sessions with their titles."""
+        # The prompt completes in a thread, and the store belongs to the event loop.
+        overviews = asyncio.run_coroutine_threadsafe(
+            self._state.library.store.overviews(MAX_COMPLETIONS), self._loop
         ).result()
-        return {each.session.id[-SHORT_ID:]: one_line(each.title, TITLE) for each in found}
+        return {
+            overview.session.id[-SHORT_ID:]: one_line(overview.title, _TITLE_WIDTH)
+            for overview in overviews
+        }
 
     def _aliases(self) -> dict[str, str]:
-        return dict(self._talk.library.models.catalog.aliases)
+        return dict(self._state.library.models.catalog.aliases)
 
-    def _ids(self) -> dict[str, str]:
-        return dict.fromkeys(sorted(self._talk.library.models.catalog.entries), "")
-
-
-def _starting(names: dict[str, str], start: str) -> Iterator[Completion]:
-    for name, meta in names.items():
-        if name.lower().startswith(start.lower()):
-            yield Completion(name, start_position=-len(start), display_meta=meta)
+    def _model_ids(self) -> dict[str, str]:
+        return dict.fromkeys(sorted(self._state.library.models.catalog.entries), "")
 
 
-def _files(start: str) -> Iterator[Completion]:
-    """The files and folders whose path begins so; hidden ones only if asked for."""
-    folder, _, name = start.rpartition("/")
-    place = Path(f"{folder}/" if start.startswith("/") else folder or ".").expanduser()
+def _command_help() -> dict[str, str]:
+    return {command.name: command.help for command in COMMANDS.values()}
+
+
+def _with_prefix(descriptions: dict[str, str], prefix: str) -> Iterator[Completion]:
+    for name, description in descriptions.items():
+        if name.lower().startswith(prefix.lower()):
+            yield Completion(name, start_position=-len(prefix), display_meta=description)
+
+
+def _files(prefix: str) -> Iterator[Completion]:
+    """Yield the files and directories with a prefix; hidden ones only if it begins with a dot."""
+    parent, _, name = prefix.rpartition("/")
+    directory = Path(f"{parent}/" if prefix.startswith("/") else parent or ".").expanduser()
     try:
-        found = sorted(os.scandir(place), key=lambda each: each.name)
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:
         return
-    fitting = (
-        each
-        for each in found
-        if each.name.startswith(name) and (name.startswith(".") or not each.name.startswith("."))
+    matching = (
+        entry
+        for entry in entries
+        if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
     )
-    for each, _ in zip(fitting, range(MOST), strict=False):
-        end = "/" if each.is_dir() else ""
-        yield Completion(each.name + end, start_position=-len(name))
+    for entry, _ in zip(matching, range(MAX_COMPLETIONS), strict=False):
+        end = "/" if entry.is_dir() else ""
+        yield Completion(entry.name + end, start_position=-len(name))

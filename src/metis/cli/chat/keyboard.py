@@ -1,4 +1,4 @@
-"""Keys and lines from the user, and the questions that a tool call needs answered."""
+"""Keys and lines from the user, and the confirmation of tool calls."""
 
 import asyncio
 import os
@@ -15,54 +15,64 @@ from rich.text import Text
 
 from metis.cli.chat.rows import prefix_rows, wrap
 from metis.cli.chat.screen import Screen, discard_typed_input
-from metis.cli.text import visible_controls
+from metis.cli.text import count, visible_controls
 from metis.tools import Answer, Question, Verdict
 
-_CHUNK = 65536
+VERDICT_KEYS = {"y": Verdict.ALLOW_ONCE, "s": Verdict.ALLOW_FOR_SESSION, "n": Verdict.DENY}
+REASON_KEY = "w"
+CHOICES = "Allow?  [y] yes  [s] always in this session  [n] no  [w] no, and say why"
+
+_CHUNK_BYTES = 65536
+_VERDICT_TEXTS = {
+    Verdict.ALLOW_ONCE: "allowed once",
+    Verdict.ALLOW_FOR_SESSION: "allowed for this session",
+    Verdict.DENY: "not allowed",
+}
+_MAX_ARGUMENT_LINES = 24
 
 
 class Keyboard(Protocol):
-    """Asks for a key or a line; Ctrl-C raises KeyboardInterrupt, the end of input EOFError."""
+    """Reads a key or a line; Ctrl-C raises KeyboardInterrupt, the end of input EOFError."""
 
-    async def key(self, message: str, letters: str) -> str:
-        """One of some letters; what was typed before the question counts for nothing."""
+    async def key(self, message: str, keys: str) -> str:
+        """Return one of some keys; keys that were pressed before the question do not count."""
         ...
 
     async def line(self, message: str) -> str:
-        """A line of words."""
+        """Return a line of text."""
         ...
 
     def interrupt(self) -> bool:
-        """Ctrl-C came as a signal; whether somebody was being asked."""
+        """Handle Ctrl-C that came as a signal; return whether something was being read."""
         ...
 
 
 def keyboard_of(screen: Screen) -> Keyboard:
-    """The keyboard that goes with a screen."""
+    """Return the keyboard that belongs to a screen."""
     return LineKeyboard(screen) if screen.is_plain else KeyKeyboard()
 
 
 class KeyKeyboard:
-    """A terminal that tells every key."""
+    """The keyboard of a terminal that reports every key."""
 
-    async def key(self, message: str, letters: str) -> str:
-        """One of some letters, as soon as it is pressed."""
-        session = PromptSession[str](message, key_bindings=_keys(letters), erase_when_done=True)
+    async def key(self, message: str, keys: str) -> str:
+        """Return one of some keys, as soon as it is pressed."""
+        session = PromptSession[str](message, key_bindings=_bindings(keys), erase_when_done=True)
         discard_typed_input()
         clear_typeahead(session.input)
         return await session.prompt_async(handle_sigint=False)
 
     async def line(self, message: str) -> str:
-        """A line of words."""
+        """Return a line of text."""
         return await PromptSession[str](message).prompt_async(handle_sigint=False)
 
     def interrupt(self) -> bool:
-        """Nobody is asked: here Ctrl-C is a key like others while somebody is."""
+        """Return False: while this keyboard reads, Ctrl-C is a key and not a signal."""
         return False
 
 
 class LineKeyboard:
-    """A terminal that tells whole lines, or a pipe."""
+    """The keyboard of a terminal that reports lines only, or a pipe."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -70,16 +80,16 @@ class LineKeyboard:
         self._is_at_end = False
         self._waiting: asyncio.Future[bytes] | None = None
 
-    async def key(self, message: str, letters: str) -> str:
-        """One of some letters, at the start of a line."""
+    async def key(self, message: str, keys: str) -> str:
+        """Return one of some keys, which begins a line."""
         discard_typed_input()
         while True:
             key = (await self.line(message)).strip().lower()[:1]
-            if key and key in letters:
+            if key and key in keys:
                 return key
 
     async def line(self, message: str) -> str:
-        """A line of words; one that ends with a backslash goes on in the next."""
+        """Return a line of text; after a backslash at its end the next line belongs to it."""
         self._screen.put(message)
         line = await self._line()
         while line.endswith("\\"):
@@ -97,38 +107,38 @@ class LineKeyboard:
         return line.decode(errors="replace")
 
     async def _read(self) -> bytes:
-        """What comes next from standard input."""
+        """Return the next bytes of standard input."""
         loop = asyncio.get_running_loop()
-        came = self._waiting = loop.create_future()
+        received = self._waiting = loop.create_future()
         stream = sys.stdin.fileno()
 
         def read() -> None:
-            if not came.done():
-                came.set_result(os.read(stream, _CHUNK))
+            if not received.done():
+                received.set_result(os.read(stream, _CHUNK_BYTES))
 
         loop.add_reader(stream, read)
         try:
-            return await came
+            return await received
         finally:
             loop.remove_reader(stream)
             self._waiting = None
 
     def interrupt(self) -> bool:
-        """End the waiting for a line, if there is one."""
+        """End the reading of a line, if there is one; return whether there was."""
         if self._waiting is None or self._waiting.done():
             return False
         self._waiting.set_exception(KeyboardInterrupt())
         return True
 
 
-def _keys(letters: str) -> KeyBindings:
-    keys = KeyBindings()
-    keys.add("<any>")(_ignore)
-    for key in letters:
-        keys.add(key)(_choose)
-        keys.add(key.upper())(_choose)
-    keys.add("c-c")(_stop)
-    return keys
+def _bindings(keys: str) -> KeyBindings:
+    bindings = KeyBindings()
+    bindings.add("<any>")(_ignore)
+    for key in keys:
+        bindings.add(key)(_choose)
+        bindings.add(key.upper())(_choose)
+    bindings.add("c-c")(_interrupt)
+    return bindings
 
 
 def _ignore(event: KeyPressEvent) -> None:
@@ -139,24 +149,20 @@ def _choose(event: KeyPressEvent) -> None:
     event.app.exit(result=event.key_sequence[0].data.lower())
 
 
-def _stop(event: KeyPressEvent) -> None:
+def _interrupt(event: KeyPressEvent) -> None:
     event.app.exit(exception=KeyboardInterrupt)
 
 
-VERDICT_KEYS = {"y": Verdict.ALLOW_ONCE, "s": Verdict.ALLOW_FOR_SESSION, "n": Verdict.DENY}
-REASON_KEY = "w"
-_TOLD = {
-    Verdict.ALLOW_ONCE: "allowed once",
-    Verdict.ALLOW_FOR_SESSION: "allowed for this session",
-    Verdict.DENY: "not allowed",
-}
-CHOICES = "y once · s for this session · n no · w no, with a word to the model"
-_LINES = 24
-"""How many lines of an argument are shown."""
+async def ask_yes_no(keyboard: Keyboard, question: str) -> bool:
+    """Return whether the user says yes; Ctrl-C and the end of input are no."""
+    try:
+        return await keyboard.key(f"{question} y/n  ", "yn") == "y"
+    except (KeyboardInterrupt, EOFError):
+        return False
 
 
 class ConfirmationDialog:
-    """Asks about one call after the other."""
+    """Asks the user whether a tool call may run."""
 
     def __init__(
         self,
@@ -171,49 +177,42 @@ class ConfirmationDialog:
         self._stop = stop
 
     async def __call__(self, question: Question) -> Answer:
-        """What the user says to a call; Ctrl-C says no to it and stops the turn."""
+        """Return what the user decides; Ctrl-C denies the call and stops the turn."""
         with self._paused(question.call.id):
             self._screen.write(_question_rows(question, self._screen.width))
             try:
-                return await self._answer()
+                return await self._decide()
             except (KeyboardInterrupt, EOFError):
                 self._stop()
                 return Answer(Verdict.DENY)
 
-    async def _answer(self) -> Answer:
+    async def _decide(self) -> Answer:
         key = await self._keyboard.key(f"{CHOICES}  ", "".join((*VERDICT_KEYS, REASON_KEY)))
         if key != REASON_KEY:
-            self._screen.say(f"    {_TOLD[VERDICT_KEYS[key]]}", "dim")
+            self._screen.print(f"    {_VERDICT_TEXTS[VERDICT_KEYS[key]]}", "dim")
             return Answer(VERDICT_KEYS[key])
-        words = await self._keyboard.line("tell the model: ")
-        return Answer(Verdict.DENY, words.strip())
-
-
-async def ask_yes_no(keyboard: Keyboard, question: str) -> bool:
-    """Whether the user says yes; everything else is no."""
-    try:
-        return await keyboard.key(f"{question} y/n  ", "yn") == "y"
-    except (KeyboardInterrupt, EOFError):
-        return False
+        reason = await self._keyboard.line("tell the model: ")
+        return Answer(Verdict.DENY, reason.strip())
 
 
 def _question_rows(question: Question, width: int) -> list[Text]:
-    """The call in full: what a person has to see before it runs."""
+    """Return the call with all arguments: what a person has to see before it runs."""
     name, effect = question.definition.name, question.definition.side_effects
-    rows = [
-        Text.assemble(("● ", "yellow"), (visible_controls(name), "bold"), (f"  {effect}", "dim"))
-    ]
+    title = Text.assemble(
+        ("● ", "yellow"), (visible_controls(name), "bold"), (f"  {effect}", "dim")
+    )
+    rows = [title]
     for argument, value in question.call.input.items():
-        rows += _argument_rows(argument, value, width)
+        rows += _argument_rows(visible_controls(argument), value, width)
     return rows
 
 
 def _argument_rows(name: str, value: object, width: int) -> list[Text]:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     lines = visible_controls(text).split("\n")
-    shown = [row for line in lines[:_LINES] for row in wrap(Text(line), width - 4)]
-    if len(lines) > _LINES:
-        shown.append(Text(f"… {len(lines) - _LINES} more lines", "dim"))
-    if len(shown) == 1 and len(name) + len(shown[0].plain) + 6 <= width:
-        return [Text.assemble((f"    {visible_controls(name)}  ", "dim"), shown[0])]
-    return [Text(f"    {visible_controls(name)}", "dim"), *prefix_rows("    ", shown)]
+    rows = [row for line in lines[:_MAX_ARGUMENT_LINES] for row in wrap(Text(line), width - 4)]
+    if len(lines) > _MAX_ARGUMENT_LINES:
+        rows.append(Text(f"… {count(len(lines) - _MAX_ARGUMENT_LINES, 'more line')}", "dim"))
+    if len(rows) == 1 and len(name) + len(rows[0].plain) + 6 <= width:
+        return [Text.assemble((f"    {name}  ", "dim"), rows[0])]
+    return [Text(f"    {name}", "dim"), *prefix_rows("    ", rows)]

@@ -1,4 +1,4 @@
-"""Prompt: where people write; several lines, an editor, history, long pastes and completion."""
+"""The prompt of a chat: several lines, an editor, history, long pastes and completion."""
 
 import os
 import re
@@ -16,10 +16,11 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
-MARK = "› "  # noqa: RUF001 - meant to be calmer than a greater-than sign
-PASTE_LINES = 8
-PASTE_LETTERS = 1000
-"""Longer pastes stand as a word in the prompt, and are sent as they are."""
+from metis.cli.chat.turn_parts import PROMPT_MARK
+
+MAX_PASTED_LINES = 8
+MAX_PASTED_CHARACTERS = 1000
+"""Longer pastes are shown as a placeholder and sent in full."""
 
 _STYLE = Style.from_dict(
     {
@@ -35,11 +36,11 @@ _STYLE = Style.from_dict(
         "scrollbar.button": "bg:default",
     }
 )
-_PASTED = re.compile(r"\[pasted (\d+): \d+ \w+\]")
+_PLACEHOLDER = re.compile(r"\[pasted (\d+): \d+ \w+\]")
 
 
-class Prompt:
-    """Asks for the next words of the user."""
+class ChatPrompt:
+    """Reads the next prompt of the user."""
 
     def __init__(
         self,
@@ -53,88 +54,89 @@ class Prompt:
         self._is_interrupted = False
         self._status = status
         self._session: PromptSession[str] = PromptSession(
-            [("class:mark", MARK)],
+            [("class:mark", PROMPT_MARK)],
             style=_STYLE,
             color_depth=None if has_colour else ColorDepth.DEPTH_1_BIT,
-            history=_history(history),
+            history=_open_history(history),
             completer=completer,
-            complete_while_typing=Condition(_is_completed),
+            complete_while_typing=Condition(_is_completable),
             complete_in_thread=True,
             multiline=True,
             prompt_continuation="  ",
             bottom_toolbar=self._toolbar,
             enable_open_in_editor=True,
             tempfile_suffix=".md",
-            key_bindings=self._keys(),
+            key_bindings=self._bindings(),
             include_default_pygments_style=False,
         )
-        # The line with the status stands under the words, not at the foot of the terminal.
+        # Keeps the status line right below the text instead of at the bottom of the terminal.
         self._session.layout.current_window.dont_extend_height = Always()
 
-    async def ask(self) -> str:
-        """The words that the user sends.
+    async def read(self) -> str:
+        """Return the text that the user sends.
 
         Raises:
             KeyboardInterrupt: Ctrl-C at an empty prompt.
             EOFError: Ctrl-D at an empty prompt.
         """
         self._pastes.clear()
-        text = await self._session.prompt_async(handle_sigint=False, pre_run=self._heed)
-        return _PASTED.sub(self._unfold, text)
+        text = await self._session.prompt_async(handle_sigint=False, pre_run=self._apply_interrupt)
+        return _PLACEHOLDER.sub(self._pasted_text, text)
 
     def interrupt(self) -> None:
-        """Ctrl-C came as a signal: the prompt that is there, or else the next one, hears of it."""
+        """Handle Ctrl-C as a signal: it ends this prompt, or the next one if none is open."""
         self._is_interrupted = True
         if self._session.app.is_running:
-            self._heed()
+            self._apply_interrupt()
 
-    def _heed(self) -> None:
+    def _apply_interrupt(self) -> None:
         if self._is_interrupted and not self._session.app.is_done:
             self._is_interrupted = False
             self._session.app.exit(exception=KeyboardInterrupt)
 
-    def _unfold(self, found: re.Match[str]) -> str:
-        number = int(found[1])
-        return self._pastes[number - 1] if 0 < number <= len(self._pastes) else found[0]
+    def _pasted_text(self, placeholder: re.Match[str]) -> str:
+        number = int(placeholder[1])
+        return self._pastes[number - 1] if 0 < number <= len(self._pastes) else placeholder[0]
 
     def _toolbar(self) -> StyleAndTextTuples:
         return [("class:status", self._status())]
 
-    def _keys(self) -> KeyBindings:
-        keys = KeyBindings()
-        keys.add("enter", filter=Condition(_is_writing))(_send)
-        keys.add("escape", "enter")(_break_line)
-        keys.add("c-j", filter=Condition(_is_writing))(_send)  # Enter, if typed ahead
-        keys.add("c-c")(_clear_or_leave)
-        keys.add(Keys.BracketedPaste)(self._paste)
-        return keys
+    def _bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+        bindings.add("enter", filter=Condition(_is_writing))(_send)
+        bindings.add("escape", "enter")(_break_line)
+        # Enter arrives as c-j if it was pressed before the prompt was open.
+        bindings.add("c-j", filter=Condition(_is_writing))(_send)
+        bindings.add("c-c")(_clear_or_leave)
+        bindings.add(Keys.BracketedPaste)(self._paste)
+        return bindings
 
     def _paste(self, event: KeyPressEvent) -> None:
-        """Long text stands as a word until it is sent."""
+        """Insert pasted text, or a placeholder if it is long."""
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + 1
-        if lines <= PASTE_LINES and len(text) <= PASTE_LETTERS:
+        if lines <= MAX_PASTED_LINES and len(text) <= MAX_PASTED_CHARACTERS:
             event.current_buffer.insert_text(text)
             return
         self._pastes.append(text)
-        size = f"{lines} lines" if lines > 1 else f"{len(text)} letters"
+        size = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
         event.current_buffer.insert_text(f"[pasted {len(self._pastes)}: {size}]")
 
 
-def _history(path: Path | None) -> History:
-    """What was sent before, in a file that only its owner may read."""
+def _open_history(path: Path | None) -> History:
+    """Return the history of earlier prompts, in a file that only its owner may read."""
     if path is None:
         return InMemoryHistory()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
-        return InMemoryHistory()  # a folder that cannot be written is told by the store
+        return InMemoryHistory()  # the store reports a directory that is not writable
     return FileHistory(path)
 
 
-def _is_completed() -> bool:
-    """Whether the word under the cursor is one that is completed: a command, or behind `@`."""
+def _is_completable() -> bool:
+    """Return whether the word at the cursor can be completed: a command, or a name after `@`."""
     text = get_app().current_buffer.document.text_before_cursor
     if text.startswith("/"):
         return "\n" not in text
@@ -142,7 +144,7 @@ def _is_completed() -> bool:
 
 
 def _is_writing() -> bool:
-    """Whether no completion is chosen that Enter would take."""
+    """Return whether no completion is selected that Enter would accept."""
     state = get_app().current_buffer.complete_state
     return state is None or state.current_completion is None
 

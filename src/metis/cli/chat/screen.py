@@ -1,7 +1,4 @@
-"""The terminal of a chat.
-
-finished rows go to the scrollback once, only the last rows are redrawn.
-"""
+"""The terminal of a chat: finished rows are written once, only the last rows are redrawn."""
 
 import asyncio
 import contextlib
@@ -21,18 +18,28 @@ from rich.text import Text
 from metis.cli.chat.rows import split_full, wrap
 from metis.cli.text import visible_controls
 
+MIN_WIDTH = 20
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals with synchronized output show everything between these at once, without flicker."""
+_UNKNOWN_ROW = "\0"
+_COLOUR_SYSTEMS = {
+    "standard": ColorSystem.STANDARD,
+    "256": ColorSystem.EIGHT_BIT,
+    "truecolor": ColorSystem.TRUECOLOR,
+}
 _IFLAG, _LFLAG = 0, 3
-"""Where the flags of input and of the line stand in what `tcgetattr` gives."""
+"""The indexes of the input flags and the local flags in the list of `tcgetattr`."""
 
 
 @contextlib.contextmanager
 def echo_disabled() -> Generator[None]:
-    """Let nothing that is typed appear; it waits for the next prompt, and Ctrl-C still signals."""
+    """Do not show what is typed; it waits for the next prompt, and Ctrl-C still sends a signal."""
     try:
         stream = sys.stdin.fileno()
         before = termios.tcgetattr(stream)
     except (OSError, ValueError, termios.error):
-        yield  # no terminal that could be quiet
+        yield  # standard input is not a terminal
         return
     silent = list(before)
     silent[_IFLAG] &= ~termios.ICRNL
@@ -45,7 +52,7 @@ def echo_disabled() -> Generator[None]:
 
 
 def discard_typed_input() -> None:
-    """Throw away what was typed and not read yet."""
+    """Discard keys that were pressed and not read yet."""
     with contextlib.suppress(OSError, ValueError, termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
@@ -54,43 +61,31 @@ def discard_typed_input() -> None:
 def signal_handlers(
     *, stop: Callable[[], object], resized: Callable[[], object], end: Callable[[], object]
 ) -> Generator[None]:
-    """Call somebody on Ctrl-C, on another size of the terminal, and when the program shall end."""
+    """Call functions on Ctrl-C, on a new size of the terminal, and when the program has to end."""
     loop = asyncio.get_running_loop()
-    called = {
+    handlers = {
         signal.SIGINT: stop,
         signal.SIGWINCH: resized,
         signal.SIGTERM: end,
         signal.SIGHUP: end,
     }
-    for number, call in called.items():
-        loop.add_signal_handler(number, call)
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in called:
+        for number in handlers:
             loop.remove_signal_handler(number)
 
 
 def is_cancelling() -> bool:
-    """Whether whoever asks is being cancelled itself, and not only something that it waits for."""
+    """Return whether the current task is being cancelled, and not only something it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-NARROWEST = 20
-_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know these show everything between them at once."""
-_UNKNOWN = "\0"
-_COLOURS = {
-    "standard": ColorSystem.STANDARD,
-    "256": ColorSystem.EIGHT_BIT,
-    "truecolor": ColorSystem.TRUECOLOR,
-}
-
-
 class Screen:
-    """Writes to a terminal, or plain lines to whatever else there is."""
+    """Writes to a terminal, or plain lines to a pipe or file."""
 
     def __init__(
         self, file: TextIO | None = None, environment: Mapping[str, str] | None = None
@@ -98,7 +93,7 @@ class Screen:
         self._file = sys.stdout if file is None else file
         env = os.environ if environment is None else environment
         self.is_plain = not self._file.isatty() or env.get("TERM", "") in ("", "dumb", "unknown")
-        """Whether rows cannot be drawn again: a dumb terminal, a pipe or a file."""
+        """Whether rows cannot be redrawn: a dumb terminal, a pipe or a file."""
         self.has_colour = not self.is_plain and not env.get("NO_COLOR")
         self._console = Console(
             file=self._file,
@@ -108,95 +103,94 @@ class Screen:
             legacy_windows=False,
         )
         self._live = [""]
-        self._is_live = False
+        self._is_cursor_hidden = False
         self._is_after_gap = False
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
-        return max(shutil.get_terminal_size((80, 24)).columns, NARROWEST)
+        """The number of columns."""
+        return max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH)
 
     @property
     def height(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return shutil.get_terminal_size((80, 24)).lines
 
-    def say(self, text: str, style: str = "") -> None:
-        """Write words, broken to the width."""
+    def print(self, text: str, style: str = "") -> None:
+        """Write text, wrapped to the width."""
         self.write(wrap(Text(visible_controls(text), style), self.width))
 
     def write(self, rows: Iterable[Text]) -> None:
-        """Write rows that are finished, above those that are not."""
+        """Write finished rows, above those that will be redrawn."""
         self.draw(list(rows), [])
 
     def gap(self) -> None:
-        """Write a blank row, unless there is one."""
+        """Write an empty row, unless there is one."""
         if not self._is_after_gap:
-            self.say("")
+            self.print("")
 
     def draw(self, done: Sequence[Text], live: Sequence[Text]) -> None:
-        """Write finished rows, and below them those that will be drawn again."""
+        """Write finished rows, and below them those that will be redrawn."""
         if done:
             self._is_after_gap = not done[-1].plain
         if self.is_plain:
-            self._print(row.plain.rstrip() for row in done)
+            self._send("".join(f"{row.plain.rstrip()}\n" for row in done))
             return
         tail = self._fitting(live) if live else [""]
         change = self._change([self._ansi(row) for row in done], tail)
-        self._file.write(_BEGIN + self._cursor(is_hidden=bool(live)) + change + _END)
-        self._file.flush()
+        self._send(_BEGIN_UPDATE + self._cursor(is_hidden=bool(live)) + change + _END_UPDATE)
         self._live = tail
 
     def put(self, text: str) -> None:
-        """Write letters as they are, on a screen that draws nothing again."""
-        self._file.write(visible_controls(text))
-        self._file.flush()
+        """Write text as it is, on a screen that redraws nothing."""
+        self._send(visible_controls(text))
 
-    def steer(self, sequence: str) -> None:
-        """Tell the terminal something that is not seen."""
-        self._file.write(sequence)
-        self._file.flush()
+    def send_sequence(self, sequence: str) -> None:
+        """Send an escape sequence to the terminal."""
+        self._send(sequence)
 
     def resized(self) -> None:
-        """Trust nothing of what stands in the rows that are not finished; draw all of them next."""
-        self._live = [_UNKNOWN] * len(self._live)
+        """Redraw all live rows next time: the terminal may have moved or broken them."""
+        self._live = [_UNKNOWN_ROW] * len(self._live)
 
-    def _print(self, lines: Iterable[str]) -> None:
-        text = "".join(f"{line}\n" for line in lines)
+    def _send(self, text: str) -> None:
         self._file.write(text)
         self._file.flush()
 
     def _fitting(self, rows: Sequence[Text]) -> list[str]:
-        """The last rows, as many as the terminal can take back."""
-        width, room = self.width, max(self.height - 1, 1)
+        """Return the last rows, as many as the cursor can go back over."""
+        width, height = self.width, max(self.height - 1, 1)
         parts = [part for row in rows for part in split_full(row, width - 1)]
-        return [self._ansi(part) for part in parts[-room:]]
+        return [self._ansi(part) for part in parts[-height:]]
 
     def _change(self, done: Sequence[str], live: Sequence[str]) -> str:
-        """From the rows that stand there to new ones; what is the same is not touched."""
+        """Return what replaces the live rows on the screen; equal rows are not touched."""
         rows, old = [*done, *live], self._live
         last = len(old) - 1
         start = 0
         while start < min(last, len(rows) - 1) and old[start] == rows[start]:
             start += 1
         up = f"\x1b[{last - start}A" if last > start else ""
-        # A finished row may be as wide as the terminal or wider: nothing can be cleared behind it.
+        # A finished row may be as wide as the terminal or wider, so that clearing the rest of its
+        # line would erase its last character: everything below is cleared before it is written.
         clear = "\x1b[J" if start < len(done) else ""
         finished = "".join(f"{row}\n" for row in done[start:])
         drawn = "\n".join(f"{row}\x1b[K" for row in live[max(start - len(done), 0) :])
         return f"\r{up}{clear}{finished}{drawn}\x1b[J"
 
     def _cursor(self, *, is_hidden: bool) -> str:
-        if is_hidden == self._is_live:
+        if is_hidden == self._is_cursor_hidden:
             return ""
-        self._is_live = is_hidden
-        return _HIDE if is_hidden else _SHOW
+        self._is_cursor_hidden = is_hidden
+        return _HIDE_CURSOR if is_hidden else _SHOW_CURSOR
 
     def _ansi(self, row: Text) -> str:
-        colours = _COLOURS.get(self._console.color_system or "")
-        # A text without spans is rendered without its own style.
-        whole = self._console.get_style(row.style)
+        colour_system = _COLOUR_SYSTEMS.get(self._console.color_system or "")
+        # rich renders a text without spans without its base style, so that is added here.
+        base = self._console.get_style(row.style)
         return "".join(
-            (whole + (segment.style or Style.null())).render(segment.text, color_system=colours)
+            (base + (segment.style or Style.null())).render(
+                segment.text, color_system=colour_system
+            )
             for segment in row.render(self._console)
         )

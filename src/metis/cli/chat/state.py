@@ -6,86 +6,118 @@ from collections.abc import AsyncGenerator
 from decimal import Decimal
 
 from metis.canonical.errors import MetisError
-from metis.canonical.metadata import RoutingDecisionRecord
-from metis.cli.chat import statusline
+from metis.canonical.metadata import RoutingDecisionRecord, RoutingMode
 from metis.cli.chat.keyboard import keyboard_of
 from metis.cli.chat.screen import Screen, is_cancelling
 from metis.cli.chat.turn_parts import LossKey
-from metis.cli.chat.turn_view import TurnDisplay, TurnView
+from metis.cli.chat.turn_view import STOPPED, TurnDisplay, TurnView
 from metis.cli.error_text import chat_error_text
 from metis.cli.startup import delete_if_empty
+from metis.cli.text import cell_width, format_usd, one_line, short_count
 from metis.session import Metis, Session, TurnEvent, WindowUse
 from metis.session.session import Prompt
 from metis.settings.settings import format_thinking
 
 log = logging.getLogger("metis.chat")
 
+YOUR_CHOICE = "your choice"
+_REASONS = {
+    RoutingMode.MANUAL: YOUR_CHOICE,
+    RoutingMode.OVERRIDE: "for one message",
+    RoutingMode.DEFAULT: "default",
+    RoutingMode.PATTERN: "learned",
+    RoutingMode.DELEGATE: "for a worker",
+}
+
+
+def routing_reason(record: RoutingDecisionRecord) -> str:
+    """Return why a model was chosen, in a word or two."""
+    if record.mode is RoutingMode.RULE:
+        return f"rule {record.rule_name}" if record.rule_name else "a rule"
+    return _REASONS.get(record.mode, str(record.mode))
+
+
+def window_share(used_tokens: int, window_tokens: int) -> str:
+    """Return how full a context window is.
+
+    >>> window_share(12, 200_000), window_share(50_000, 200_000)
+    ('<1% of 200k', '25% of 200k')
+    """
+    percent = 100 * used_tokens // window_tokens if window_tokens else 0
+    return f"{percent or '<1'}% of {short_count(window_tokens)}"
+
+
+def join_fitting(parts: list[str], width: int) -> str:
+    """Join parts on one line; the last ones are left out if they do not fit."""
+    shown = [part for part in parts if part]
+    while len(shown) > 1 and cell_width(" · ".join(shown)) > width:
+        shown.pop()
+    return one_line(" · ".join(shown), width)
+
 
 class ChatState:
-    """A session on a screen; commands may put another session in its place."""
+    """A session on a screen; commands may switch to another session."""
 
     def __init__(self, library: Metis, session: Session, screen: Screen) -> None:
         self.library = library
         self.screen = screen
         self.keyboard = keyboard_of(screen)
+        self.display = TurnDisplay(screen)
         self.shows_thinking = False
         self.previous_model: str | None = None
-        """Who answered before the last swap."""
+        """The model before the last swap."""
         self.reported_losses: set[LossKey] = set()
-        """What was told when a model was swapped, and need not be told again."""
+        """Losses that a swap has shown, and that its turns need not show again."""
+        self.window: WindowUse | None = None
+        """How full the context window of the next model is."""
+        self.decision: RoutingDecisionRecord | None = None
+        """Which model answered last, and why."""
         self._session = session
         self._turn_usd = Decimal(0)
-        self.window: WindowUse | None = None
-        """How full the window of the model is that answers next."""
-        self.record: RoutingDecisionRecord | None = None
-        """Who answered last, and why."""
-        self._begun: set[str] = set()
-        self.stage = TurnDisplay(screen)
+        self._started_here: set[str] = set()
         self.refresh()
 
     @property
     def session(self) -> Session:
-        """The session that is talked in."""
+        """The current session."""
         return self._session
 
+    @property
+    def model(self) -> str | None:
+        """The model that answers next, as far as it is known."""
+        return None if self.window is None else self.window.model
+
     async def start_new(self, model: str | None) -> None:
-        """Go on in a new session."""
+        """Switch to a new session."""
         session = await self.library.session(model=model)
-        self._begun.add(session.id)
+        self._started_here.add(session.id)
         await self.switch_to(session)
 
-    async def discard_if_empty(self) -> None:
-        """Let nothing be kept of a session that was begun here and in which nothing was said."""
-        if self._session.id in self._begun:
-            await delete_if_empty(self.library, self._session)
-
     async def switch_to(self, session: Session) -> None:
-        """Go on in another session."""
+        """Switch to another session."""
         if session.id != self._session.id:
             await self.discard_if_empty()
         self._session = session
         self._turn_usd = Decimal(0)
         self.refresh()
 
-    @property
-    def model(self) -> str | None:
-        """Who answers next, as far as one knows."""
-        return None if self.window is None else self.window.model
+    async def discard_if_empty(self) -> None:
+        """Delete the current session if it was started in this chat and is empty."""
+        if self._session.id in self._started_here:
+            await delete_if_empty(self.library, self._session)
 
     def refresh(self) -> None:
-        """Look again who answers next, who answered last, and how full the window is."""
+        """Look up the next model, the last decision, and how full the window is."""
         self.window = self._session.context()
         why = self._session.why()
-        self.record = None if why is None else why.record
+        self.decision = None if why is None else why.record
 
-    # Turns
+    async def send(self, prompt: Prompt, *, model: str | None = None) -> None:
+        """Send a prompt and show the turn."""
+        await self.show_turn(self._session.send(prompt, model=model))
 
-    async def send(self, said: Prompt, *, model: str | None = None) -> None:
-        """Say something and show what comes."""
-        await self.play(self._session.send(said, model=model))
-
-    async def play(self, events: AsyncGenerator[TurnEvent]) -> None:
-        """Show a turn; whatever fails is a sentence on the screen."""
+    async def show_turn(self, events: AsyncGenerator[TurnEvent]) -> None:
+        """Show a turn; an error becomes a note under it."""
         view = TurnView(
             self.screen,
             shows_thinking=self.shows_thinking,
@@ -93,49 +125,40 @@ class ChatState:
             reported_losses=self.reported_losses,
         )
         try:
-            await self.stage.show(view, events)
+            await self.display.show(view, events)
         except asyncio.CancelledError:
-            view.end("stopped · what came is kept")
+            view.end(STOPPED)
             if is_cancelling():
                 raise
         except Exception as error:
             if not isinstance(error, MetisError | OSError):
-                log.exception("a turn broke")
+                log.exception("a turn failed")
             view.end(chat_error_text(error), "red")
         else:
             view.end()
-        self._remember(view)
-
-    def _remember(self, view: TurnView) -> None:
         self._turn_usd = Decimal(0) if view.ended is None else view.ended.cost_usd
         self.refresh()
 
-    # What is known
-
     def status(self) -> str:
-        """The line under the prompt."""
+        """Return the line under the prompt."""
         window = self.window
         if window is None:
             return "no model yet · /model NAME chooses one"
         reason, cost = self._reason(window.model), self._session.cost()
-        unpriced = ", without price in part" if cost.unpriced_models else ""
+        reasoning = self._session.reasoning
+        unpriced = " + unpriced" if cost.unpriced_models else ""
         parts = [
             f"{window.model} ({reason})" if reason else window.model,
-            statusline.window_share(window.tokens, window.window_tokens),
-            f"{statusline.format_cost(cost.total_usd)} session{unpriced}",
-            self._thinking(),
-            f"{statusline.format_cost(self._turn_usd)} turn" if self._turn_usd else "",
+            window_share(window.tokens, window.window_tokens),
+            f"{format_usd(cost.total_usd)} session{unpriced}",
+            "" if reasoning is None else f"thinking {format_thinking(reasoning)}",
+            f"{format_usd(self._turn_usd)} turn" if self._turn_usd else "",
         ]
-        return statusline.fit_parts(parts, self.screen.width - 1)
-
-    def _thinking(self) -> str:
-        """How much is thought, if somebody said it."""
-        reasoning = self._session.reasoning
-        return "" if reasoning is None else f"thinking {format_thinking(reasoning)}"
+        return join_fitting(parts, self.screen.width - 1)
 
     def _reason(self, model: str) -> str:
-        """Why a model answers next."""
+        """Return why a model answers next."""
         if self._session.model is not None:
-            return "your choice"
-        record = self.record
-        return statusline.routing_reason(record) if record and record.chosen_model == model else ""
+            return YOUR_CHOICE
+        decision = self.decision
+        return routing_reason(decision) if decision and decision.chosen_model == model else ""

@@ -1,71 +1,103 @@
-"""The commands of the chat, by what they are about."""
+"""The commands of the chat, and /help."""
 
 import difflib
 
-from metis.cli.chat.commands import about, conversation, copy, export, model, money, sessions, tools
+from rich.text import Text
+
+from metis.cli.chat.commands import conversation, model, sessions, status
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.commands.help import help_command
+from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
 
 __all__ = ["COMMANDS", "Command", "run_command"]
 
 QUIT_NAMES = ("quit", "exit", "q")
-_NEW, _THINKING = "/new begins anew.", "/thinking LEVEL sets how much is thought."
+KEYS = (
+    ("Enter", "send"),
+    ("Alt-Enter", "start another line; also Esc, then Enter"),
+    ("Ctrl-X Ctrl-E", "write in $EDITOR"),
+    ("Ctrl-C", "stop the answer; at an empty prompt, twice, leave"),
+    ("Up, Ctrl-R", "earlier prompts"),
+    ("@file", "attach a text file, an image or a PDF"),
+    ("@alias …", "ask another model this once"),
+)
+
+_NEW, _THINKING = "/new starts a new conversation.", "/thinking LEVEL sets the reasoning effort."
 _FILES, _EDITOR = "write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
 EQUIVALENTS = {
     "add": _FILES,
     "attach": _FILES,
     "clear": _NEW,
-    "compress": "/compact sums up what is old.",
+    "compress": "/compact summarises old messages.",
     "edit": _EDITOR,
     "editor": _EDITOR,
     "file": _FILES,
     "history": "/sessions lists conversations, /rewind the turns of this one.",
-    "load": "/resume goes on with a conversation.",
-    "multi": "Alt-Enter begins another line.",
+    "load": "/resume continues a conversation.",
+    "multi": "Alt-Enter starts another line.",
     "reasoning": _THINKING,
     "reasoning-effort": _THINKING,
     "redo": "/retry asks again.",
     "reset": _NEW,
-    "save": "/export writes this one to a file; it is kept anyway.",
+    "save": "/export writes this conversation to a file; it is stored in any case.",
     "think": _THINKING,
     "think-tokens": _THINKING,
-    "tokens": "/context says how full the window is.",
+    "tokens": "/context shows how full the context window is.",
     "undo": "/rewind lists the turns and goes back to before one.",
-    "usage": "/cost says what was used.",
+    "usage": "/cost shows what was used.",
 }
-"""What other programs have, and what it is here."""
-
-_ALL = (
-    *model.COMMANDS,
-    *conversation.COMMANDS,
-    *sessions.COMMANDS,
-    *copy.COMMANDS,
-    *export.COMMANDS,
-    *money.COMMANDS,
-    *about.COMMANDS,
-    *tools.COMMANDS,
-)
-COMMANDS: dict[str, Command] = {each.name: each for each in _ALL}
-"""Every command by its name, in the order in which /help lists them."""
-COMMANDS["help"] = help_command(COMMANDS)
+"""What commands of other programs are called here."""
 
 
-async def run_command(talk: ChatState, text: str) -> bool:
-    """Do what a line that begins with a slash asks for; whether the chat goes on."""
+async def show_help(state: ChatState, name: str) -> None:
+    """Show all commands and keys, or one command."""
+    name = name.removeprefix("/")
+    if not name:
+        rows = [
+            (Text(f"/{command.name} {command.usage}".rstrip(), "bold"), Text(command.help))
+            for command in COMMANDS.values()
+        ]
+        rows.append((Text("/quit", "bold"), Text("leave")))
+        keys = [(Text(key, "bold"), Text(effect)) for key, effect in KEYS]
+        state.screen.write(column_rows([*rows, (Text(), Text()), *keys], state.screen.width))
+    elif name in COMMANDS:
+        command = COMMANDS[name]
+        state.screen.print(f"/{command.name} {command.usage}".rstrip(), "bold")
+        state.screen.print(command.help)
+    else:
+        state.screen.print(_unknown_command(name), "red")
+
+
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for command in (
+        *model.COMMANDS,
+        *conversation.COMMANDS,
+        *sessions.COMMANDS,
+        *status.COMMANDS,
+        Command(
+            name="help", usage="[COMMAND]", help="this list", run=show_help, completes="command"
+        ),
+    )
+}
+"""Every command by its name, in the order of /help."""
+
+
+async def run_command(state: ChatState, text: str) -> bool:
+    """Run a line that begins with a slash; return whether the chat goes on."""
     name, _, argument = text[1:].partition(" ")
     if name.strip() in QUIT_NAMES:
         return False
     command = COMMANDS.get(name.strip())
     if command is None:
-        talk.screen.say(_unknown(name.strip()), "red")
+        state.screen.print(_unknown_command(name.strip()), "red")
     else:
-        await command.run(talk, argument.strip())
-    talk.screen.gap()
+        await command.run(state, argument.strip())
+    state.screen.gap()
     return True
 
 
-def _unknown(name: str) -> str:
+def _unknown_command(name: str) -> str:
     near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
     hint = f"did you mean /{near[0]}?" if near else "/help lists all."
     return f"There is no command /{name}; {EQUIVALENTS.get(name, hint)}"

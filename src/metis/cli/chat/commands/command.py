@@ -1,4 +1,4 @@
-"""Command: a word behind a slash, what it does, and what may stand behind it."""
+"""A chat command: its name, its help, and the function that runs it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -8,8 +8,7 @@ from msgspec import Struct
 from metis.cli.chat.state import ChatState
 
 Run = Callable[[ChatState, str], Awaitable[None]]
-"""Does the command, with what stands behind its name."""
-
+"""Runs a command with the text after its name."""
 Completes = Literal["", "model", "file", "command", "session", "thinking"]
 
 
@@ -18,7 +17,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
     name: str
     usage: str = ""
-    """What may stand behind the name."""
+    """The arguments, as the help shows them."""
     help: str
     run: Run
     completes: Completes = ""

@@ -1,128 +1,199 @@
-"""/retry, /rewind, /bookmark, /compact, /thinking: the conversation as it goes."""
+"""Chat commands on the current conversation: /retry, /rewind, /bookmark, /compact, /export."""
 
-from metis.canonical.errors import NoTurnError
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+from metis.canonical.errors import InvalidValueError, NoTurnError
+from metis.canonical.message import Role
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.rows import column_rows
 from metis.cli.chat.state import ChatState
-from metis.cli.render import count
-from metis.cli.text import one_line
+from metis.cli.chat.turn_parts import loss_rows
+from metis.cli.render import first_code
+from metis.cli.stored_sessions import SHORT_ID
+from metis.cli.text import count, one_line
+from metis.cli.transfer import EXPORT_FORMATS, export_session
 from metis.session import text_of
 from metis.settings.settings import AUTO, LEVELS, format_thinking, parse_thinking
 
-_LISTED = 10
 DISPLAY_MODES = ("show", "hide")
-"""The words that are about the screen, and not about the model."""
-_AS_IT_LIKES = "The model thinks as much as it does by itself"
+"""The arguments of /thinking that concern the screen, and not the model."""
+_LISTED_TURNS = 10
+_EXCERPT_WIDTH = 60
+_CODE = "code"
+_FORMATS_BY_SUFFIX: Mapping[str, str] = {
+    ".md": "markdown",
+    ".html": "html",
+    ".json": "json",
+    ".jsonl": "jsonl",
+}
 
 
-async def retry(talk: ChatState, model: str) -> None:
-    """Take the last turn back and ask the same again, another model if one is named."""
-    await talk.play(talk.session.retry(model.removeprefix("@") or None))
+async def retry(state: ChatState, model: str) -> None:
+    """Take the last turn back and send its prompt again, to another model if one is named."""
+    await state.show_turn(state.session.retry(model.removeprefix("@") or None))
 
 
-async def rewind(talk: ChatState, words: str) -> None:
-    """Go back to before a turn, or to a place; without one, list the turns."""
-    if not words:
-        _list_turns(talk)
+async def rewind(state: ChatState, position: str) -> None:
+    """Go back to before a turn, or to a bookmark; without an argument, list the turns."""
+    if not position:
+        _list_turns(state)
         return
-    turns = talk.session.turns
-    if words.isdigit() and 1 <= int(words) <= len(turns):
-        await talk.session.undo(len(turns) - int(words) + 1)
-    elif words.isdigit():
-        raise NoTurnError(f"there is no turn {words}; /rewind lists them")
-    elif words.startswith("#") and words[1:].isdigit():
-        await talk.session.rewind(int(words[1:]))
+    session, turn_count = state.session, len(state.session.turns)
+    # The number of the place that is left lets the user come back to it.
+    restore = await session.checkpoint() if position.isdigit() else None
+    if position.isdigit():
+        if not 1 <= int(position) <= turn_count:
+            raise NoTurnError(f"there is no turn {position}; /rewind lists them")
+        await session.undo(turn_count - int(position) + 1)
+        moved = f"Went back to before turn {position}."
+    elif position.startswith("#") and position[1:].isdigit():
+        number = int(position[1:])
+        if number not in session.checkpoints:
+            raise NoTurnError(f"there is no bookmark {position}; /bookmark lists them")
+        await session.rewind(number)
+        moved = f"Went back to bookmark {position}."
     else:
-        await talk.session.rewind(words)
-    talk.refresh()
-    now = count(len(talk.session.turns), "turn")
-    talk.screen.say(f"The conversation has {now} now; the store still has the others.", "dim")
+        await session.rewind(position)
+        moved = f"Went back to {position}."
+    state.refresh()
+    kept = f" The removed turns are kept; /rewind #{restore} restores them." if restore else ""
+    state.screen.print(f"{moved}{kept}", "dim")
 
 
-def _list_turns(talk: ChatState) -> None:
-    turns = talk.session.turns[-_LISTED:]
+def _list_turns(state: ChatState) -> None:
+    turns = state.session.turns[-_LISTED_TURNS:]
     if not turns:
-        talk.screen.say("Nothing was said yet.", "dim")
+        state.screen.print("This conversation is empty.", "dim")
         return
     rows = [
-        (str(turn.number), one_line(text_of(turn.prompt.content), talk.screen.width - 8))
+        (str(turn.number), one_line(text_of(turn.prompt.content), state.screen.width - 8))
         for turn in turns
     ]
-    talk.screen.write(column_rows(rows, talk.screen.width, right=(0,)))
-    talk.screen.say("/rewind NUMBER goes back to before it.", "dim")
+    state.screen.write(column_rows(rows, state.screen.width, right=(0,)))
+    state.screen.print("/rewind NUMBER goes back to before that turn.", "dim")
 
 
-async def bookmark(talk: ChatState, name: str) -> None:
-    """Give a number to this place, and a name to what goes on from it; or list them."""
-    session = talk.session
+async def bookmark(state: ChatState, name: str) -> None:
+    """Bookmark this point under a name and a number; without a name, list the bookmarks."""
+    session = state.session
     if name:
         await session.bookmark(name)
+        # The name moves on with the conversation, the number stays at this point.
         number = await session.checkpoint()
-        talk.screen.say(f"This is {name}; /rewind #{number} comes back to this very place.", "dim")
+        text = f'Bookmarked as "{name}" (#{number}). /rewind #{number} returns to this point.'
+        state.screen.print(text, "dim")
         return
-    said = {each.id: text_of(each.content) for each in session.messages}
-    places = [(f"#{number}", place) for number, place in session.checkpoints.items()]
-    places += session.bookmarks.items()
-    if not places:
-        talk.screen.say("There is no bookmark; /bookmark NAME makes one.", "dim")
+    texts = {message.id: text_of(message.content) for message in session.messages}
+    points = [(f"#{number}", message_id) for number, message_id in session.checkpoints.items()]
+    points += session.bookmarks.items()
+    if not points:
+        state.screen.print("There are no bookmarks; /bookmark NAME sets one.", "dim")
         return
-    rows = [(mark, one_line(said.get(place or "", ""), 60)) for mark, place in places]
-    talk.screen.write(column_rows(rows, talk.screen.width))
+    rows = [
+        (label, one_line(texts.get(message_id or "", ""), _EXCERPT_WIDTH))
+        for label, message_id in points
+    ]
+    state.screen.write(column_rows(rows, state.screen.width))
 
 
-async def compact(talk: ChatState, model: str) -> None:
-    """Sum up what is old, so that there is room again."""
-    talk.screen.say("summing up …", "dim")
-    done = await talk.session.compact(model or None)
-    talk.refresh()
-    if done:
-        talk.screen.say(f"{count(done, 'message')} were summed up; the store has them all.", "dim")
+async def compact(state: ChatState, model: str) -> None:
+    """Summarise old messages, so that the context window has space again."""
+    state.screen.print("summarising …", "dim")
+    number = await state.session.compact(model or None)
+    state.refresh()
+    if number:
+        text = f"Summarised {count(number, 'message')}; originals are kept."
     else:
-        talk.screen.say("There is nothing old enough to be summed up.", "dim")
+        text = "There are no messages old enough to summarise."
+    state.screen.print(text, "dim")
 
 
-async def thinking(talk: ChatState, words: str) -> None:
-    """Set how much models think, or whether their thoughts are shown; without a word, say both."""
-    if words in DISPLAY_MODES:
-        talk.shows_thinking = words == "show"
-        talk.screen.say(f"Thoughts are {_shown(talk)} from now on.", "dim")
-        return
-    if words:
-        await talk.session.set_reasoning(parse_thinking(words))
-    level = format_thinking(talk.session.reasoning)
-    how = _AS_IT_LIKES if level == AUTO else f"Thinking is {level}"
-    talk.screen.say(f"{how}; thoughts are {_shown(talk)}.", "dim")
-    if not words:
-        known = ", ".join((*LEVELS, "a number of tokens", AUTO))
-        talk.screen.say(f"/thinking takes {known}; show, hide.", "dim")
+async def thinking(state: ChatState, argument: str) -> None:
+    """Set the reasoning effort, or whether thinking is shown; without an argument, show both."""
+    if argument in DISPLAY_MODES:
+        state.shows_thinking = argument == "show"
+    elif argument:
+        await state.session.set_reasoning(parse_thinking(argument))
+    level = format_thinking(state.session.reasoning)
+    effort = "model default" if level == AUTO else level
+    display = "full" if state.shows_thinking else "collapsed"
+    state.screen.print(f"Thinking: {effort}. Display: {display}.", "dim")
+    if not argument:
+        levels = ", ".join((*LEVELS, "a number of tokens", AUTO))
+        state.screen.print(f"/thinking takes {levels}; show, hide.", "dim")
 
 
-def _shown(talk: ChatState) -> str:
-    return "shown in full" if talk.shows_thinking else "folded"
+async def copy(state: ChatState, argument: str) -> None:
+    """Copy the last response, or its first code block, to the clipboard of the terminal."""
+    responses = [each for each in state.session.messages if each.role is Role.ASSISTANT]
+    text = text_of(responses[-1].content) if responses else ""
+    if argument == _CODE:
+        text = first_code(text)
+    if not text:
+        state.screen.print("There is no answer to copy yet.", "dim")
+    elif state.screen.is_plain:
+        state.screen.print("This terminal has no clipboard; /export writes a file.", "dim")
+    else:
+        # OSC 52 sets the clipboard, also through ssh; terminals do not confirm it.
+        state.screen.send_sequence(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
+        characters = count(len(text), "character")
+        message = f"Copied {characters} (needs a terminal that supports OSC 52)."
+        state.screen.print(message, "dim")
+
+
+async def export(state: ChatState, argument: str) -> None:
+    """Write the session to a file; the format follows from the suffix, or comes after the name."""
+    name, _, form = argument.partition(" ")
+    path = _expand(name or f"metis-{state.session.id[-SHORT_ID:]}.md")
+    form = form.strip() or _FORMATS_BY_SUFFIX.get(path.suffix, "")
+    if form not in EXPORT_FORMATS:
+        formats = ", ".join(EXPORT_FORMATS)
+        raise InvalidValueError(f"unknown format for {path}; add one of: {formats}")
+    store = state.library.store
+    exported = await export_session(store, await store.session(state.session.id), form)
+    path.write_bytes(exported.data)
+    state.screen.print(f"Wrote {path} ({count(len(exported.data), 'byte')})", "dim")
+    if exported.losses:
+        state.screen.print("Not fully exported:", "yellow")
+        state.screen.write(loss_rows(exported.losses, state.screen.width))
+
+
+def _expand(name: str) -> Path:
+    return Path(name).expanduser()
 
 
 COMMANDS = (
     Command(
         name="retry",
         usage="[MODEL]",
-        help="ask again, perhaps another",
+        help="ask the last question again, or another model",
         run=retry,
         completes="model",
     ),
-    Command(name="rewind", usage="[TURN|#PLACE]", help="go back to before a turn", run=rewind),
-    Command(name="bookmark", usage="[NAME]", help="mark this place", run=bookmark),
+    Command(name="rewind", usage="[TURN|#BOOKMARK]", help="go back to before a turn", run=rewind),
+    Command(name="bookmark", usage="[NAME]", help="mark this point, or list marks", run=bookmark),
     Command(
         name="compact",
         usage="[MODEL]",
-        help="sum up what is old, to make room",
+        help="summarise old messages to free space",
         run=compact,
         completes="model",
     ),
     Command(
         name="thinking",
         usage="[LEVEL|show|hide]",
-        help="how much to think; whether thoughts are seen",
+        help="reasoning effort, and whether it is shown",
         run=thinking,
         completes="thinking",
+    ),
+    Command(name="copy", usage="[code]", help="copy the last answer, or its code", run=copy),
+    Command(
+        name="export",
+        usage="[FILE] [FORMAT]",
+        help="write to a file: .md, .html, .json, .jsonl",
+        run=export,
+        completes="file",
     ),
 )

@@ -1,4 +1,4 @@
-"""/new, /sessions, /resume, /fork, /search: conversations that are kept."""
+"""Chat commands on stored conversations: /new, /sessions, /resume, /fork, /search."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from metis.cli.chat.commands.command import Command
-from metis.cli.chat.history import show_last
-from metis.cli.chat.rows import column_rows
+from metis.cli.chat.rows import GAP, column_rows
 from metis.cli.chat.state import ChatState
+from metis.cli.chat.turn_parts import show_last_turns
 from metis.cli.default_model import LastModel, last_model_of
 from metis.cli.stored_sessions import (
     COLUMNS,
@@ -23,100 +23,102 @@ from metis.store import Overview
 
 _LISTED = 15
 _SEARCHED = 1000
-_ANSWERS = 8
-"""How many messages are looked through for who answered last."""
-_GAP = 2
-_HERE = "*"
-"""Marks the conversation that one is in."""
+_RECENT_MESSAGES = 8
+"""How many messages are searched for the model that answered last."""
+_CURRENT_MARK = "*"
+_SNIPPET_WIDTH = 200
 
 
-async def list_sessions(talk: ChatState, words: str) -> None:
-    """List the sessions that changed last, or those whose title holds the words."""
-    wanted = words.lower()
-    found = await talk.library.store.overviews(_SEARCHED if words else _LISTED)
-    fitting = [each for each in found if wanted in each.title.lower()][:_LISTED]
-    if not fitting:
-        talk.screen.say(f"No title holds {words!r}; /search {words} looks at all that was said.")
+async def list_sessions(state: ChatState, words: str) -> None:
+    """List the sessions that changed last, or those whose title contains the words."""
+    overviews = await state.library.store.overviews(_SEARCHED if words else _LISTED)
+    matching = [each for each in overviews if words.lower() in each.title.lower()][:_LISTED]
+    if not matching:
+        text = f"No title contains {words!r}; /search {words} searches all messages."
+        state.screen.print(text)
         return
-    talk.screen.write(_rows(talk, fitting))
-    talk.screen.say("/resume ID goes on with one; words of its title will do.", "dim")
+    state.screen.write(_rows(state, matching))
+    state.screen.print("/resume ID continues one; words of its title work, too.", "dim")
 
 
-def _rows(talk: ChatState, found: Sequence[Overview]) -> list[Text]:
-    """A row each; the one that is open is marked."""
-    width = talk.screen.width - len(_HERE) - _GAP
-    name = model_namer(dict(talk.library.models.catalog.aliases))
-    rows = session_rows(found, width, now=datetime.now(UTC), name=name)
-    marks = [_HERE if each.session.id == talk.session.id else "" for each in found]
+def _rows(state: ChatState, overviews: Sequence[Overview]) -> list[Text]:
+    """Return a row for each session; the current one is marked."""
+    width = state.screen.width - len(_CURRENT_MARK) - GAP
+    name = model_namer(dict(state.library.models.catalog.aliases))
+    rows = session_rows(overviews, width, now=datetime.now(UTC), name=name)
     head = [Text(cell, "dim") for cell in ("", *COLUMNS)]
-    cells = [
-        [Text(mark, "bold blue"), *map(Text, row)] for mark, row in zip(marks, rows, strict=True)
-    ]
-    return column_rows(
-        [head, *cells], talk.screen.width, right=[place + 1 for place in RIGHT_ALIGNED]
-    )
+    cells = [head]
+    for overview, row in zip(overviews, rows, strict=True):
+        mark = _CURRENT_MARK if overview.session.id == state.session.id else ""
+        cells.append([Text(mark, "bold blue"), *map(Text, row)])
+    return column_rows(cells, state.screen.width, right=[index + 1 for index in RIGHT_ALIGNED])
 
 
-async def resume(talk: ChatState, name: str) -> None:
-    """Go on with another session, named by a part of its id or of its title."""
+async def resume(state: ChatState, name: str) -> None:
+    """Continue another session, named by a part of its id or title."""
     if not name:
-        await list_sessions(talk, "")
+        await list_sessions(state, "")
         return
-    record = await find_session(talk.library.store, name)
-    newest = await talk.library.store.messages(record.id, newest=_ANSWERS)
-    held = last_model_of(record.active_model, newest)
-    if held is not None and held.is_simulated != talk.library.options.simulate:
-        talk.screen.say(_elsewhere(held, record.id), "yellow")
+    store = state.library.store
+    record = await find_session(store, name)
+    newest = await store.messages(record.id, newest=_RECENT_MESSAGES)
+    last_model = last_model_of(record.active_model, newest)
+    if last_model is not None and last_model.is_simulated != state.library.options.simulate:
+        state.screen.print(_other_program(last_model, record.id), "yellow")
         return
-    await talk.switch_to(await talk.library.resume(record.id))
-    show_last(talk)
+    await state.switch_to(await state.library.resume(record.id))
+    show_last_turns(state.session.messages, state.screen)
 
 
-def _elsewhere(held: LastModel, session_id: str) -> str:
-    """Why a session cannot go on in this program: only one of them has the simulator."""
-    who = "the simulator" if held.is_simulated else held.model
-    here = "real models answer" if held.is_simulated else "the simulator answers"
-    again = f"leave, and go on with `metis -s {session_id[-SHORT_ID:]}`"
-    return f"That conversation was held with {who}, and here {here}: {again}."
+def _other_program(last_model: LastModel, session_id: str) -> str:
+    """Return why a session cannot be resumed here: the simulator is on or off for a whole chat."""
+    model = "the simulator" if last_model.is_simulated else last_model.model
+    current = "real models" if last_model.is_simulated else "the simulator"
+    command = f"leave, and run `metis -s {session_id[-SHORT_ID:]}`"
+    return f"That conversation was held with {model}, and this chat uses {current}: {command}."
 
 
-async def new(talk: ChatState, model: str) -> None:
-    """Begin a conversation with the same model, or another."""
-    await talk.start_new(model or talk.session.model)
-    talk.screen.say("A new conversation.", "dim")
+async def new(state: ChatState, model: str) -> None:
+    """Start a conversation with the same model, or another."""
+    await state.start_new(model or state.session.model)
+    state.screen.print("New conversation.", "dim")
 
 
-async def fork(talk: ChatState, message_id: str) -> None:
-    """Go on in a copy; the conversation so far stays as it is."""
-    before = talk.session.id
-    await talk.switch_to(await talk.session.fork(at=message_id or None))
-    told = f"This is a copy; /resume {before[-SHORT_ID:]} goes back to the original."
-    talk.screen.say(told, "dim")
+async def fork(state: ChatState, message_id: str) -> None:
+    """Continue in a copy; the conversation so far is not changed."""
+    original_id = state.session.id
+    await state.switch_to(await state.session.fork(at=message_id or None))
+    state.screen.print(f"Forked. /resume {original_id[-SHORT_ID:]} returns to the original.", "dim")
 
 
-async def search(talk: ChatState, words: str) -> None:
-    """Find messages of all sessions that hold the words."""
-    found = await talk.library.store.search(words, limit=_LISTED)
-    if not found:
-        talk.screen.say(f"Nothing holds {words!r}." if words else "Search for what? /search WORDS.")
+async def search(state: ChatState, words: str) -> None:
+    """Search the messages of all sessions for the words."""
+    if not words:
+        state.screen.print("Search for what? /search WORDS.")
         return
-    rows = [(each.session_id[-SHORT_ID:], one_line(each.snippet, 200)) for each in found]
-    talk.screen.write(column_rows(rows, talk.screen.width))
-    talk.screen.say("/resume ID goes on with one.", "dim")
+    matches = await state.library.store.search(words, limit=_LISTED)
+    if not matches:
+        state.screen.print(f"No message contains {words!r}.")
+        return
+    rows = [
+        (match.session_id[-SHORT_ID:], one_line(match.snippet, _SNIPPET_WIDTH)) for match in matches
+    ]
+    state.screen.write(column_rows(rows, state.screen.width))
+    state.screen.print("/resume ID continues one.", "dim")
 
 
 COMMANDS = (
-    Command(name="new", usage="[MODEL]", help="begin anew", run=new, completes="model"),
     Command(
-        name="sessions", usage="[WORDS]", help="conversations that are kept", run=list_sessions
+        name="new", usage="[MODEL]", help="start a new conversation", run=new, completes="model"
     ),
+    Command(name="sessions", usage="[WORDS]", help="list stored conversations", run=list_sessions),
     Command(
         name="resume",
         usage="[ID|WORDS]",
-        help="go on with another",
+        help="continue another conversation",
         run=resume,
         completes="session",
     ),
-    Command(name="fork", usage="[MESSAGE]", help="go on in a copy", run=fork),
-    Command(name="search", usage="WORDS", help="find words in all of them", run=search),
+    Command(name="fork", usage="[MESSAGE]", help="continue in a copy", run=fork),
+    Command(name="search", usage="WORDS", help="search all conversations", run=search),
 )

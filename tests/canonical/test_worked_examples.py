@@ -2,9 +2,19 @@ from decimal import Decimal
 
 import pytest
 
-from metis.canonical import Role, RoutingMode, ToolResultBlock, ToolUseBlock, validate_session
+from metis.canonical import (
+    ImageBlock,
+    Role,
+    RoutingMode,
+    ToolResultBlock,
+    ToolUseBlock,
+    decode,
+    encode,
+    validate_session,
+)
+from metis.canonical.errors import SwapRefusedError
 from metis.canonical.ids import is_tool_use_id, is_ulid
-from metis.cli.examples import worked_examples
+from worked_examples import worked_examples
 
 
 @pytest.mark.row("M-238", "M-189", "M-190")
@@ -52,3 +62,15 @@ def test_every_example_keeps_every_rule(number: int) -> None:
     assert all(is_ulid(message.id) for message in messages)
     calls = [block for m in messages for block in m.content if isinstance(block, ToolUseBlock)]
     assert all(is_tool_use_id(call.id) for call in calls)
+
+
+@pytest.mark.row("M-238", "M-239", "M-240", "M-247")
+def test_every_example_is_read_back_equal_and_an_image_can_refuse_a_swap() -> None:
+    examples = worked_examples()
+    for example in examples:
+        assert [decode(encode(message)) for message in example.messages] == example.messages
+    has_image = any(isinstance(b, ImageBlock) for m in examples[3].messages for b in m.content)
+    why = "session contains images that this model can't process"
+    refused = SwapRefusedError("Haiku-text-only", capability="vision", why=why, active=None)
+    assert has_image
+    assert str(refused) == f"Cannot swap to Haiku-text-only: {why}. Active model unchanged."

@@ -1,4 +1,4 @@
-"""The four worked examples of the source text, with real ids and prices."""
+"""The four worked examples of the source text (sections 8.1 to 8.4), with real ids and prices."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -41,8 +41,8 @@ class Example(NamedTuple):
     messages: list[Message]
 
 
-class _Pen:
-    """Writes the messages of one session, one second after the other."""
+class _SessionBuilder:
+    """Builds the messages of one session, one second apart."""
 
     def __init__(self, session_id: str, ids: UlidSource) -> None:
         self._session_id = session_id
@@ -53,7 +53,7 @@ class _Pen:
     def new_call(self, name: str, **arguments: str) -> ToolUseBlock:
         return ToolUseBlock(id=f"tu_{self._ids.mint()}", name=name, input=arguments)
 
-    def write(
+    def add(
         self, role: Role, *content: ContentBlock, metadata: MessageMetadata | None = None
     ) -> None:
         self._second += 1
@@ -68,10 +68,10 @@ class _Pen:
             )
         )
 
-    def ask(self, *content: ContentBlock) -> None:
-        self.write(Role.USER, *content)
+    def user(self, *content: ContentBlock) -> None:
+        self.add(Role.USER, *content)
 
-    def answer(
+    def assistant(
         self,
         *content: ContentBlock,
         tokens: tuple[int, int],
@@ -93,73 +93,73 @@ class _Pen:
             routing=RoutingDecisionRecord(mode=mode, chosen_model=model, reason=reason),
             usage=price(usage, model, START),
         )
-        self.write(Role.ASSISTANT, *content, metadata=metadata)
+        self.add(Role.ASSISTANT, *content, metadata=metadata)
 
     def tool(self, call: ToolUseBlock, text: str) -> None:
         result = ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text),))
-        self.write(Role.TOOL, result, metadata=MessageMetadata(parent_tool_use_id=call.id))
+        self.add(Role.TOOL, result, metadata=MessageMetadata(parent_tool_use_id=call.id))
 
 
 def worked_examples(now_ms: Callable[[], int] = lambda: 1_778_232_600_000) -> list[Example]:
     """The examples of sections 8.1 to 8.4, in order; the second and third are one session."""
     ids = UlidSource(now_ms=now_ms, random_bits=lambda: 0)
-    swap = _Pen(f"sess_{ids.mint()}", ids)
+    swap = _SessionBuilder(f"sess_{ids.mint()}", ids)
     return [
         Example(
             "A simple exchange",
-            "Two messages; the answer knows its model, why it was picked, and its cost.",
-            _simple_exchange(_Pen(f"sess_{ids.mint()}", ids)),
+            "Two messages; the response has its model, the reason for it, and its cost.",
+            _simple_exchange(_SessionBuilder(f"sess_{ids.mint()}", ids)),
         ),
         Example(
             "A tool call and its result",
-            "A result is a message of its own, tied to the call by an id that we mint.",
+            "A result is a message of its own, linked to the call by our id.",
             _tool_round_trip(swap),
         ),
         Example(
-            "The same session goes on at another provider",
-            "Nothing about the form changes when the model does.",
+            "The session continues at another provider",
+            "The form does not change when the model does.",
             _swapped(swap),
         ),
         Example(
-            "A picture in the history",
-            "A model that cannot see is refused before anything is sent.",
-            _picture(_Pen(f"sess_{ids.mint()}", ids)),
+            "An image in the history",
+            "A model without vision is refused before anything is sent.",
+            _image(_SessionBuilder(f"sess_{ids.mint()}", ids)),
         ),
     ]
 
 
-def _simple_exchange(pen: _Pen) -> list[Message]:
-    pen.ask(TextBlock("What's a ULID?"))
-    pen.answer(
+def _simple_exchange(builder: _SessionBuilder) -> list[Message]:
+    builder.user(TextBlock("What's a ULID?"))
+    builder.assistant(
         TextBlock("A ULID is a 128-bit identifier that sorts by the time it was made."),
         tokens=(8, 42),
         latency_ms=820,
     )
-    return list(pen.messages)
+    return list(builder.messages)
 
 
-def _tool_round_trip(pen: _Pen) -> list[Message]:
-    pen.ask(TextBlock("Summarize README.md"))
-    call = pen.new_call("read_file", path="README.md")
-    pen.answer(TextBlock("I'll read the file."), call, tokens=(31, 58), latency_ms=1140)
-    pen.tool(call, "# Project Foo\n\nA tool for counting foos.")
-    pen.answer(
+def _tool_round_trip(builder: _SessionBuilder) -> list[Message]:
+    builder.user(TextBlock("Summarize README.md"))
+    call = builder.new_call("read_file", path="README.md")
+    builder.assistant(TextBlock("I'll read the file."), call, tokens=(31, 58), latency_ms=1140)
+    builder.tool(call, "# Project Foo\n\nA tool for counting foos.")
+    builder.assistant(
         TextBlock("The README describes Project Foo, a tool for counting foos."),
         tokens=(112, 23),
         latency_ms=760,
     )
-    return list(pen.messages)
+    return list(builder.messages)
 
 
-def _swapped(pen: _Pen) -> list[Message]:
-    before = len(pen.messages)
-    pen.ask(TextBlock("What about the LICENSE file?"))
-    call = pen.new_call("read_file", path="LICENSE")
-    pen.answer(
+def _swapped(builder: _SessionBuilder) -> list[Message]:
+    before = len(builder.messages)
+    builder.user(TextBlock("What about the LICENSE file?"))
+    call = builder.new_call("read_file", path="LICENSE")
+    builder.assistant(
         call, tokens=(148, 19), latency_ms=930, model=GPT, mode=RoutingMode.MANUAL, reason=SWAPPED
     )
-    pen.tool(call, "MIT License")
-    pen.answer(
+    builder.tool(call, "MIT License")
+    builder.assistant(
         TextBlock("It is under the MIT licence."),
         tokens=(176, 11),
         latency_ms=610,
@@ -167,11 +167,11 @@ def _swapped(pen: _Pen) -> list[Message]:
         mode=RoutingMode.MANUAL,
         reason=SWAPPED,
     )
-    return pen.messages[before:]
+    return builder.messages[before:]
 
 
-def _picture(pen: _Pen) -> list[Message]:
-    picture = ImageBlock(ImageSource(kind="base64", data=_DOT), media_type="image/png")
-    pen.ask(TextBlock("What colour is this?"), picture)
-    pen.answer(TextBlock("A single transparent pixel."), tokens=(74, 9), latency_ms=540)
-    return list(pen.messages)
+def _image(builder: _SessionBuilder) -> list[Message]:
+    image = ImageBlock(ImageSource(kind="base64", data=_DOT), media_type="image/png")
+    builder.user(TextBlock("What colour is this?"), image)
+    builder.assistant(TextBlock("A single transparent pixel."), tokens=(74, 9), latency_ms=540)
+    return list(builder.messages)

@@ -1,0 +1,51 @@
+"""The declared dependencies are the imported ones."""
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+OPTIONAL = {"keyring"}
+"""Packages that are used if they are there, and that no extra installs."""
+SEPARATE = {"xllamacpp"}
+"""Packages that `metis local setup` installs into a directory of their own."""
+
+
+def imported_packages() -> set[str]:
+    """The top-level packages that the source imports, but for the standard library and metis."""
+    names: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import():
+                    names |= {alias.name.partition(".")[0] for alias in node.names}
+                case ast.ImportFrom(module=str(module), level=0):
+                    names.add(module.partition(".")[0])
+                case _:
+                    pass
+    return names - sys.stdlib_module_names - {"metis"}
+
+
+def declared(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(text).name) for text in requirements}
+
+
+def test_declared_dependencies_are_the_imported_ones() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = declared(project["dependencies"])
+    extras = declared(
+        [text for extra in project["optional-dependencies"].values() for text in extra]
+    )
+    distributions = packages_distributions()
+    imported = {
+        canonicalize_name(distribution)
+        for name in imported_packages() - OPTIONAL - SEPARATE
+        for distribution in distributions.get(name, [name])
+    }
+    assert imported - required - extras == set()
+    assert required - imported == set()
