@@ -125,7 +125,7 @@ def _methods(value: type[Any]) -> Iterator[tuple[str, Any]]:
 def _signature(name: str, value: Any) -> str:
     """Return the `def` line of a function, or of what a class is made with."""
     text = f"def {name}{_parameters(value)}"
-    if inspect.iscoroutinefunction(value):
+    if inspect.iscoroutinefunction(inspect.unwrap(value)):
         text = f"async {text}"
     return text if len(text) <= _WIDTH else _wrapped(text)
 

@@ -9,10 +9,12 @@ from metis.adapters.hosts import HOSTS
 from metis.adapters.profile import Profile
 from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
 from metis.canonical.errors import UnknownAdapterError
+from metis.deprecation import renamed_parameters
 
 _ROWS = {**PROFILES, **HOSTS, OPENAI_COMPATIBLE.name: OPENAI_COMPATIBLE}
 
 
+@renamed_parameters(hides_ids="redact_ids")
 def get(
     name: str,
     *,
@@ -25,7 +27,7 @@ def get(
 
     `place` is for providers that ask for one in the path: `projects/p/locations/l` of Vertex.
     `account` is a word for whose key is used: what was sealed for one account goes to no other.
-    `hides_ids` lets models see hashes in the place of our ids of calls.
+    `redact_ids` lets models see hashes in the place of our ids of calls.
 
     >>> get("anthropic").name
     'anthropic'

@@ -1,5 +1,7 @@
 """The canonical form: typed messages made of typed blocks, and everything that is true of them."""
 
+from typing import TYPE_CHECKING
+
 from metis.canonical.blocks import (
     ArtifactBlock,
     AudioBlock,
@@ -47,6 +49,7 @@ from metis.canonical.reader import LIMITS, Limits
 from metis.canonical.rules import RULES, check, validate, validate_session
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
 from metis.canonical.value import Extra, UnknownBlock
+from metis.deprecation import renamed_names
 
 __all__ = [
     "LIMITS",
@@ -104,3 +107,6 @@ __all__ = [
     "validate",
     "validate_session",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(__name__, {"Profile": "RuleProfile"})

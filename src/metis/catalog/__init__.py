@@ -1,5 +1,7 @@
 """What is known of models: capabilities, limits, short names and prices."""
 
+from typing import TYPE_CHECKING
+
 from metis.catalog.cost import (
     Cost,
     RepricedMessage,
@@ -30,6 +32,7 @@ from metis.catalog.prices import (
     read_price_table,
 )
 from metis.catalog.tables import catalog, price_table, pricing_versions
+from metis.deprecation import renamed_names
 
 __all__ = [
     "AdapterCapabilities",
@@ -59,3 +62,6 @@ __all__ = [
     "read_price_table",
     "reprice",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(__name__, {"abilities_of": "capability_set"})

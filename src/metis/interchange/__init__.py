@@ -6,9 +6,11 @@ the other.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from metis.canonical.errors import UnknownFormatError
 from metis.canonical.message import Message
+from metis.deprecation import renamed_names
 from metis.interchange.attocode.messages import AttocodeMessages, AttocodeResponse
 from metis.interchange.document import as_bytes
 from metis.interchange.format import Format, LoadedDocument, WrittenDocument
@@ -19,6 +21,9 @@ from metis.store.entries import AnyEntry
 from metis.wire.call import RequestContext
 
 __all__ = ["Format", "LoadedDocument", "WrittenDocument", "detect", "dump", "formats", "load"]
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(__name__, {"Dumped": "WrittenDocument", "Loaded": "LoadedDocument"})
 
 _FORMATS: dict[str, Format] = {
     handler.name: handler

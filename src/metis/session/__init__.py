@@ -5,6 +5,9 @@ each response (`TextDelta`, `ToolUseStart`, …). What this package exports is p
 are private.
 """
 
+from typing import TYPE_CHECKING
+
+from metis.deprecation import renamed_names
 from metis.events import Budget
 from metis.session.conversation import ModelUse, SessionCost
 from metis.session.events import (
@@ -83,3 +86,6 @@ __all__ = [
     "open_sync",
     "text_of",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(__name__, {"Place": "Position", "Span": "PastTurn"})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from metis.canonical.errors import (
 )
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.tables import model_pointers
+from metis.deprecation import RenamedFields
 from metis.events import Budget, Bus
 from metis.projection.images import IMAGE_BUDGET
 from metis.routing import Router, Tier
@@ -42,8 +43,10 @@ PartialResponse = Literal["all", "text"]
 """What is stored of a response that was cancelled or broke off: all blocks, or the text."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     """How sessions run; every field has a default that works."""
+
+    renamed_fields: ClassVar[Mapping[str, str]] = {"hides_ids": "redact_ids", "is_free": "free"}
 
     base_urls: Mapping[str, str] = {}
     """Other addresses of providers, by provider."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.errors import InvalidValueError, NoTurnError, SessionEndedError
 from metis.canonical.message import Message, Role
+from metis.deprecation import renamed_parameters
 from metis.events import Actor, Budget
 from metis.events.system_events import FeedbackExplicit, FeedbackImplicit
 from metis.events.turn_events import SessionEnded, SessionForked
@@ -116,6 +117,7 @@ class Session:
 
     # Turns
 
+    @renamed_parameters(said="prompt")
     def send(
         self,
         prompt: Prompt,
@@ -152,6 +154,7 @@ class Session:
             raise NoTurnError("there is nothing to respond to")
         return self._listen(self._turn(None, self._resolve(model)))
 
+    @renamed_parameters(said="prompt")
     async def ask(
         self,
         prompt: Prompt,
@@ -167,6 +170,7 @@ class Session:
                 response = event.message
         return response
 
+    @renamed_parameters(said="prompt", output="schema")
     async def ask_json(
         self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None
     ) -> Any:
@@ -340,6 +344,7 @@ class Session:
             resolved = self._setup.models.get(used.model)
             return await ContextFitter(self._context).compact(resolved, "user")
 
+    @renamed_parameters(place="position")
     async def rewind(self, position: Position | None) -> None:
         """Go back to a message, bookmark or checkpoint; None is before the first message.
 
@@ -368,6 +373,7 @@ class Session:
         """The message id of each bookmark."""
         return self._conversation.bookmarks
 
+    @renamed_parameters(place="position")
     async def bookmark(self, name: str, position: Position | None = None) -> str:
         """Bookmark a position, by default the newest message; return the message id.
 

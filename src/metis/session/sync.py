@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
+from metis.deprecation import renamed_parameters
 from metis.session.conversation import SessionCost
 from metis.session.events import TurnEvent
 from metis.session.history import PastTurn, Position
@@ -73,6 +74,7 @@ class SyncSession:
         """The history that models get."""
         return self._session.messages
 
+    @renamed_parameters(said="prompt")
     def send(
         self,
         prompt: Prompt,
@@ -101,6 +103,7 @@ class SyncSession:
         finally:
             self._loop.run(events.aclose())
 
+    @renamed_parameters(said="prompt")
     def ask(
         self,
         prompt: Prompt,
@@ -114,6 +117,7 @@ class SyncSession:
             self._session.ask(prompt, model=model, output=output, options=options)
         )
 
+    @renamed_parameters(said="prompt", output="schema")
     def ask_json(self, prompt: Prompt, schema: OutputSchema, *, model: str | None = None) -> Any:
         """Send a prompt and return the JSON value of the response."""
         return self._loop.run(self._session.ask_json(prompt, schema, model=model))
@@ -130,6 +134,7 @@ class SyncSession:
         """Take the last turns back; return the prompt of the first of them."""
         return self._loop.run(self._session.undo(count))
 
+    @renamed_parameters(place="position")
     def rewind(self, position: Position | None) -> None:
         """Go back to a message, bookmark or checkpoint; None is before the first message."""
         self._loop.run(self._session.rewind(position))
@@ -233,6 +238,7 @@ def open_sync(url: str | None = None, options: Options = Options()) -> SyncMetis
     return SyncMetis(Metis(url, options))
 
 
+@renamed_parameters(said="prompt")
 def ask(
     prompt: Prompt,
     *,

@@ -24,6 +24,7 @@ from metis.canonical.errors import (
 )
 from metis.canonical.ids import new_session_id, new_ulid
 from metis.canonical.message import SCHEMA_VERSION, Message
+from metis.deprecation import renamed_parameters
 from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
@@ -355,6 +356,7 @@ class Store:
         problems = await self._in_thread(self._database.check)
         return problems or await self._read(maintenance.find_problems)
 
+    @renamed_parameters(words="query")
     async def search(
         self, query: str, *, session_id: str | None = None, limit: int = 20
     ) -> list[Match]:

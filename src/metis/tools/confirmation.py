@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.tools import SideEffects, ToolDefinition
+from metis.deprecation import RenamedFields
 from metis.tools.tool import ErrorClass, ToolContext, ToolFailedError
 
 
@@ -29,8 +30,10 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, metaclass=RenamedFields):
     """A person's decision; the reason of a denial is given to the model."""
+
+    renamed_fields: ClassVar[Mapping[str, str]] = {"words": "reason"}
 
     verdict: Verdict
     reason: str = ""
