@@ -40,10 +40,10 @@ def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
 
     for encoder, method in (
         (AnthropicFastHistory, "_encode_blocks"),
-        (FastChatHistoryEncoder, "_encode_message"),
+        (FastChatHistoryEncoder, "add"),
         (FastOllamaHistoryEncoder, "_encode_message"),
         (FastOllamaHistoryEncoder, "_encode_result"),
-        (FastResponsesHistoryEncoder, "_encode_message"),
+        (FastResponsesHistoryEncoder, "_encode_messages"),
     ):
         patch.delattr(encoder, method)
     patch.setattr(Dialect, "wire_ids", wire_ids)

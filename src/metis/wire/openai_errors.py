@@ -1,4 +1,8 @@
-"""Errors in the form that OpenAI and the hosts after its model send, to and from ours."""
+"""Errors of OpenAI and of the hosts that imitate it, both directions.
+
+The body is `{"error": {"message", "type", "param", "code"}}`. Hosts deviate: FastAPI servers such
+as vLLM send `detail`, some send bare text, and OpenRouter nests the error of its upstream.
+"""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +20,7 @@ from metis.canonical.errors import (
     RateLimitError,
     ServerError,
 )
-from metis.wire.errors import class_of_status, class_of_text
+from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text
 from metis.wire.json_access import Wire, maybe_list, maybe_object
 
 _BY_CODE: Mapping[str, type[ProviderError]] = {
@@ -40,7 +44,7 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "internal_server_error": ServerError,
     "timeout": NetworkError,
 }
-_KIND_OF: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
+_WIRE_ERRORS: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     RateLimitError: (429, "rate_limit_error", "rate_limit_exceeded"),
     AuthenticationError: (401, "authentication_error", "invalid_api_key"),
     ServerError: (500, "server_error", None),
@@ -48,15 +52,15 @@ _KIND_OF: Mapping[type[ProviderError], tuple[int, str, str | None]] = {
     ContextOverflowError: (400, "invalid_request_error", "context_length_exceeded"),
     InvalidRequestError: (400, "invalid_request_error", None),
 }
-_FINAL = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a limit that waiting does not lift (T187)."""
-_WAIT = re.compile(
+_FINAL_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a limit that does not end by waiting: a retry would only fail again (T187)."""
+_WAIT_TIME = re.compile(
     r"(?:try again in|retry (?:after|in)|retryDelay\W+)\s*(\d+(?:\.\d+)?)\s*"
     r"(ms|milliseconds?|m(?:in(?:utes?)?)?(?![a-z])|s(?:ec(?:onds?)?)?)?",
     re.IGNORECASE,
 )
 _REQUEST_ID = re.compile(r"\breq_[0-9A-Za-z]{8,}")
-_LOWEST, _HIGHEST = 400, 599
+_MAX_STATUS = 599
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder(order="deterministic").encode
 
@@ -64,29 +68,30 @@ _write_json = msgspec.json.Encoder(order="deterministic").encode
 def decode_error(
     body: bytes | Wire, status: int | None = None, provider: str = "openai"
 ) -> ProviderError:
-    """Our error for an error body, JSON or not; the provider's own words are kept."""
-    wire = _read(body) if isinstance(body, bytes) else body
-    found = wire.get("error", wire.get("detail"))
-    error = maybe_object(found) or wire
-    text = _words(error, found)
+    """Decode an error body, JSON or not; the text of the provider is kept."""
+    wire = _read_body(body) if isinstance(body, bytes) else body
+    value = wire.get("error", wire.get("detail"))
+    error = maybe_object(value) or wire
+    text = _text_of(error, value)
     code, kind = _name(error.get("code")), _name(error.get("type"))
-    status = _status(status, error)
-    upstream = f"{text} {maybe_object(error.get('metadata')).get('raw', '')}"
-    made = _class_of((code, kind), status, upstream)(
+    status = _error_status(status, error)
+    # OpenRouter's message is general; the text of the provider behind it is in `metadata.raw`.
+    full_text = f"{text} {maybe_object(error.get('metadata')).get('raw', '')}"
+    decoded = _class_of((code, kind), status, full_text)(
         text,
         provider=provider,
         status=status,
         code=code,
         kind=kind,
         request_id=_request_id(wire, error, text),
-        retry_after_s=_wait_s(error, upstream),
+        retry_after_s=_retry_after_s(error, full_text),
     )
-    if code in _FINAL or kind in _FINAL:
-        made.is_retryable = False
-    return made
+    if code in _FINAL_CODES or kind in _FINAL_CODES:
+        decoded.is_retryable = False
+    return decoded
 
 
-def _read(body: bytes) -> Wire:
+def _read_body(body: bytes) -> Wire:
     try:
         wire = _read_json(body)
     except (ValueError, RecursionError):
@@ -94,38 +99,40 @@ def _read(body: bytes) -> Wire:
     return maybe_object(wire) or {"message": str(wire)}
 
 
-def _words(error: Wire, found: Any) -> str:
-    for text in (error.get("message"), error.get("msg"), error.get("detail"), found):
+def _text_of(error: Wire, value: Any) -> str:
+    for text in (error.get("message"), error.get("msg"), error.get("detail"), value):
         if isinstance(text, str) and text:
             return text
-    listed = maybe_list(found)
-    return _words(maybe_object(listed[0]), None) if listed else _write_json(error).decode()
+    problems = maybe_list(value)
+    return _text_of(maybe_object(problems[0]), None) if problems else _write_json(error).decode()
 
 
 def _name(value: Any) -> str | None:
-    """A code or a type; hosts write numbers, too."""
+    """Return a code or a type as text; some hosts send numbers."""
     return str(value) if isinstance(value, str | int) and value != "" else None
 
 
-def _status(status: int | None, error: Wire) -> int | None:
-    """The status of the response, or the one that an error inside a success names (T132, T189)."""
-    if status is not None and status >= _LOWEST:
+def _error_status(status: int | None, error: Wire) -> int | None:
+    """Return the status of a failed response, or the one in the body."""
+    if status is not None and status >= FIRST_ERROR_STATUS:
         return status
+    # OpenRouter sends errors with status 200, in a body or in a stream (T132, T189).
     for value in (error.get("status_code"), error.get("status"), error.get("code")):
-        if type(value) is int and _LOWEST <= value <= _HIGHEST:
+        if type(value) is int and FIRST_ERROR_STATUS <= value <= _MAX_STATUS:
             return value
     return None
 
 
 def _class_of(names: tuple[str | None, ...], status: int | None, text: str) -> type[ProviderError]:
-    by_name = next((found for name in names if (found := _BY_CODE.get(name or ""))), None)
+    by_name = next((kind for name in names if (kind := _BY_CODE.get(name or ""))), None)
     if by_name is not None:
         return by_name
     by_status = class_of_status(status)
     if by_status in (InvalidRequestError, OtherProviderError, ServerError):
-        by_words = class_of_text(text)
-        if by_words is not None:
-            return by_words
+        # Many hosts have no code for an overflow of the context, and report it with 400 or 500.
+        by_text = class_of_text(text)
+        if by_text is not None:
+            return by_text
     if status is None and "invalid_request_error" in names:
         return InvalidRequestError
     return by_status
@@ -135,26 +142,28 @@ def _request_id(wire: Wire, error: Wire, text: str) -> str | None:
     for value in (wire.get("request_id"), error.get("request_id")):
         if isinstance(value, str) and value:
             return value
-    named = _REQUEST_ID.search(text)
-    return named[0] if named else None
+    in_text = _REQUEST_ID.search(text)
+    return in_text[0] if in_text else None
 
 
-def _wait_s(error: Wire, text: str) -> float | None:
-    """How long the body asks to wait, as a field or in words, fractions included (T187)."""
-    stated = error.get("retry_after")
-    if isinstance(stated, int | float) and not isinstance(stated, bool) and stated >= 0:
-        return float(stated)
-    said = _WAIT.search(text)
-    if said is None:
+def _retry_after_s(error: Wire, text: str) -> float | None:
+    """Return how long the body asks to wait."""
+    value = error.get("retry_after")
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    # OpenAI states it in the text, as a fraction ("try again in 45.8s"), Gemini as `retryDelay`;
+    # without it a retry comes too early and counts against the limit (T187).
+    in_text = _WAIT_TIME.search(text)
+    if in_text is None:
         return None
-    unit = (said[2] or "s").lower()
+    unit = (in_text[2] or "s").lower()
     scale = 0.001 if unit.startswith(("ms", "mil")) else 60.0 if unit.startswith("m") else 1.0
-    return float(said[1]) * scale
+    return float(in_text[1]) * scale
 
 
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
-    """The status and the body that say the same here."""
-    status, kind, code = _KIND_OF.get(type(error), (500, "server_error", None))
+    """Encode an error as the status and the body of a response."""
+    status, kind, code = _WIRE_ERRORS.get(type(error), (500, "server_error", None))
     inner: Wire = {
         "message": error.text,
         "type": error.kind or kind,

@@ -48,6 +48,7 @@ read_json = msgspec.json.Decoder().decode
 
 _PARAGRAPH = "\n\n"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+# That is 18 bytes; the longest signature has 12.
 _SIGNATURE_CHARACTERS = 24
 _SIGNATURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
@@ -192,6 +193,7 @@ def decode_assistant(
         blocks.append(_new_call(tool_use_id, function.name, function.arguments))
         if wire_id:
             form.setdefault("ids", {})[tool_use_id] = wire_id
+        # The number that newer servers give to a call goes back with it.
         if function.index is not UNSET:
             form.setdefault("indexes", {})[tool_use_id] = function.index
     return tuple(blocks), form
@@ -246,6 +248,7 @@ def encode_assistant(
 
 def join_response_text(content: Sequence[ContentBlock]) -> str:
     """Join the texts of a response; texts with another block between them are paragraphs."""
+    # Deltas of one response may be several blocks: texts that touch are one text.
     pieces: list[str] = []
     follows_text = True
     for block in content:

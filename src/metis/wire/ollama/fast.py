@@ -58,7 +58,8 @@ class FastOllamaHistoryEncoder(OllamaHistoryEncoder):
     """Encodes messages without an original form as small Structs."""
 
     def _encode_message(self, message: Message) -> Any:
-        if not original_form_of(message, PROTOCOL):
+        raw = message.metadata.provider_raw
+        if raw is None or not raw.get(PROTOCOL):
             content, role = message.content, message.role
             if len(content) == 1 and type(text := content[0]) is TextBlock:
                 return _TextMessage(text.text, _ROLE_NAMES.get(role, "system"))

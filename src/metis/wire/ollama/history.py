@@ -69,6 +69,7 @@ class OllamaHistoryEncoder(BaseHistoryEncoder):
         """Return whether a request came as a prompt and can still be one."""
         if "prompt" not in options.native.get(PROTOCOL, {}) or tools:
             return False
+        # One text and images, after at most one system text, are all that a prompt can hold.
         match [(message.role, message.content) for message in self._first_messages]:
             case [(Role.SYSTEM, (TextBlock(),)), (Role.USER, prompt)] | [(Role.USER, prompt)]:
                 return _is_text_and_images(prompt)

@@ -187,6 +187,7 @@ class _HistoryDecoder(RequestDraft):
             return False
         content: Content = (_new_text(wire.content),) if wire.content else ()
         if wire.images is not UNSET:
+            # Not exact: images of a system message, and data URLs, whose prefix is removed.
             if role is _SYSTEM or any(image.startswith("data:") for image in wire.images):
                 return False
             content = (*content, *map(decode_image, wire.images))
@@ -239,6 +240,7 @@ class _HistoryDecoder(RequestDraft):
         if call.wire_id != wire_id or call.name != name:
             form = {"result": result_keys(wire_id, name), "is_spelled": True}
         if not is_oldest:
+            # The order of results is the client's choice, and goes back as it came.
             form["is_placed"] = True
         return (_new_result(call.tool_use_id, inner),), form
 

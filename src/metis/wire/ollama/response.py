@@ -94,6 +94,7 @@ def _decode_completion(wire: Wire, issuer: str) -> tuple[Content, OriginalForm]:
     blocks += (TextBlock(text),) if text else ()
     blocks += (decode_artifact(image),) if image else ()
     content = tuple(blocks)
+    # Encoding joins texts and leaves out empty keys, so the completion is compared.
     form: OriginalForm = {"is_completion": True}
     if _encode_completion(content) != completion:
         digest = content_digest(Role.ASSISTANT, content)

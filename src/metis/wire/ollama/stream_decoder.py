@@ -36,6 +36,7 @@ _DeltaType = type[TextDelta] | type[ThinkingDelta]
 class OllamaStreamDecoder(BaseStreamDecoder):
     """Decodes the stream of one response: feed it the bytes as they come, then finish."""
 
+    # A plain response in place of a stream is decoded from the head, so it must fit into it.
     head_bytes = 1 << 18
 
     def __init__(self, context: RequestContext) -> None:
@@ -172,6 +173,7 @@ class OllamaStreamDecoder(BaseStreamDecoder):
     def _build_message(self, status: MessageStatus) -> Message:
         """Decode the body that a plain response would have."""
         text, thinking = "".join(self._texts), "".join(self._thinking)
+        # The model is unknown in a stream that began with an error.
         body = {key: value for key, value in self._body.items() if value is not None}
         if self._logprobs:
             body["logprobs"] = self._logprobs

@@ -69,6 +69,7 @@ class OllamaStreamEncoder(BaseStreamEncoder):
             return b""
         name = self._tool_names.get(event.tool_use_id, "")
         function: Wire = {"name": name, "arguments": event.final_input}
+        # Only newer servers give ids; clients of older ones ignore the key.
         wire_id = derived_id(event.tool_use_id, WIRE_ID_PREFIX)
         return self._line(self._delta("", {"tool_calls": [{"id": wire_id, "function": function}]}))
 

@@ -95,6 +95,7 @@ def encode_thinking(content: Sequence[ContentBlock], keys: Mapping[str, Any]) ->
     blocks = [block for block in content if isinstance(block, AnyThinking)]
     if not keys or not blocks:
         return {}
+    # Gemini behind OpenRouter answers 400 unless every detail comes back (T55).
     details = decode_reasoning_details(keys.get(DETAILS_KEY) or (), "")
     if not {*map(_sealed_part, details)} <= {*map(_sealed_part, blocks)}:
         return {}
@@ -148,6 +149,7 @@ def _with_citations(
     blocks: list[ContentBlock], wire: Wire, form: dict[str, Any]
 ) -> list[ContentBlock]:
     """Attach the annotations of the message to its first text."""
+    # Annotations have indexes into the content as one string, and name no part of it.
     notes = maybe_list(wire.get("annotations"))
     first = next((n for n, block in enumerate(blocks) if isinstance(block, TextBlock)), None)
     if not notes or first is None or not all(isinstance(note, dict) for note in notes):
@@ -204,6 +206,7 @@ def _artifacts(key: str, value: Any, issuer: str) -> list[ArtifactBlock]:
     else:
         return []
     transcript = maybe_text(audio.get("transcript"))
+    # The format of the audio was an option of the request; a response does not repeat it.
     return [ArtifactBlock(source, _ANY_AUDIO, id=audio_id, transcript=transcript)]
 
 
@@ -247,6 +250,7 @@ def encode_assistant(
     wire["content"] = (
         _joined_text(content) if is_foreign else _encode_content(content, form, refusal)
     )
+    # Hosts accept null only beside something else, such as calls (T85).
     if wire["content"] is None and not (calls or legacy_call or media or refusal):
         wire["content"] = ""
     if refusal is not None:
@@ -315,6 +319,7 @@ def _encode_content(
         and not (isinstance(block, OpaqueBlock) and block.kind == _CALL)
     ]
     if not form.get("parts"):
+        # Thinking is a content part of Mistral only; elsewhere it has keys of its own (T54).
         blocks = [block for block in blocks if not isinstance(block, ThinkingBlock)]
         match blocks:
             case []:
@@ -365,6 +370,7 @@ def original_call(
     if is_response:
         return call
     if not call.get("id"):
+        # Without an id no result could name the call.
         call = {**call, "id": wire_id_of(block.id)}
     if "response" in form:
         return {key: value for key, value in call.items() if not is_empty(value)}
@@ -375,6 +381,7 @@ def _encode_media(content: Sequence[ContentBlock], form: Mapping[str, Any]) -> W
     attached: Mapping[str, Any] = form.get("attached") or {}
     if not attached:
         return {}
+    # Media go back exactly as they came, or not at all.
     artifacts = [block for block in content if isinstance(block, ArtifactBlock)]
     issuer = next((block.source.issuer for block in artifacts if block.source.issuer), PROTOCOL)
     return {

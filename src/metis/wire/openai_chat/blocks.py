@@ -50,6 +50,7 @@ ToolCall = tuple[str, Mapping[str, Any], InvalidInput | None]
 """The name of a tool, the input, and what is invalid about the input."""
 
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+# The API names the file format, not the media type; it takes `wav` and `mp3` only (T99).
 _AUDIO_TYPES = {"mp3": "audio/mpeg"}
 _AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()}
 _CACHE_KEY = "cache_control"
@@ -63,6 +64,7 @@ write_json = msgspec.json.Encoder(order="deterministic").encode
 def is_empty(value: Any) -> bool:
     """Return whether a value is null, an empty text or list, or an object of nothing else."""
     if isinstance(value, dict):
+        # Some hosts send an unused object with empty texts and zeros in place of null.
         return all(part == 0 or is_empty(part) for part in cast("Wire", value).values())
     return value is None or value in ("", [])
 
@@ -111,6 +113,7 @@ def encode_parts(blocks: Sequence[ContentBlock], original_parts: Mapping[str, An
 
 def _encode_original(block: ContentBlock, index: int, original_parts: Mapping[str, Any]) -> Any:
     """Encode a block by the part stored at its index, or at another if blocks were removed."""
+    # The index is tried first: two equal blocks may have had different parts.
     at_index = original_parts.get(str(index))
     candidates = original_parts.values()
     issuer = _issuer_of(block)
@@ -193,6 +196,7 @@ def _decode_file(wire: Wire, issuer: str) -> ContentBlock | None:
         case {"file_data": str(data)}:
             source, media_type = _decode_source(data, PDF)
         case {"file_id": str(data)}:
+            # Only the provider that stores a file can open it by its id.
             source, media_type = MediaSource("file_id", data, issuer), ANY_FILE
         case _:
             return None

@@ -13,6 +13,8 @@ from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object
 from metis.wire.openai_chat.assistant import DETAILS_KEY, TEXT_KEYS
 from metis.wire.openai_chat.blocks import write_json
 
+# Keys that describe a chunk and not the response: `channel` and `token_id` of some hosts,
+# `token_ids` of vLLM, and `obfuscation`, OpenAI's padding against traffic analysis.
 _IGNORED_DELTA_KEYS = frozenset({"role", "channel", "token_id"})
 _IGNORED_CHOICE_KEYS = frozenset({"delta", "message", "text", "token_ids", "logprobs"})
 _IGNORED_ENVELOPE_KEYS = frozenset({"choices", "usage", "error", "obfuscation", "object"})
@@ -210,6 +212,7 @@ class ChoiceFold:
         if self._parts:
             self._flush_text()
         content: Any = list(self._parts) or "".join(self.text_pieces)
+        # As in plain responses: content is null where something else stands for it.
         allows_null = calls or refusal or self._legacy_call or self._audio
         message: Wire = {"role": "assistant", "content": content or (None if allows_null else "")}
         for key, pieces in self.reasoning_pieces.items():

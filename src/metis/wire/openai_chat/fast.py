@@ -53,6 +53,7 @@ _new_thinking = raw_constructor(ThinkingBlock)
 _new_image = raw_constructor(ImageBlock)
 _new_source = raw_constructor(ImageSource)
 
+# Members of an enum are slower to reach than globals.
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _ROLES = {
     "assistant": _ASSISTANT,
@@ -61,6 +62,9 @@ _ROLES = {
     "user": _USER,
 }
 _Decoded = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
+
+
+# Structs of short life without cycles: the garbage collector need not track them.
 
 
 class _Function(Struct, gc=False, forbid_unknown_fields=True):
@@ -357,12 +361,21 @@ _PLAIN_FORM = frozenset({"calls", "ids", "response"})
 class FastChatHistoryEncoder(ChatHistoryEncoder):
     """Encodes messages of texts, calls and text results as small Structs."""
 
-    def _encode_message(self, message: Message, form: Mapping[str, Any]) -> Any:
-        if form.keys() <= _PLAIN_FORM and not message.metadata.hints:
-            encoded = self._encode_plain(message.role, message.content, form)
-            if encoded is not None:
-                return encoded
-        return super()._encode_message(message, form)
+    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
+        """Add messages that were projected for this protocol; `ids` are wire ids of calls."""
+        self._wire_ids.update(ids)
+        encoded: list[Any] = []
+        for message in messages:
+            metadata = message.metadata
+            raw = metadata.provider_raw
+            form = EMPTY if raw is None else raw.get(PROTOCOL, EMPTY)
+            if form:
+                self._wire_ids.update(form.get("ids") or EMPTY)
+            wire = None
+            if form.keys() <= _PLAIN_FORM and not metadata.hints:
+                wire = self._encode_plain(message.role, message.content, form)
+            encoded.append(self._encode_message(message, form) if wire is None else wire)
+        self._encoded.add(encoded)
 
     def _encode_plain(
         self, role: Role, content: Sequence[ContentBlock], form: Mapping[str, Any]
@@ -463,6 +476,7 @@ class FastChatStreamDecoder(ChatStreamDecoder):
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Return the events that are complete with this chunk."""
         events: list[StreamEvent] = []
+        # A local, because the check is made for every token.
         is_open = self._has_begun and self._end is None
         if not is_open:
             self._keep_head(chunk)

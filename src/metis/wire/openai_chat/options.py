@@ -81,6 +81,7 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
         return UNSTATED_REASONING
     stated: dict[str, Any] = {}
     effort = wire.get(_EFFORT)
+    # `default` switches reasoning on at Groq, and states no effort.
     if effort_of(effort) is not None or effort == "default":
         stated[_EFFORT] = effort_of(effort)
     reasoning, thinking = maybe_object(wire.get(_REASONING)), maybe_object(wire.get(_THINKING))
@@ -125,8 +126,10 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningFo
             if reasoning.effort is not None and not reasoning.is_off:
                 wire[_EFFORT] = reasoning.effort
         case "default":
+            # Qwen models at Groq know `none` and `default` only.
             wire[_EFFORT] = "none" if reasoning.is_off else "default"
         case _:
+            # OpenAI has no value for "any effort"; medium is its default.
             wire[_EFFORT] = reasoning.effort or "medium"
 
 

@@ -154,6 +154,7 @@ def with_exact_form(
     exact = {**form, "keys": keys, "absent": [key for key in plain if key not in wire]}
     if _apply_form(plain, exact) == wire:
         return exact
+    # Keys alone do not restore it: the wire message is stored, valid while the content is the same.
     return {**form, "whole": {"wire": wire, "digest": content_digest(role, content)}}
 
 

@@ -57,6 +57,7 @@ _FINISH_REASONS: Mapping[StopReason, str] = {
     StopReason.TOOL_USE: "tool_calls",
     StopReason.CONTENT_FILTER: "content_filter",
     StopReason.REFUSAL: "content_filter",
+    # Not `stop`, which clients take for the end of the turn (T158).
     StopReason.PAUSE: "length",
     StopReason.ERROR: "error",
     StopReason.CANCELLED: "error",
@@ -103,6 +104,7 @@ def decode_body(
     if message:
         del choice["message"]
     else:
+        # A choice without a message is encoded without one again.
         form["mute"] = True
     form["response"] = wire
     provider, model = context.provider or DEFAULT_PROVIDER, maybe_text(wire.get("model"))
@@ -135,6 +137,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         return write_json(body)
     first: Wire = {**maybe_object(choices[0]), "message": encoded}
     reason = message.metadata.stop_reason
+    # A response that was cancelled later must not keep its clean finish reason (T164).
     if is_failed_stop(reason) and not is_failed_stop(
         _decode_stop_reason(first, has_calls=False, is_refusal=False)
     ):

@@ -110,6 +110,7 @@ class EventOrder:
             if not call.name or not (call.wire_id or call.pieces or call.is_legacy):
                 return
             self._start_call(call, events)
+            # Fragments may still come for the last call, and while arguments are incomplete.
             if call is self._calls[-1] or call.is_custom or not call.is_complete:
                 return
             self._end_call(call, events)
@@ -169,6 +170,7 @@ class EventOrder:
 class ChatStreamDecoder(BaseStreamDecoder):
     """Decodes the stream of one response: feed it the bytes as they come, then finish."""
 
+    # A plain response in place of a stream is decoded from the head, so it must fit into it.
     head_bytes = 1 << 20
 
     def __init__(self, context: RequestContext) -> None:
@@ -208,6 +210,7 @@ class ChatStreamDecoder(BaseStreamDecoder):
         if self._end is not None or not data.strip():
             return
         if data.strip() == b"[DONE]":
+            # With the mark a response is complete, also without a finish reason (T131).
             self._complete(events)
             return
         wire = self._read_event(data, events)

@@ -41,10 +41,13 @@ class ChatStreamEncoder(BaseStreamEncoder):
 
     def encode(self, event: StreamEvent) -> bytes:
         """Encode an event; some events need no bytes."""
+        if self._has_ended:
+            return b""
+        encode = self._encoders[type(event)]
         if self._envelope or isinstance(event, MessageStart | UsageUpdate | StreamError):
-            return super().encode(event)
+            return encode(event)
         # A client expects the role first, also of a stream that lacks the event for it.
-        return super().encode(MessageStart(event.message_id)) + super().encode(event)
+        return self._message_start(MessageStart(event.message_id)) + encode(event)
 
     def finish(self) -> bytes:
         """Encode the mark of the end; a stream that failed or was cut off has none."""

@@ -50,6 +50,7 @@ OriginalForm = dict[str, Any]
 _Text = str | UnsetType
 _OptionalText = str | None | UnsetType
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+# The API names the file format, not the media type; it takes `wav` and `mp3` only (T99).
 _AUDIO_TYPES = {"mp3": "audio/mpeg"}
 _AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()}
 _MAX_INDEX = 2**63
@@ -208,6 +209,7 @@ def _decode_file(part: Part, issuer: str) -> ContentBlock | None:
     if isinstance(part.file_url, str):
         return DocumentBlock(MediaSource("url", part.file_url), PDF, name)
     if isinstance(part.file_id, str):
+        # Only the provider that stores a file can open it by its id.
         return DocumentBlock(MediaSource("file_id", part.file_id, issuer), ANY_FILE, name)
     return None
 
@@ -282,6 +284,7 @@ def _encode_document(block: DocumentBlock) -> Wire | None:
         case "url":
             return {"type": "input_file", "file_url": source.data}
         case "base64":
+            # As in Chat Completions, OpenAI refuses `file_data` without a name.
             name = block.name or f"document.{block.media_type.partition('/')[2]}"
             data = media_url(source, block.media_type)
             return {"type": "input_file", "file_data": data, "filename": name}
@@ -343,6 +346,7 @@ def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, Origina
     if plain == wire:
         return block, {}
     if item_id is None or envelope is not None:
+        # The block has no id, or that of another provider: the item is stored as it is.
         return block, {"wire": wire}
     changed = {key: value for key, value in wire.items() if plain.get(key, UNSET) != value}
     return block, {"keys": changed, "absent": [key for key in plain if key not in wire]}
@@ -353,6 +357,7 @@ def _readable_text(wire: Wire) -> str | None:
     content, summary = _texts(wire.get("content")), _texts(wire.get("summary"))
     if content is None or summary is None:
         return None
+    # gpt-oss servers send the reasoning itself as content; OpenAI sends summaries only.
     return "".join(content) or _PARAGRAPH.join(summary)
 
 

@@ -11,8 +11,8 @@ Each duplicates rules of another module, for speed only; everything else takes t
 Only the codec uses this module. `tests/wire/test_fast_paths.py` compares both paths.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,7 @@ from metis.canonical.value import raw_constructor
 from metis.streaming import StreamEvent, TextDelta
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.json_access import Wire
-from metis.wire.openai_responses.blocks import write_json
+from metis.wire.openai_responses.blocks import PROTOCOL, write_json
 from metis.wire.openai_responses.items import STRING_RUN, TYPED_FORM
 from metis.wire.openai_responses.request import (
     InputDecoder,
@@ -32,10 +32,11 @@ from metis.wire.openai_responses.request import (
 )
 from metis.wire.openai_responses.stream_decoder import ResponsesStreamDecoder
 from metis.wire.openai_responses.tool_calls import FUNCTION, FUNCTION_OUTPUT
+from metis.wire.original_form import EMPTY
 
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 _MESSAGE_KEY_COUNT, _TYPED_KEY_COUNT, _OUTPUT_KEY_COUNT = 2, 3, 3
-_ONLY_IDS = ["ids"]
+_ONLY_IDS = {"ids"}
 _new_text = raw_constructor(TextBlock)
 _new_result = raw_constructor(ToolResultBlock)
 
@@ -50,32 +51,35 @@ class FastInputDecoder(InputDecoder):
 
     def add_items(self, items: Sequence[Any]) -> None:
         """Decode items, in order."""
-        for index, wire in enumerate(items):
-            if type(wire) is not dict or not self._add_plain(wire):  # pyright: ignore[reportUnknownArgumentType] - JSON
+        for index, wire in enumerate(cast("Sequence[Wire]", items)):
+            if type(wire) is not dict:
+                self._add_item(wire, index)
+                continue
+            kind, size = wire.get("type"), len(wire)
+            if size == _MESSAGE_KEY_COUNT and type(text := wire.get("content")) is str:
+                role = wire.get("role")
+                if role == "user":
+                    if self._run is not None:
+                        self._close_run()
+                    self._drafts.append((_USER, (_new_text(text),), self._bare_metadata))
+                    continue
+                if role == "assistant":
+                    self._open_run().add_text(text)
+                    continue
+            if kind == FUNCTION and "role" not in wire:
+                self._open_run().add(wire)
+            elif not (
+                (kind == FUNCTION_OUTPUT and self._add_string_output(wire, size))
+                or (kind == "message" and self._add_typed_text(wire, size))
+            ):
                 self._add_item(wire, index)
 
-    def _add_plain(self, wire: Wire) -> bool:
-        """Decode an item of a common form; return false for all others."""
-        kind, size, text = wire.get("type"), len(wire), wire.get("content")
-        if size == _MESSAGE_KEY_COUNT and type(text) is str:
-            role = wire.get("role")
-            if role == "user":
-                if self._run is not None:
-                    self._close_run()
-                self._drafts.append((_USER, (_new_text(text),), self._bare_metadata))
-                return True
-            if role == "assistant":
-                self._open_run().add_text(text)
-                return True
-        if kind == FUNCTION and "role" not in wire:
-            self._open_run().add(wire)
-            return True
-        if kind == "message" and size == _TYPED_KEY_COUNT and type(text) is str:
-            if wire.get("role") != "assistant":
-                return False
-            self._open_run().add_text(text, TYPED_FORM)
-            return True
-        return kind == FUNCTION_OUTPUT and self._add_string_output(wire, size)
+    def _add_typed_text(self, wire: Wire, size: int) -> bool:
+        text = wire.get("content")
+        if size != _TYPED_KEY_COUNT or type(text) is not str or wire.get("role") != "assistant":
+            return False
+        self._open_run().add_text(text, TYPED_FORM)
+        return True
 
     def _add_string_output(self, wire: Wire, size: int) -> bool:
         wire_id, text = wire.get("call_id"), wire.get("output")
@@ -117,17 +121,19 @@ class _OutputItem(Struct, gc=False):
 class FastResponsesHistoryEncoder(ResponsesHistoryEncoder):
     """Encodes messages of texts, calls and text results as small Structs."""
 
-    def _encode_message(
-        self, message: Message, form: Mapping[str, Any], items: list[Any], *, is_stateless: bool
-    ) -> None:
-        role, content = message.role, message.content
-        if not form or (role is _TOOL and [*form] == _ONLY_IDS):
-            if self._encode_plain(role, content, items):
-                return
-        elif form == STRING_RUN and len(content) == 1 and type(text := content[0]) is TextBlock:
-            items.append(_MessageItem(text.text, "assistant"))
-            return
-        super()._encode_message(message, form, items, is_stateless=is_stateless)
+    def _encode_messages(self, messages: Sequence[Message], *, is_stateless: bool) -> list[Any]:
+        items: list[Any] = []
+        for message in messages:
+            raw = message.metadata.provider_raw
+            form = EMPTY if raw is None else raw.get(PROTOCOL, EMPTY)
+            role, content = message.role, message.content
+            # A result that stores nothing but the id of its call is as plain as one of ours.
+            is_plain = not form or (role is _TOOL and form.keys() == _ONLY_IDS)
+            if form == STRING_RUN and len(content) == 1 and type(text := content[0]) is TextBlock:
+                items.append(_MessageItem(text.text, "assistant"))
+            elif not (is_plain and self._encode_plain(role, content, items)):
+                self._encode_message(message, form, items, is_stateless=is_stateless)
+        return items
 
     def _encode_plain(self, role: Role, content: Sequence[ContentBlock], items: list[Any]) -> bool:
         """Add the items of a message of texts and calls; return false for all others."""

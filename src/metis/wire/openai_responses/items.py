@@ -237,13 +237,15 @@ class OutputRun:
 
     def original_form(self) -> OriginalForm:
         """Return the original form of the run."""
-        forms = {
-            "ids": self._wire_ids,
-            "calls": self._call_forms,
-            "thoughts": self._thinking_forms,
-            "pictures": self._image_forms,
-        }
-        stored: OriginalForm = {name: form for name, form in forms.items() if form}
+        stored: OriginalForm = {}
+        if self._wire_ids:
+            stored["ids"] = self._wire_ids
+        if self._call_forms:
+            stored["calls"] = self._call_forms
+        if self._thinking_forms:
+            stored["thoughts"] = self._thinking_forms
+        if self._image_forms:
+            stored["pictures"] = self._image_forms
         if any(form != TYPED_FORM for form in self.message_forms):
             stored["texts"] = self.message_forms
         return stored
@@ -268,6 +270,7 @@ class OutputRun:
 def _thinking_key(block: AnyThinking, before: Sequence[ContentBlock]) -> str:
     """Return the key of thinking in its run: the provider's id, or its number if that is no key."""
     others = [other for other in before if isinstance(other, AnyThinking)]
+    # An id that is missing, or was used before, identifies nothing.
     if block.id and all(other.id != block.id for other in others):
         return block.id
     return f"#{len(others)}"
@@ -303,6 +306,7 @@ def encode_items(
             if is_foreign:
                 yield encode_foreign_message(block, new_item_id("msg", message_id, index))
                 continue
+            # One message may have several texts: they are encoded with the first of them.
             message_form = next(message_forms, TYPED_FORM)
             skipped = _text_count(message_form) - 1
             texts = content[index : index + skipped + 1]
@@ -343,6 +347,7 @@ def _encode_other(
         case ArtifactBlock():
             return encode_image(block, form, foreign_id)
         case OpaqueBlock():
+            # Clients would refuse an item of another protocol.
             return block.raw if foreign_id is None else None
         case _:
             return None
@@ -393,7 +398,7 @@ def _for_purpose(wire: Wire, purpose: ItemPurpose) -> Wire:
     if purpose in ("history", "response"):
         return wire
     if purpose == "stateless" and wire.get("type") in _TYPES_WITH_ID:
-        # With `store: false` OpenAI answers 404 to the ids of its own items (T07).
+        # With `store: false` OpenAI answers 400 or 404 to the ids of its own items (T07).
         wire = {key: value for key, value in wire.items() if key != "id"}
     if wire.get("type") == "reasoning":
         # OpenAI refuses in a request the nulls of its responses, such as `encrypted_content`.

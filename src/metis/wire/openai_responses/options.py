@@ -69,6 +69,7 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
+    # This API has no budget of tokens; medium is its default effort.
     effort = None if reasoning is None else reasoning.effort or "medium"
     set_inner_keys(wire, _REASONING, {"effort": effort})
 
@@ -177,6 +178,7 @@ def fit_target(target: Target, options: AdapterOptions) -> Target:
     native = options.native.get(PROTOCOL)
     if not native:
         return target
+    # With `store: false` nothing can be referred to by its id later (T07).
     stores_history = bool(native.get("previous_response_id") or native.get("conversation"))
     accepts_ids = target.accepts_thinking_ids and native.get("store") is not False
     if (stores_history, accepts_ids) == (target.stores_history, target.accepts_thinking_ids):

@@ -73,6 +73,7 @@ def decode_with(decoder: "InputDecoder", body: bytes) -> CanonicalRequest:
         decoder.add_items(maybe_list(value))
     elif value is not None:
         raise DecodeError("the input is a text or a list of items", path="$.input")
+    # An empty list or null stays an option, so that it is written back as it was.
     if value or isinstance(value, str):
         del options["input"]
     return CanonicalRequest(
@@ -120,6 +121,7 @@ class InputDecoder(RequestDraft):
         if output is not None:
             result, form = output
             self._add_result(result, {key: value for key, value in form.items() if value})
+        # What the client sends ends the run; every other unknown item is one of the model's.
         elif role in _INPUT_ROLES or kind in _CLIENT_ITEMS:
             self._close_run()
             sender = _INPUT_ROLES.get(role or "", Role.USER)
@@ -193,6 +195,7 @@ class InputDecoder(RequestDraft):
             return
         self._run = None
         content = tuple(run.blocks)
+        # Most responses are one string: their metadata is shared, and not made anew for each.
         if len(content) == 1 and run.message_forms and not run.message_forms[0]:
             self._drafts.append((Role.ASSISTANT, content, self._string_run_metadata))
         else:
@@ -325,6 +328,7 @@ def _text_of(content: Sequence[ContentBlock]) -> str:
 def _purpose_of(message: Message, form: Mapping[str, Any], *, is_stateless: bool) -> ItemPurpose:
     if "response" not in form:
         return "history"
+    # The provider has no items of a response that was cut off, so that their ids are unknown to it.
     is_complete = message.metadata.status is MessageStatus.COMPLETE
     return "echo" if is_complete and not is_stateless else "stateless"
 

@@ -56,6 +56,7 @@ def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
         raise decode_error(body, context.status, provider)
     wire = body if isinstance(body, dict) else read_object(body, "response")
     output = wire.get("output")
+    # A failed response has status 200 and an error object beside what came before it.
     if wire.get("error") and (not output or wire.get("status") == "failed"):
         raise decode_error(wire, context.status, provider)
     if not isinstance(output, list):
@@ -177,6 +178,7 @@ def _completed_reason(content: Sequence[ContentBlock], *, is_refusal: bool) -> S
     for block in content:
         if type(block) is ToolUseBlock:
             return StopReason.TOOL_USE
+        # OpenAI waits for the user to approve a call of an MCP server that it runs.
         if type(block) is OpaqueBlock and block.kind == _APPROVAL:
             reason = StopReason.PAUSE
     return reason

@@ -84,6 +84,7 @@ class StreamItem:
             pieces = self.summary_pieces[index] = []
             addition = piece if self.last_summary < 0 else _PARAGRAPH + piece
         pieces.append(piece)
+        # The reasoning itself replaces its summary, and text in the middle cannot be reported.
         if self.reasoning_pieces or index < self.last_summary:
             return ""
         self.last_summary = index
@@ -348,6 +349,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         decode = self._decoders.get(maybe_text(wire.get("type")) or "")
         if decode is not None:
             decode(wire, events)
+        # Some servers send a bare error body in place of an event.
         elif wire.get("error") and "type" not in wire:
             self._decode_error(wire, events)
 
@@ -402,6 +404,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         final = dict(maybe_object(wire.get("item")))
         named = {**wire, "item_id": final.get("id") or wire.get("item_id")}
         item = self._item_of(named, maybe_text(final.get("type")) or "", events)
+        # Some servers end an item twice, others reuse the index for a new one.
         if item.is_done and item.wire == final:
             return
         if item.is_done:
@@ -449,7 +452,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             self._begin_response(events).add_arguments(item, _delta_of(wire), events)
 
     def _decode_end(self, wire: Wire, events: list[StreamEvent]) -> None:
-        # vLLM and others leave out the final output, or the events before it (T136).
+        # Some servers leave out the final output, others the events before it (T136).
         self._decode_response(wire, events)
         output = self._finish_items(maybe_list(self._body.get("output")), events)
         tier = self._body.get("service_tier")
@@ -468,6 +471,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
         remaining, final_items = list(self._items), list[Any]()
         for index, final in enumerate(map(maybe_object, output)):
             item = self._by_id.get(maybe_text(final.get("id")) or "")
+            # Some servers give an item a new id in the final response: then its type decides.
             if item is None or item not in remaining:
                 kind = final.get("type")
                 item = next((other for other in remaining if other.kind == kind), None)
@@ -479,6 +483,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             final_items.append(item.wire)
         for item in remaining:
             reporter.finish_item(item, item.to_wire(), events)
+        # A final response with an empty output does not revoke the items before it.
         return final_items or [item.wire for item in self._items]
 
     def _decode_error(self, wire: Wire, events: list[StreamEvent]) -> None:

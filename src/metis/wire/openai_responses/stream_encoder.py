@@ -80,6 +80,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
         """Return the bytes that close a stream which no event has closed."""
         if self._has_ended or not self._envelope:
             return b""
+        # Clients wait for a final event; without one they would report a broken connection.
         return self._close_item() + self._end("incomplete", {"status": "incomplete"})
 
     def _message_start(self, event: MessageStart) -> bytes:

@@ -93,6 +93,7 @@ def decode_call(wire: Wire, ids: CallIds) -> tuple[ToolUseBlock, str, OriginalFo
     call_id = maybe_text(wire.get("call_id"))
     wire_id = call_id or maybe_text(wire.get("id")) or ""
     block = _new_call(ids.of_call(wire_id), *call)
+    # A function call gets here only with a missing id or arguments that are no string.
     if wire["type"] != CUSTOM or not call_id:
         return block, wire_id, {"wire": wire}
     form = {key: value for key, value in wire.items() if key not in _CALL_KEYS[CUSTOM]}
@@ -140,6 +141,7 @@ def _read_client_call(wire: Wire) -> ToolCall | None:
     tool = _BY_CALL_TYPE.get(str(wire.get("type")))
     if tool is None or not _is_run_by_client(wire):
         return None
+    # The newer computer tool sends a list of actions in one call.
     if tool.name == "computer" and isinstance(wire.get("actions"), list):
         return tool.name, {"actions": wire["actions"]}, None
     tool_input = wire.get(tool.input_key)
@@ -158,6 +160,7 @@ def encode_call(block: ToolUseBlock, form: Mapping[str, Any], call_id: str) -> W
     original: Wire | None = form.get("wire")
     if original is not None:
         if read_call(original) == (block.name, block.input, block.invalid):
+            # A call without a `call_id` is named by the id of its item.
             has_id = isinstance(original.get("call_id"), str)
             return {**original, "call_id": call_id} if has_id else original
         form = {}
@@ -201,6 +204,7 @@ def decode_tool_output(
         return None
     content, form = _decode_output_content("" if value is None else value, issuer)
     keys = {key: value for key, value in wire.items() if key not in _OUTPUT_KEYS}
+    # An output may be null, absent or an empty text: all three are an empty result.
     if value is None and "output" in wire:
         keys["output"] = None
     tool_use_id = ids.of_result(wire_id)
@@ -363,6 +367,7 @@ def _encode_local_shell(call_id: str, result: ToolResultBlock) -> Wire:
 
 
 def _encode_shell(call_id: str, result: ToolResultBlock) -> Wire:
+    # A result has a flag and no exit code: 1 stands for any failure.
     outcome: Wire = {"type": "exit", "exit_code": int(result.is_error)}
     chunk: Wire = {"stdout": _text_of(result.content), "stderr": "", "outcome": outcome}
     return {"call_id": call_id, "output": [chunk]}
