@@ -30,8 +30,7 @@ from metis.canonical import (
 from metis.canonical.errors import EncodeError
 from metis.cli.main import cli
 from metis.interchange.export import Conversation
-from metis.interchange.markdown import fenced
-from metis.interchange.writers import WRITERS
+from metis.interchange.writers import WRITERS, fenced
 from metis.store import SessionRecord
 from metis.tools.builtin import BUILTINS
 

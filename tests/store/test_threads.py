@@ -21,7 +21,7 @@ from metis.store.entries import (
     RewindEntry,
     SidecarEntry,
 )
-from metis.store.threads import Threads, check_bookmark, merged_options, resolve, view
+from metis.store.threads import Threads, bookmark_problem, merged_options, view
 
 
 def entry(message: Message) -> MessageEntry:
@@ -78,8 +78,8 @@ def test_a_message_follows_the_tip_unless_it_names_parents() -> None:
 @pytest.mark.row("G-043")
 def test_a_head_is_an_id_or_a_bookmark_and_else_an_error() -> None:
     entries = [said(1), bookmark(8, "start", 1), after(2)]
-    assert resolve(entries, ulid(2)) == ulid(2)
-    assert resolve(entries, "start") == ulid(2)
+    assert Threads(entries).resolve(ulid(2)) == ulid(2)
+    assert Threads(entries).resolve("start") == ulid(2)
     with pytest.raises(UnknownHeadError, match="'nowhere'"):
         view(entries, "nowhere")
 
@@ -156,9 +156,10 @@ def test_of_several_parents_the_last_one_hands_on_its_bookmark() -> None:
 @pytest.mark.row("G-044", "G-045")
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", ulid(1), "03DXL6W8Q53VJHS6I91Q9R7M3"])
 def test_a_bookmark_has_a_printable_name_that_is_no_id(name: str) -> None:
+    assert bookmark_problem(name) is not None
     with pytest.raises(BookmarkError):
-        check_bookmark(name)
-    assert check_bookmark("réunion du 3 mai ✔") == "réunion du 3 mai ✔"
+        Threads([said(1), bookmark(8, name, 1)])
+    assert bookmark_problem("réunion du 3 mai ✔") is None
 
 
 def exchange() -> list[AnyEntry]:

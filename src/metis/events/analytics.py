@@ -79,6 +79,15 @@ class RepricedTotals(Struct, frozen=True, kw_only=True):
     """Calls by model that the table has no price for; they are in neither sum."""
 
 
+_SUMMED_FIELDS = CostLine.__struct_fields__[1:]
+_USAGE_FIELDS = (
+    *_SUMMED_FIELDS,
+    "cache_creation_1h_input_tokens",
+    "pricing_version",
+    "latency_ms",
+)
+
+
 class _Call(NamedTuple):
     event: Event
     payload: LlmCallCompleted | LlmCallFailed
@@ -101,15 +110,8 @@ def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLin
 
 
 def _add(line: CostLine, call: LlmCallCompleted | LlmCallFailed) -> CostLine:
-    return CostLine(
-        call_count=line.call_count + 1,
-        input_tokens=line.input_tokens + call.input_tokens,
-        cached_input_tokens=line.cached_input_tokens + call.cached_input_tokens,
-        cache_creation_input_tokens=line.cache_creation_input_tokens
-        + call.cache_creation_input_tokens,
-        output_tokens=line.output_tokens + call.output_tokens,
-        cost_usd=line.cost_usd + call.cost_usd,
-    )
+    sums = {name: getattr(line, name) + getattr(call, name) for name in _SUMMED_FIELDS}
+    return CostLine(call_count=line.call_count + 1, **sums)
 
 
 def cache_usage(events: Iterable[Event]) -> CacheUsage:
@@ -196,6 +198,7 @@ def reprice_calls(events: Iterable[Event], table: PriceTable) -> RepricedTotals:
         for call in _calls(events):
             try:
                 amount = cost(_usage(call.payload), call.payload.model, table=table)
+            # A model without a price would make both sums wrong, so it is in neither.
             except MetisError:
                 _count(unpriced, call.payload.model)
                 continue
@@ -209,16 +212,7 @@ def reprice_calls(events: Iterable[Event], table: PriceTable) -> RepricedTotals:
 
 
 def _usage(call: LlmCallCompleted | LlmCallFailed) -> Usage:
-    return Usage(
-        input_tokens=call.input_tokens,
-        cached_input_tokens=call.cached_input_tokens,
-        cache_creation_input_tokens=call.cache_creation_input_tokens,
-        cache_creation_1h_input_tokens=call.cache_creation_1h_input_tokens,
-        output_tokens=call.output_tokens,
-        cost_usd=call.cost_usd,
-        pricing_version=call.pricing_version,
-        latency_ms=call.latency_ms,
-    )
+    return Usage(**{name: getattr(call, name) for name in _USAGE_FIELDS})
 
 
 def _calls(events: Iterable[Event]) -> Iterator[_Call]:
@@ -240,15 +234,8 @@ def _summary_call(compacted: SessionCompacted) -> LlmCallCompleted:
     return LlmCallCompleted(
         model=compacted.model or "",
         provider=compacted.provider,
-        input_tokens=compacted.input_tokens,
-        output_tokens=compacted.output_tokens,
-        cached_input_tokens=compacted.cached_input_tokens,
-        cache_creation_input_tokens=compacted.cache_creation_input_tokens,
-        cache_creation_1h_input_tokens=compacted.cache_creation_1h_input_tokens,
-        cost_usd=compacted.cost_usd,
-        pricing_version=compacted.pricing_version,
-        latency_ms=compacted.latency_ms,
         stop_reason=StopReason.END_TURN,
+        **{name: getattr(compacted, name) for name in _USAGE_FIELDS},
     )
 
 

@@ -91,6 +91,7 @@ def check_budget(
 
 def spending_of(events: Iterable[Event], *, session_id: str, now: datetime) -> Spending:
     """Sum the costs of the calls among events: of a session, this UTC day, this UTC month."""
+    # Limits must not depend on the time zone of the machine.
     today = now.astimezone(UTC).date()
     session = day = month = Decimal(0)
     with localcontext(EXACT_CONTEXT):

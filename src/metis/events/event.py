@@ -115,6 +115,8 @@ def validate_payload(
         name = type(payload).__name__
         raise InvalidEventError(f"{name} is not in the catalogue of events")
     try:
+        # The round trip checks the types, which constructors do not, and makes live events equal
+        # stored ones.
         stored = row.decode(encode_json(payload))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidEventError(str(error), path=f"$.{row.type}") from None
@@ -136,6 +138,7 @@ def cause_chain(events: Iterable[Event], event_id: str) -> tuple[Event, ...]:
     by_id = {event.id: event for event in events}
     chain: list[Event] = []
     event = by_id.get(event_id)
+    # A damaged trace could contain a cycle.
     while event is not None and event not in chain:
         chain.append(event)
         event = by_id.get(event.parent_event_id or "")

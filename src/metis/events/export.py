@@ -34,6 +34,7 @@ from metis.version import __version__
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTERNAL, _CLIENT = 1, 3
 _OK, _ERROR = 1, 2
+# The conventions have other names for some providers.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -43,19 +44,8 @@ _PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""Provider names of the conventions, where they differ from ours."""
 
-COLUMNS = (
-    "id",
-    "timestamp",
-    "session_id",
-    "turn_id",
-    "parent_event_id",
-    "type",
-    "actor",
-    "sensitivity",
-    "payload",
-)
+COLUMNS = Event.__struct_fields__
 """The columns of the CSV export."""
 
 Attributes = dict[str, str | int | float | bool | list[str] | None]
@@ -76,19 +66,11 @@ def write_csv(events: Iterable[Event]) -> Iterator[bytes]:
     """Yield a header and one line per event, in the order of their ids; payloads are JSON."""
     yield _csv_line(COLUMNS)
     for event in _ordered(events):
-        yield _csv_line(
-            (
-                event.id,
-                event.timestamp.isoformat(timespec="microseconds"),
-                event.session_id,
-                event.turn_id or "",
-                event.parent_event_id or "",
-                event.type,
-                event.actor,
-                event.sensitivity,
-                encode_json(event.payload).decode(),
-            )
-        )
+        texts = {
+            "timestamp": event.timestamp.isoformat(timespec="microseconds"),
+            "payload": encode_json(event.payload).decode(),
+        }
+        yield _csv_line(texts.get(name) or getattr(event, name) or "" for name in COLUMNS)
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
@@ -142,6 +124,7 @@ def spans(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
     for event in ordered:
         if type(event.payload) in _STARTS:
             end = ends.get(event.id)
+            # An unfinished span ends with the last event of its turn.
             last = end or last_of[event.turn_id]
             span = _span(event, end, last)
             parent = _span_parent(event, by_id)
@@ -312,6 +295,7 @@ def _value(value: str | float | bool | list[str]) -> dict[str, Any]:  # noqa: FB
         case bool():
             return {"boolValue": value}
         case int():
+            # OTLP/JSON writes 64-bit integers as strings.
             return {"intValue": str(value)}
         case float():
             return {"doubleValue": value}
@@ -327,6 +311,7 @@ def _trace_id(event: Event) -> str:
 
 
 def _span_id(event: Event) -> str:
+    # A hash makes a repeated export idempotent: the collector sees the same span.
     return hashlib.sha256(event.id.encode()).hexdigest()[:16]
 
 

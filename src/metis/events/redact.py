@@ -46,6 +46,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 def pseudonym(text: str, tag: str, salt: str = "") -> str:
     """Return the pseudonym of a name; the same name and salt always give the same."""
+    # A second run must not hash a pseudonym again.
     if _PSEUDONYM.fullmatch(text):
         return text
     digest = hmac.new(salt.encode(), f"{tag}:{text}".encode(), hashlib.sha256)
@@ -99,6 +100,7 @@ def aggregate(events: Iterable[Event]) -> tuple[Total, ...]:
     """Return counts and sums by day and type, in that order, and nothing about single events."""
     counts: dict[tuple[str, str], int] = {}
     sums: dict[tuple[str, str], dict[str, Decimal]] = {}
+    # Sums of exact decimals stay exact, whatever the context of the caller.
     with localcontext(prec=100):
         for event in events:
             key = (event.timestamp.astimezone(UTC).date().isoformat(), event.type)
@@ -119,4 +121,6 @@ def _numbers(event: Event) -> Iterator[tuple[str, Decimal]]:
             if isinstance(value, int | Decimal):
                 yield name, Decimal(value)
             elif isinstance(value, float):
+                # `repr` gives the shortest decimal of a float; `Decimal(value)` would give 50
+                # digits.
                 yield name, Decimal(repr(value))

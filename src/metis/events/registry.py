@@ -135,6 +135,7 @@ def _fields(struct: type[Struct]) -> Mapping[str, Field]:
 def _field(hint: Any) -> Field:
     """Return the most private part of a type hint, at any depth."""
     parts = [Field(Sensitivity.AGGREGATABLE)]
+    # A nested struct is as private as its most private field.
     if isinstance(hint, type) and issubclass(hint, Struct):
         inner = _fields(hint)
         parts += [Field(field.sensitivity, inner=inner) for field in inner.values()]

@@ -140,6 +140,7 @@ class SqliteTrace:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        # Calls come from worker threads; `_lock` serialises them.
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             self._open(path)
@@ -197,6 +198,7 @@ class SqliteTrace:
             return self._connection.execute(sql, values).fetchall()
 
     def _sweep(self, cutoff: int, *, dry_run: bool) -> Sweep:
+        # Audit events record who changed what, and must outlive the retention period.
         spared = sorted(audit_types())
         marks = ", ".join("?" * len(spared))
         old = f"timestamp_us < ? AND type NOT IN ({marks})"
@@ -269,6 +271,7 @@ def _microseconds(moment: datetime) -> int:
 
 async def report_gaps(store: TraceStore, bus: Bus) -> tuple[Event, ...]:
     """Emit, once each, what an earlier run started and never ended; for start-up."""
+    # Only types that start or end something matter; a trace may hold millions of others.
     types = {"bus.gap_detected"}
     for row in CATALOGUE.values():
         types |= {row.type, *row.ends} if row.ends else set()

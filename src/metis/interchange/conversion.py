@@ -51,6 +51,8 @@ class ConversionContext:
         """Options for the first message."""
         self._uses: Counter[str] = Counter()
         self._open_by_id: dict[str, list[str]] = {}
+        # Results without an id come in the order of their calls, so names are queues and ids
+        # stacks.
         self._open_by_name: dict[str, deque[str]] = {}
         self._matched: set[str] = set()
         self._foreign_ids: dict[str, str | None] = {}
@@ -78,7 +80,9 @@ class ConversionContext:
 
     def open_tool_call(self, foreign_id: str | None, name: str) -> str:
         """Return our id for a tool call that waits for its result from now on."""
+        # gpt2099 stores calls of some providers without an id; NUL cannot be an id of anybody.
         key = "\0" if foreign_id is None else foreign_id
+        # Ids may repeat in a document, so the number of earlier uses is part of ours.
         tool_use_id = canonical_tool_id(self.request_context.session_id, key, self._uses[key])
         self._uses[key] += 1
         self._open_by_id.setdefault(key, []).append(tool_use_id)

@@ -64,6 +64,7 @@ def line_records(data: bytes, format_name: str) -> Iterator[Record]:
         if not line.strip():
             continue
         try:
+            # Size and depth limits come first: the decoder itself has none.
             check_json(line)
             value = object_at(_read(line), "$")
         except DecodeError as error:
@@ -73,6 +74,7 @@ def line_records(data: bytes, format_name: str) -> Iterator[Record]:
 
 def first_object(data: bytes) -> Wire | None:
     """Return a whole document or its first line if that is an object, else None."""
+    # A document may be one object over many lines, or an object per line.
     for text in (data, data.lstrip().partition(b"\n")[0]):
         try:
             value = _read(text)

@@ -1,4 +1,4 @@
-"""What every export takes and gives: a conversation, the bytes of a file, and the losses."""
+"""Exports: the conversation that every writer gets, and the file and losses that it returns."""
 
 from collections.abc import Callable, Sequence
 

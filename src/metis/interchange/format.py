@@ -119,6 +119,7 @@ class Format(ABC):
             if isinstance(item, UnknownEntry):
                 reason = "an entry of a kind that this version does not know"
                 writer.add_loss(item, item.type, "$", reason, Change.DROPPED)
+        # A second context reads the output back: it must not know what only the writer knows.
         reader = ConversionContext(self.name, self.system, context)
         comparison = Comparison(self.name, self.system)
         known_entries = self.prepare(known_entries, writer)
@@ -145,10 +146,12 @@ class Format(ABC):
         except DecodeError as error:
             path = record.path + error.path.removeprefix("$")
             raise foreign_error(error, self.name, path, record.line_of(path)) from None
+        # Decoders report paths inside of their record; readers need them inside of the document.
         conversion.losses[before:] = [
             replace(loss, path=record.path + loss.path.removeprefix("$"))
             for loss in conversion.losses[before:]
         ]
+        # What the entries alone would write; everything else in the record is residue.
         encoded = self.encode(entries, conversion)
         changes = [] if encoded is None else list(differences(encoded, record.value))
         reported = [loss.path for loss in conversion.losses[before:]]

@@ -26,8 +26,8 @@ from metis.interchange.export import Conversation, ExportedFile, ExportLosses, d
 from metis.projection.loss import Change
 from metis.store.queries import title_of
 
+# SVG is missing on purpose: it can contain scripts.
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Image types that cannot contain scripts, as SVG can."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
 _FENCE = re.compile(r"^(`{3,})[^\n`]*\n(.*?)^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")
@@ -83,13 +83,13 @@ def write_html(conversation: Conversation) -> ExportedFile:
 
 def _title(conversation: Conversation) -> str:
     """Return the beginning of the first prompt, else the id of the session."""
-    prompt = next((each for each in conversation.messages if each.role is Role.USER), None)
+    prompt = next((m for m in conversation.messages if m.role is Role.USER), None)
     return (title_of(prompt.content) if prompt else "") or conversation.session.id
 
 
 def _summary(conversation: Conversation) -> str:
     """Return a line with the date, the models, the cost and the id of the session."""
-    used = [each.metadata for each in conversation.messages if each.metadata.model]
+    used = [message.metadata for message in conversation.messages if message.metadata.model]
     models = dict.fromkeys(metadata.model or "" for metadata in used)
     cost_usd = sum((metadata.usage.cost_usd for metadata in used if metadata.usage), Decimal(0))
     created = conversation.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
@@ -151,6 +151,7 @@ def _markdown(text: str) -> str:
 def _parser() -> MarkdownIt:
     """Return a Markdown parser that escapes HTML; images become links, for nothing is remote."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    # The page must not load or run anything, also when a model writes `javascript:` links.
     parser.disable("image").validateLink = _is_safe_link
     return parser
 

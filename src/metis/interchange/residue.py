@@ -94,10 +94,12 @@ def apply_residue(expected: Any, residue: dict[str, Any]) -> Any | None:
 
 
 def _digest(expected: Any) -> str:
+    # Half of the digest is enough to notice an edit, and keeps stored messages small.
     return hashlib.sha256(_write_sorted(expected)).hexdigest()[:32]
 
 
 def _patched(expected: Any, residue: dict[str, Any]) -> Any:
+    # The wrapper lets a patch replace the top-level value as well.
     record = {"": _copy(expected)}
     for steps, value in residue.get("set", ()):
         *parents, last = ["", *steps]
@@ -181,6 +183,7 @@ def _facts(entry: KnownEntry, positions: Mapping[str, int]) -> dict[str, Any]:
         if "parents" in metadata:
             tree["metadata"]["parents"] = [positions.get(parent) for parent in metadata["parents"]]
         for block in tree["content"]:
+            # Tool ids are renamed by every import, so they cannot be compared.
             block.pop(_ID_FIELDS.get(block.get("type")), None)
     else:
         tree = _read_json(canonical_bytes(entry))

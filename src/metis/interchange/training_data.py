@@ -16,8 +16,8 @@ from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions
 
 _FINETUNE = "openai-finetune"
+# A model that can be fine-tuned: what it accepts is what an example may contain.
 _FINETUNE_MODEL = "openai:gpt-4.1"
-"""A model that can be fine-tuned: what it accepts is what an example may contain."""
 _SHAREGPT_ROLES = {
     Role.SYSTEM: "system",
     Role.DEVELOPER: "system",
@@ -51,10 +51,10 @@ def write_finetune(conversation: Conversation) -> ExportedFile:
 
 def _until_response(messages: Iterable[Message]) -> list[Message]:
     """Return the messages up to the last response: later ones teach nothing."""
-    kept = list(messages)
-    while kept and kept[-1].role is not Role.ASSISTANT:
-        kept.pop()
-    return kept
+    example = list(messages)
+    while example and example[-1].role is not Role.ASSISTANT:
+        example.pop()
+    return example
 
 
 def _adapted(message: Message, losses: ExportLosses) -> Message:
@@ -73,15 +73,15 @@ def _called_tools(
     messages: Iterable[Message], definitions: Sequence[ToolDefinition], losses: ExportLosses
 ) -> Iterator[ToolDefinition]:
     """Yield the definitions of the tools that were called; unknown ones follow from their calls."""
-    known = {definition.name: definition for definition in definitions}
+    by_name = {definition.name: definition for definition in definitions}
     called: set[str] = set()
     for message in messages:
         for index, block in enumerate(message.content):
             if not isinstance(block, ToolUseBlock) or block.name in called:
                 continue
             called.add(block.name)
-            if block.name in known:
-                yield known[block.name]
+            if block.name in by_name:
+                yield by_name[block.name]
                 continue
             reason = "the store has no definition of this tool; one was derived from its calls"
             losses.add(message, index, block, reason, Change.SYNTHESISED)
@@ -109,6 +109,7 @@ def write_sharegpt(conversation: Conversation) -> ExportedFile:
     turns: list[dict[str, str]] = []
     for message in conversation.messages:
         for speaker, value in _sharegpt_turns(message, losses):
+            # Readers of ShareGPT expect alternating speakers; only calls may follow one another.
             if turns and turns[-1]["from"] == speaker and speaker != "function_call":
                 turns[-1]["value"] += f"\n\n{value}"
             else:

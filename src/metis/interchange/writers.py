@@ -1,15 +1,96 @@
-"""The export formats by name."""
+"""The export formats by name, with the writers of Markdown and of canonical JSON."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec import Raw
 
 from metis.canonical import encode
-from metis.interchange.export import Conversation, ExportedFile, Writer
+from metis.canonical.blocks import (
+    ContentBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from metis.canonical.message import Message, Role
+from metis.interchange.export import (
+    Conversation,
+    ExportedFile,
+    ExportLosses,
+    Writer,
+    describe_block,
+)
 from metis.interchange.html import write_html
-from metis.interchange.markdown import write_markdown
 from metis.interchange.training_data import write_finetune, write_sharegpt
+from metis.projection.loss import Change
+
+_TITLES = {
+    Role.USER: "User",
+    Role.ASSISTANT: "Assistant",
+    Role.TOOL: "Tool",
+    Role.SYSTEM: "Instructions",
+    Role.DEVELOPER: "Instructions",
+}
+
+
+def write_markdown(conversation: Conversation) -> ExportedFile:
+    """Write a heading for each message, quotes for thinking, code blocks for calls and results."""
+    losses = ExportLosses("markdown")
+    created = conversation.session.created_at.strftime("%Y-%m-%d %H:%M UTC")
+    parts = [
+        f"# {conversation.session.id}",
+        f"*{created}, {len(conversation.messages)} messages*",
+    ]
+    for message in conversation.messages:
+        parts.append(_heading(message))
+        parts += _parts(message, losses)
+    return ExportedFile(("\n\n".join(parts) + "\n").encode(), tuple(losses.losses))
+
+
+def _heading(message: Message) -> str:
+    title = _TITLES.get(message.role, str(message.role))
+    model = message.metadata.model
+    return f"## {title} ({model})" if model else f"## {title}"
+
+
+def _parts(message: Message, losses: ExportLosses) -> Iterator[str]:
+    for index, block in enumerate(message.content):
+        match block:
+            case TextBlock():
+                yield block.text
+            case ThinkingBlock() if block.text:
+                yield "\n".join(f"> {line}".rstrip() for line in block.text.splitlines())
+            case ToolUseBlock():
+                arguments = msgspec.json.format(msgspec.json.encode(block.input)).decode()
+                yield f"**calls `{block.name}`**\n\n{fenced(arguments, 'json')}"
+            case ToolResultBlock():
+                yield _result(message, index, block, losses)
+            case _:
+                yield _placeholder(message, index, block, losses)
+
+
+def _result(message: Message, index: int, result: ToolResultBlock, losses: ExportLosses) -> str:
+    texts = [
+        block.text if isinstance(block, TextBlock) else _placeholder(message, index, block, losses)
+        for block in result.content
+    ]
+    title = "**failed**\n\n" if result.is_error else ""
+    return title + fenced("\n".join(texts))
+
+
+def _placeholder(message: Message, index: int, block: ContentBlock, losses: ExportLosses) -> str:
+    losses.add(message, index, block, "written as a one-line note", Change.ALTERED)
+    return f"*{describe_block(block)}*"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Return a code block whose fence is longer than any inside."""
+    # A fence inside of the text would end the code block.
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def write_json(conversation: Conversation) -> ExportedFile:

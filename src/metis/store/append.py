@@ -36,13 +36,11 @@ from metis.store.queries import read_message
 from metis.store.records import MessageRow, full_json_of, to_row
 from metis.store.sequence import rewrite_journal
 from metis.store.tables import TOUCH_INTERVAL_US, SessionHead, Tables
+from metis.store.threads import bookmark_problem
 from metis.store.writer import WriteJob
 from metis.wire.original_form import provider_tool_ids
 
 _JOURNAL_EVERY = 64
-_ID_LENGTHS = (25, 26)
-"""Ids of gpt2099 have 25 characters, ULIDs 26."""
-_MAX_BOOKMARK_LENGTH = 200
 _SET_FULL_JSON = "UPDATE journal SET entry_json = ? WHERE session_id = ? AND message_id = ?"
 _UPDATE_MESSAGE = (
     "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, "
@@ -82,6 +80,7 @@ def _prepare(message: Message, parts: EncodedParts) -> PreparedMessage:
     calls: Sequence[ToolUseBlock] = ()
     results: Sequence[ToolResultBlock] = ()
     role = message.role
+    # A partial message may still change, so its calls and results become rows when it is complete.
     if role is not _USER and message.metadata.status is not _PARTIAL:
         if role is _ASSISTANT:
             calls = [block for block in message.content if type(block) is ToolUseBlock]
@@ -115,6 +114,7 @@ class AppendJob(WriteJob):
         message = prepared.message
         session_id = message.session_id
         head = tables.heads.get(session_id) or tables.head(session_id)
+        # Order follows from ids, so an id that is not the newest would rewrite history (M-165).
         if message.id <= head.newest_id:
             prepared = self._with_new_id(prepared, head)
             message = prepared.message
@@ -178,6 +178,7 @@ def add_parents(prepared: PreparedMessage, tables: Tables) -> None:
     """Write the parents of a message; they must exist already, so that no cycle can form."""
     message_id, session_id = prepared.message.id, prepared.message.session_id
     parents = prepared.message.metadata.parents
+    # Parents may be in this very batch: their rows are buffered, and a query would not see them.
     unwritten = {values[0] for values in tables.messages if values[1] == session_id}
     sql = "SELECT 1 FROM messages WHERE id = ? AND session_id = ? AND id <> ?"
     for position, parent in enumerate(parents):
@@ -199,6 +200,7 @@ def add_calls(prepared: PreparedMessage, tables: Tables) -> None:
     if not prepared.calls:
         return
     provider_ids = provider_tool_ids(message)
+    # Calls of a cancelled or failed response are never run, so nobody waits for their results.
     is_complete = message.metadata.status is _COMPLETE
     status, completed_at = ("pending", None) if is_complete else ("cancelled", at)
     provider = message.metadata.provider
@@ -318,6 +320,7 @@ class SaveJob(WriteJob):
         """Store the full JSON if it is needed, and renumber if the time changed."""
         prepared = self._prepared
         values = (prepared.full_json, prepared.message.session_id, prepared.message.id)
+        # Readers find the end of a session by time; a changed time invalidates the implied numbers.
         if prepared.message.created_at != stored.created_at:
             rewrite_journal(tables, prepared.message.session_id)
         if not tables.change(_SET_FULL_JSON, values) and prepared.full_json is not None:
@@ -345,7 +348,9 @@ class RecordJob(WriteJob):
         if isinstance(entry, MessageEntry):
             raise InvalidValueError("messages are appended, not recorded", path="$.type")
         if isinstance(entry, BookmarkEntry):
-            check_bookmark_name(entry.name)
+            problem = bookmark_problem(entry.name)
+            if problem is not None:
+                raise InvalidValueError(f"{problem}: {entry.name!r}", path="$.name")
         self._entry = entry
         self.session_ids = [entry.session_id]
 
@@ -353,6 +358,7 @@ class RecordJob(WriteJob):
         """Number the entry and apply what it changes: the active model, a bookmark."""
         entry = self._entry
         head = tables.head(entry.session_id)
+        # An entry about a message of another session would show nothing, or the wrong thing.
         for message_id in referenced_message_ids(entry):
             _check_message(tables, entry.session_id, message_id)
         numbered = place_entry(entry, session_id=entry.session_id, seq=head.seq + 1)
@@ -380,14 +386,6 @@ def referenced_message_ids(entry: AnyEntry) -> Iterator[str]:
         case _:
             ids = ()
     return (message_id for message_id in ids if message_id is not None)
-
-
-def check_bookmark_name(name: str) -> None:
-    """Refuse bookmark names that are not printable or could be taken for an id (G-044, G-045)."""
-    if not name.strip() or not name.isprintable() or len(name) > _MAX_BOOKMARK_LENGTH:
-        raise InvalidValueError(f"{name!r} cannot name a bookmark", path="$.name")
-    if is_ulid(name.upper()) or (len(name) in _ID_LENGTHS and name.isalnum()):
-        raise InvalidValueError(f"{name!r} looks like an id", path="$.name")
 
 
 def _check_message(tables: Tables, session_id: str, message_id: str) -> None:

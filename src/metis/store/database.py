@@ -155,5 +155,6 @@ def newest_schema(dialect: str) -> int:
 
 def schema_statements(text: str) -> list[str]:
     """Split a schema file into statements; a semicolon at the end of a line ends one."""
+    # `executescript` of SQLite would commit the surrounding transaction, so files are split here.
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     return [part.strip() for part in "\n".join(lines).split(";\n") if part.strip()]

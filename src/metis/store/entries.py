@@ -241,6 +241,7 @@ def decode_entry(data: bytes | str, *, limits: Limits = LIMITS) -> AnyEntry:
     data = to_bytes(data)
     try:
         entry = _read_fast(data)
+        # The fast decoder ignores unknown fields; equal bytes prove that there were none.
         if encode_fast(entry) == data and len(data) <= limits.max_bytes:
             return entry
     except (ValueError, RecursionError):

@@ -125,6 +125,7 @@ class Recovery:
         for session_id, call_id, name in tables.run(_PENDING_CALLS):
             self._abort(session_id, call_id, name)
             self._aborted.setdefault(session_id, []).append(call_id)
+        # From here on a start finds nothing to recover, unless a new writer registers.
         tables.change("DELETE FROM writers")
         return [self._record(name) for name in sorted({*self._failed, *self._aborted})]
 
@@ -243,6 +244,7 @@ def _evictable_raw_parts(
     for session_id, message_id, created_at, metadata in transaction.stream(
         sql, (f'%"{RAW_FIELD}":%',)
     ):
+        # LIKE also matches the key inside of texts, so the parsed field decides.
         size = len(bytes(_split_object(metadata).get(RAW_FIELD, b"")))
         is_old = before is not None and created_at < before
         is_large = policy.raw_bytes is not None and size > policy.raw_bytes

@@ -116,11 +116,13 @@ class PostgresTransaction:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Run one statement and return its rows."""
+        # The driver types SQL as a literal; ours is built from constants.
         cursor = self._connection.execute(_psycopg_placeholders(sql), values)  # pyright: ignore[reportArgumentType] - our own SQL
         return cursor.fetchall() if cursor.description else []
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterable[Any]:
         """Run one query and return its rows as they come."""
+        # A named cursor stays at the server; without a name the driver would load every row.
         with self._connection.cursor(name="rows") as cursor:
             cursor.execute(_psycopg_placeholders(sql), values)  # pyright: ignore[reportArgumentType] - our own SQL
             while rows := cursor.fetchmany(_FETCH):
@@ -189,6 +191,7 @@ class PostgresDatabase:
                 connection = self._connect()
             try:
                 with connection.transaction():
+                    # Several queries of one read must see the same point in time.
                     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                     yield PostgresTransaction(connection)
             finally:
@@ -218,6 +221,7 @@ class PostgresDatabase:
         with translate_errors(self.name):
             if self._claim is None:
                 self._claim = self._connect(autocommit=True)
+            # A killed client disappears only once the server has read its closed socket.
             deadline = time.monotonic() + (_CLAIM_WAIT_S if wait else 0)
             while not (is_alone := self._try_lock(self._claim)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
@@ -277,6 +281,7 @@ class PostgresDatabase:
             return newest
 
         def write(transaction: PostgresTransaction) -> None:
+            # Two machines that start at once must not run the same step twice.
             transaction.run("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
             version = self._version(transaction)
             transaction.run(

@@ -44,8 +44,8 @@ _RESPONSE_METADATA = (
 )
 _OTHER_ENTRIES = "SELECT entry_json FROM journal WHERE session_id = ? AND message_id IS NULL"
 _MARKDOWN_PREFIX = re.compile(r"^\s*(?:#+|>|[*-])\s+")
+# The text of an attached file begins with a line that has its name; it makes no title.
 _ATTACHED_FILE = re.compile(r"[^\n]+:\n\n")
-"""How the text of an attached file begins: a line with its name."""
 _make_entry: Any = raw_constructor(MessageEntry)
 
 
@@ -191,6 +191,7 @@ def _overview(transaction: Transaction, record: SessionRecord) -> Overview:
     responses = [_read_metadata(row[0]) for row in transaction.run(_RESPONSE_METADATA, key)]
     others = [part for row in transaction.run(_OTHER_ENTRIES, key) for part in _priced(row[0])]
     last_model = next((each.model for each in reversed(responses) if each.model), None)
+    # Summaries and failed calls cost money as well, and are not messages.
     costs = (part.usage.cost_usd for part in (*responses, *others) if part.usage)
     return Overview(
         session=record,

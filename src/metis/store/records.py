@@ -88,6 +88,7 @@ class EventRecord(Struct, frozen=True, kw_only=True):
 
 def to_microseconds(moment: datetime) -> int:
     """Return the microseconds since 1970."""
+    # Exact integers: `timestamp()` is a float and can be off by a microsecond.
     since = moment - EPOCH
     return (since.days * _DAY_S + since.seconds) * _MICROSECONDS + since.microseconds
 
@@ -102,6 +103,7 @@ def to_row(message: Message, parts: EncodedParts) -> MessageRow:
     return (
         message.id,
         message.session_id,
+        # `_value_` skips the property of the enum; this runs for every append.
         message.role._value_,
         parts.content.decode(),
         parts.metadata.decode(),

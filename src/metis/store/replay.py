@@ -153,6 +153,7 @@ def replay(entries: Iterable[AnyEntry]) -> Iterator[AnyReplayItem]:
 def replay_message(message: Message) -> Iterator[AnyReplayItem]:
     """Yield the items of one message; a live view shows the same."""
     for block in message.content:
+        # A result needs the outcome, which is in the metadata of its message.
         if isinstance(block, ToolResultBlock):
             yield from _replay_result(message, block)
         else:

@@ -116,6 +116,7 @@ class SqliteSearch:
         execute = self._connection.execute
         if execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return
+        # Two processes may open the index at once; the second one checks again under the lock.
         execute("BEGIN IMMEDIATE")
         if execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             for statement in _TABLES.strip().split(";\n"):
@@ -146,6 +147,7 @@ class SqliteSearch:
             f"SELECT {_COLUMNS} FROM messages WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608 - no input
             (last, _BATCH),
         )
+        # A partial message gets its final text later, and keeps its row id.
         waiting = [row[0] for row in execute("SELECT number FROM waiting")]
         waiting_rows = [
             row
@@ -198,6 +200,7 @@ class SqliteSearch:
                     "DELETE FROM words WHERE rowid = ? AND session_id = ?",
                     [(number, session_id) for (number,) in numbers],
                 )
+            # Without this a new message with a reused row id would be taken for an indexed one.
             execute("DELETE FROM waiting WHERE number > ?", (newest,))
             execute("UPDATE progress SET last = ? WHERE last > ?", (newest, newest))
 

@@ -128,6 +128,7 @@ def rewrite_journal(tables: Tables, session_id: str) -> None:
         else:
             latest_at = max(latest_at, to_microseconds(item.created_at))
             rows.append((session_id, seq, item.id, full_texts.get(item.id), latest_at))
+    # With a row for every message no number depends on times any more.
     tables.change("DELETE FROM journal WHERE session_id = ?", (session_id,))
     tables.change_many(INSERT_JOURNAL, rows)
     tables.forget_head(session_id)

@@ -45,8 +45,8 @@ _CHECKPOINT_CHANGES = 2500
 _MAX_LOG_BYTES = 64 * 1024 * 1024
 _STATEMENTS = 256
 _RETRY_PAUSE_S = 0.001
+# Rows per multi-row INSERT: fewer are faster one by one, more are not faster.
 _BLOCK = 16
-"""Rows per multi-row INSERT: fewer are faster one by one, more are not faster."""
 _ONE_ROW = re.compile(r"(INSERT INTO [^?]* VALUES )(\([?, ]+\))")
 
 
@@ -82,6 +82,7 @@ class SqliteTransaction:
         """Run one statement for each row of values and return the number of changed rows."""
         if len(rows) == 1:
             return self._cursor.execute(sql, rows[0]).rowcount
+        # One statement for 16 rows is faster than 16 runs of a statement for one.
         block = _multi_row_insert(sql) if len(rows) >= _BLOCK else None
         if block is None:
             return self._cursor.executemany(sql, rows).rowcount
@@ -104,8 +105,8 @@ class SqliteDatabase:
         self._synchronous = "NORMAL" if durability == "process" else "FULL"
         self._wait_s = wait_s
         self._lock = threading.Lock()
+        # Held during a checkpoint of the log; acquired before the other lock.
         self._checkpoint_lock = threading.Lock()
-        """Held during a checkpoint of the log; acquired before the other lock."""
         self._idle: list[sqlite3.Connection] = []
         self._data_version: int | None = None
         self._checkpointed_changes = 0
@@ -117,6 +118,7 @@ class SqliteDatabase:
             self._create_file()
             self._writer = self._connect()
         self._transaction = SqliteTransaction(self._writer)
+        # One cursor for BEGIN and COMMIT; `Connection.execute` would create one each time.
         self._execute = self._writer.cursor().execute
 
     def _create_file(self) -> None:
@@ -129,6 +131,7 @@ class SqliteDatabase:
             text = f"{self.name}: cannot create the file ({error.strerror})"
             hint = "choose a writable directory with --store or METIS_STORE"
             raise StoreUnavailableError(text, hint=hint) from None
+        # Only a new file needs the id: `check_file` refused those of other programs.
         if self._path.stat().st_size:
             return
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
@@ -143,8 +146,11 @@ class SqliteDatabase:
             timeout=self._wait_s,
         )
         try:
+            # On a read-only file this pragma fails, before `claim` can say so with a hint.
             if os.access(self._path, os.W_OK):
                 connection.execute("PRAGMA journal_mode = WAL")
+            # `maintain` checkpoints in the writer thread, and `_begin` waits with pauses of its
+            # own, so SQLite must do neither by itself inside an append.
             for pragma in (
                 f"synchronous = {self._synchronous}",
                 "foreign_keys = ON",
@@ -240,6 +246,7 @@ class SqliteDatabase:
     def has_changed(self, transaction: Transaction) -> bool:  # noqa: ARG002 - there is one writer
         """Return whether another process may have written since our last write."""
         last_version = self._data_version
+        # SQLite increments this number when another connection commits.
         (self._data_version,) = self._execute("PRAGMA data_version").fetchone()
         return self._data_version != last_version
 
@@ -260,6 +267,8 @@ class SqliteDatabase:
             hint = "make the file and its directory writable, or choose another file with --store"
             raise StoreReadOnlyError(text, hint=hint) from None
         try:
+            # The kernel releases the lock when a process dies, so a crash never blocks the next
+            # start.
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fcntl.flock(self._lock_file, fcntl.LOCK_SH)
@@ -284,6 +293,7 @@ class SqliteDatabase:
             return newest
 
         def write(transaction: SqliteTransaction) -> None:
+            # Read again inside the transaction: another process may have migrated meanwhile.
             version = transaction.run("PRAGMA user_version")[0][0]
             check_version(self._path, version, newest)
             for number, text in schema_steps(DIALECT):

@@ -84,6 +84,7 @@ class Store:
 
     def start(self, *, recover: bool) -> None:
         """Bring the tables up to date, and recover from a crash if no one else has them open."""
+        # Recovery while another store is open would abort the calls that it is running.
         is_alone = self._database.claim(wait=recover)
         try:
             self._database.migrate()
@@ -206,6 +207,7 @@ class Store:
         job = AppendJob((prepare_message(message),), renew_ids=renew_ids)
         if not self._has_written:
             await self._register_writer()
+        # The common case costs one set lookup, not a call.
         if message.session_id not in self._written_sessions:
             self._track(message.session_id)
         return (await self._writer.submit(job))[0]
@@ -288,6 +290,7 @@ class Store:
             DecodeError: a line is not part of an export.
             DuplicateSessionError: the session exists already, and `new_ids` is off.
         """
+        # Decoding a long export would block the event loop.
         transcript = await self._in_thread(lambda: transfer.read_transcript(lines))
         return await self._import(transfer.with_new_ids(transcript) if new_ids else transcript)
 
@@ -322,6 +325,7 @@ class Store:
 
     async def delete(self, session_id: str) -> None:
         """Delete a session with everything in it."""
+        # Raises for an unknown session; deleting nothing would look like success.
         await self.session(session_id)
         await self._in_thread(lambda: self._database.erase([session_id]))
 

@@ -115,9 +115,11 @@ class Tables:
         """Start a transaction and load the heads of the sessions that jobs write to."""
         self._transaction = transaction
         self.now_us = time.time_ns() // 1000
+        # After a write of another process the cached heads would assign numbers twice.
         if self._database.has_changed(transaction) or len(self.heads) > _MAX_HEADS:
             self.heads.clear()
         heads = self.heads
+        # One query loads the heads of the whole batch, not one query per job.
         missing = [name for job in jobs for name in job.session_ids if name not in heads]
         if missing:
             self._load(sorted(set(missing)))
@@ -142,6 +144,7 @@ class Tables:
         return head
 
     def _load(self, session_ids: Sequence[str]) -> None:
+        # Two machines that append to one session must not read the same head.
         self._database.lock_sessions(self._transaction, session_ids)
         marks = f"({', '.join('?' * len(session_ids))})"
         for row in self._transaction.run(_HEADS + marks, session_ids):
@@ -197,6 +200,8 @@ class Tables:
                 change_many(sql, rows)
                 rows.clear()
         if self.results:
+            # Each result must complete exactly one pending call of its own session (M-138 to
+            # M-140).
             if change_many(_RESULTS, self.results) != len(self.results):
                 raise UnmatchedResultError
             self.results.clear()

@@ -28,8 +28,9 @@ from metis.store.entries import (
 Lookup = Callable[[str], tuple[Message, Sequence[str]] | None]
 """Returns a message of another session by its id, with the ids of its parents."""
 
+# gpt2099 has alphanumeric ids of this length (SCRU128); a bookmark must not look like one.
 _FOREIGN_ID_LENGTH = 25
-"""The length of gpt2099's alphanumeric ids (SCRU128)."""
+_MAX_BOOKMARK_LENGTH = 200
 
 
 class View(Struct, frozen=True):
@@ -159,7 +160,9 @@ class Threads:
                 raise UnknownHeadError(parent)
 
     def _move_bookmark(self, entry: BookmarkEntry) -> None:
-        check_bookmark(entry.name)
+        problem = bookmark_problem(entry.name)
+        if problem is not None:
+            raise BookmarkError(entry.name, problem)
         if self._bookmarks.get(entry.name) != entry.message_id:
             self._set_bookmark(entry.name, entry.message_id)
 
@@ -179,6 +182,7 @@ class Threads:
         target = entry.to_id
         if target is not None:
             self._node(target)
+        # The note is a message of its own, after the message that is the newest again.
         if entry.note is not None:
             self._add_node(_note(entry), () if target is None else (target,))
             target = entry.id
@@ -188,6 +192,7 @@ class Threads:
         node = self._node(entry.message_id)
         self._retracted.add(entry.message_id)
         before = node.parents[0] if node.parents else None
+        # Every thread that contains the message ends before it now.
         for head in {self._tip, *self._bookmarks.values()}:
             if head is not None and self._is_below(head, entry.message_id):
                 self._move_thread(head, before)
@@ -238,6 +243,7 @@ class Threads:
         while len(parents := chain[-1].parents) == 1:
             if len(chain) > len(self._nodes):
                 return None  # a cycle
+            # The direct lookup saves a call per message on the path of every turn.
             chain.append(self._nodes.get(parents[0]) or self._node(parents[0]))
         chain.reverse()
         return None if parents else chain
@@ -296,22 +302,16 @@ def view(
     return Threads(entries, lookup=lookup).view(head)
 
 
-def resolve(
-    entries: Iterable[AnyEntry], reference: str, *, lookup: Lookup | None = None
-) -> str | None:
-    """Return the message id of an id or a bookmark."""
-    return Threads(entries, lookup=lookup).resolve(reference)
-
-
-def check_bookmark(name: str) -> str:
-    """Return a name if a bookmark may have it: printable, and not like an id."""
+def bookmark_problem(name: str) -> str | None:
+    """Return why a name cannot name a bookmark, if it cannot (G-044, G-045)."""
     if not name.strip() or not name.isprintable():
-        raise BookmarkError(name, "a bookmark has a printable name")
-    upper = name.upper()
+        return "a bookmark needs a printable name"
+    if len(name) > _MAX_BOOKMARK_LENGTH:
+        return f"a bookmark name has at most {_MAX_BOOKMARK_LENGTH} characters"
     is_foreign = len(name) == _FOREIGN_ID_LENGTH and name.isascii() and name.isalnum()
-    if ULID_PATTERN.fullmatch(upper) or is_foreign:
-        raise BookmarkError(name, "a bookmark may not look like an id")
-    return name
+    if ULID_PATTERN.fullmatch(name.upper()) or is_foreign:
+        return "a bookmark name must not look like an id"
+    return None
 
 
 def merged_options(messages: Iterable[Message]) -> dict[str, Any]:

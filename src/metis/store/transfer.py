@@ -178,6 +178,7 @@ class IdMapping(Struct, frozen=True):
             content=tuple(self._map_block(block) for block in message.content),
             metadata=metadata,
         )
+        # The provider's original forms mention our ids as well.
         return with_tool_ids(mapped, self.tool_use_ids)
 
     def _map_block(self, block: ContentBlock) -> ContentBlock:
@@ -236,6 +237,7 @@ def fork_transcript(
         created_at=now,
         seq=1,
         source_session_id=session_id,
+        # Where the copy ends, so that a viewer can show both conversations side by side.
         source_message_id=message_ids[-1] if message_ids else None,
         message_ids=dict(ids.message_ids),
         tool_use_ids=dict(ids.tool_use_ids),

@@ -24,8 +24,9 @@ _MAX_BATCH = 512
 _SMALL_JOBS = 64
 _SMALL_BYTES = 128 * 1024
 _UPKEEP_COMMITS = 128
+# So many commits of single jobs may follow one another before a caller yields again: other tasks
+# must get a chance to join the batch.
 _MAX_SOLO_COMMITS = 32
-"""How many commits of single jobs may follow one another before a caller yields again."""
 
 
 class WriteJob:
@@ -76,6 +77,7 @@ class Writer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_cheap = database.is_cheap_to_commit
+        # Kept between transactions: its session heads save a query per append.
         self._tables = Tables(database)
         self._pending: list[WriteJob] = []
         self._batches: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
@@ -95,6 +97,7 @@ class Writer:
             try:
                 await _yield_to_ready_tasks()
             except asyncio.CancelledError:
+                # Nobody committed it yet, so a cancelled append leaves no trace.
                 if job in self._pending:
                     self._pending.remove(job)
                 raise
@@ -159,6 +162,7 @@ class Writer:
         else:
             if done is None:
                 return False
+        # Upkeep may wait for readers, so it never runs in the caller's thread.
         self._commits_since_upkeep += 1
         if self._commits_since_upkeep >= _UPKEEP_COMMITS:
             self._commits_since_upkeep = 0
@@ -185,6 +189,7 @@ class Writer:
 
     def _notify(self, batch: list[WriteJob]) -> None:
         """Wake the callers of jobs that the thread ran, with one call to their loop."""
+        # One call to the loop per batch: each call wakes it through a pipe.
         loop = next((job.future.get_loop() for job in batch if job.future is not None), None)
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, batch)
@@ -218,6 +223,8 @@ class Writer:
             tables.begin(transaction, batch)
             messages, journal = tables.messages, tables.journal
             for job in batch:
+                # A job that buffered rows before it failed would leave half of them in the shared
+                # batch.
                 rows = len(messages) + len(journal)
                 try:
                     job.result = job.write(tables)
@@ -245,6 +252,7 @@ class Writer:
                 job.finish(None, self._explain(job, job_error))
 
     def _explain(self, job: WriteJob, error: Exception) -> Exception:
+        # A constraint error names no message; `explain` looks up which one broke which rule.
         if not (isinstance(error, UnmatchedResultError) or self._database.is_conflict(error)):
             return error
         try:

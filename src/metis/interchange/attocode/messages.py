@@ -46,8 +46,8 @@ from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 _SYSTEM = "attocode"
 _ROLES = {role: str(role) for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL)}
 _STOP_REASONS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence"})
+# attocode stores the text of arguments that are not JSON under this key.
 _RAW_KEY = "_raw"
-"""The key for the text of arguments that are not JSON."""
 
 
 class AttocodeMessages(Format):
@@ -82,6 +82,7 @@ class AttocodeMessages(Format):
         """Return the message itself, and a message for each of its tool results."""
         wire = convert_to(types.Message, record, "$")
         messages: list[Message] = []
+        # attocode has two forms of results: the content of a `tool` message, or a list of values.
         if wire.role == "tool" and wire.toolCallId is not None and not wire.toolResults:
             messages.append(_decode_text_result(wire, wire.toolCallId, conversion))
         elif wire.content or wire.toolCalls or not wire.toolResults:
@@ -161,6 +162,7 @@ class AttocodeResponse(Format):
             metadata["usage"] = _decode_usage(wire.usage)
         if wire.stopReason is not None:
             metadata["stop_reason"] = StopReason(wire.stopReason)
+        # Without a provider the name is ambiguous; it stays in the residue only.
         provider, colon, name = (wire.model or "").partition(":")
         if provider and colon and name:
             metadata |= {"model": wire.model, "provider": provider}
@@ -374,6 +376,7 @@ def _encode_call(block: ToolUseBlock, foreign_id: str) -> Wire:
 def _decode_usage(wire: types.Usage) -> Usage | None:
     cache_reads, cache_writes = wire.cacheReadTokens or 0, wire.cacheWriteTokens or 0
     counts = (wire.inputTokens, wire.outputTokens, cache_reads, cache_writes)
+    # The store holds 64-bit integers; a count outside of them is not a token count.
     if not all(0 <= count < 2**63 for count in counts):
         return None
     return Usage(

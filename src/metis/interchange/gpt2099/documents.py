@@ -80,6 +80,7 @@ class ContentStore:
         except FileNotFoundError:
             text = f"nothing is stored under {integrity}"
             raise InvalidValueError(text, path="$.hash") from None
+        # Someone may have edited the file; the hash is the only proof of its content.
         if hashlib.sha256(data).digest() != digest:
             raise StoreCorruptError(f"the bytes under {integrity} have changed")
         return data
@@ -180,6 +181,7 @@ def _archive_type(data: bytes) -> str:
 def _read(file: Path, max_bytes: int) -> bytes:
     try:
         with file.open("rb") as opened:
+            # One byte more than allowed shows that a file is too large, without reading all of it.
             data = opened.read(max_bytes + 1)
     except OSError as error:
         raise InvalidValueError(f"{file} cannot be read: {error.strerror}") from None

@@ -45,8 +45,8 @@ from metis.wire.json_access import Wire, maybe_object
 SEPARATOR = "\n\n----\n\n"
 """The text between system messages that are joined into one."""
 
+# gpt2099 joins the system messages for these protocols; others get a part for each (GX-10).
 _JOINED_SYSTEM_PROTOCOLS = frozenset({"anthropic"})
-"""Protocols for which gpt2099 joins the system messages; others get a part for each."""
 
 Send = Callable[[WireRequest], Iterable[bytes]]
 """Sends a request and returns the bytes of the response as they come."""
@@ -104,6 +104,7 @@ class Provider:
         model: str | None = None,
     ) -> Iterator[StreamEvent]:
         """Yield the events of a response; `tools` and `model` are those of the request."""
+        # Wire names may differ from ours; with the tools the decoder can map them back.
         names = tuple(tool.name for tool in tools)
         wire_model = None if model is None else self._adapter.wire_model(model)
         model_id = None if model is None else f"{self._adapter.name}:{wire_model}"

@@ -75,6 +75,7 @@ def is_turn_id(text: str) -> bool:
 
 def turn_id(ulid: str) -> str:
     """Return the turn id of one of our messages: the same 128 bits, so that the order stays."""
+    # A message of another system may have any id, which has no bits to convert.
     if not is_ulid(ulid):
         return ulid
     number, digits = ulid_to_int(ulid), ""
@@ -268,6 +269,7 @@ def _decode_block(wire: Wire, role: Role, conversion: ConversionContext, path: s
                 return _opaque(wire)
             tool_use_id = conversion.open_tool_call(call.id, call.name)
             return ToolUseBlock(tool_use_id, call.name, call.input)
+        # Only the user's turn may hold results; elsewhere one is kept for the way back.
         case "tool_result":
             convert_to(types.ToolResultBlock, wire, path)
             return _opaque(wire)
@@ -280,6 +282,7 @@ def _decode_block(wire: Wire, role: Role, conversion: ConversionContext, path: s
 def _decode_document(wire: types.DocumentBlock, role: Role) -> ContentBlock | None:
     """Return the block of a file by its media type; None where the role allows no file."""
     media, data = wire.source.media_type, wire.source.data
+    # System messages hold only text here, and a bad media type would be refused by every provider.
     if role == Role.SYSTEM or not is_media_type(media):
         return None
     source = MediaSource("base64", data)
@@ -325,6 +328,7 @@ def _encode_result(message: Message, conversion: ConversionContext) -> Iterator[
             continue
         foreign_id = conversion.foreign_call_id(block.tool_use_id)
         outcome = message.metadata.outcome
+        # gpt2099 requires the tool's name in every result; ours may only be in the call.
         tool_name = outcome.tool_name if outcome else None
         inner = [wire for part in block.content for wire in _encode_block(part, iter(()))]
         yield {

@@ -66,6 +66,7 @@ class Gpt2099Context(Format):
         messages = records if header is None else records[1:]
         options = merged_options(messages_of(entries))
         window: Wire = {"messages": [], "options": {}} if header is None else dict(header)
+        # A window that was only read keeps its options as they were, empty ones included.
         if options and options != window.get("options"):
             window["options"] = options
         window["messages"] = messages
@@ -83,6 +84,7 @@ class Gpt2099Context(Format):
         if "messages" in record:
             return [self._decode_header(record, conversion)]
         wire = convert_to(types.Message, record, "$")
+        # Our options belong to messages; those of the window go to its first message.
         metadata: dict[str, Any] = {"options": conversion.options} if conversion.options else {}
         conversion.options = {}
         messages = decode_turn(Role(wire.role), wire.content, conversion, **metadata)

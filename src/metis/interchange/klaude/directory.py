@@ -43,6 +43,7 @@ def save_directory(
     document = _FORMAT.dump(items)
     directory.mkdir(parents=True, exist_ok=True)
     stored, _ = _complete_lines(_read(directory / EVENTS))
+    # Appending to another history would mix two conversations in one file.
     if not document.data.startswith(stored):
         line = _first_difference(stored, document.data)
         reason = f"{EVENTS} holds another history"
@@ -131,6 +132,7 @@ def _append(path: Path, end: int, lines: bytes) -> None:
     """Write after the complete lines of a file, over a torn one."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        # A torn line from a crash would corrupt the line that follows it.
         file.truncate(end)
         file.seek(end)
         file.write(lines)
@@ -148,6 +150,7 @@ def _replace(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        # The rename is atomic, so a reader sees the old or the new file, never a part.
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -116,11 +116,14 @@ class KlaudeHistory(Format):
     def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
         """Return the entry of one line."""
         line = convert_to(types.Line, record, "$")
+        # Such lines mean that the file is not a stored history; guessing would mix two
+        # conversations.
         if line.type in _REFUSAL:
             reason = f"{line.type} does not belong into a history: {_REFUSAL[line.type]}"
             raise DecodeError(reason, path="$.type")
         entry = self._decode(line, conversion)
         is_message = isinstance(entry, MessageEntry)
+        # Summaries refer to records by index, and not every record is a message.
         conversion.message_ids.append(entry.id if is_message else None)
         _note_user_message(entry, conversion)
         return [entry]
@@ -155,6 +158,7 @@ class KlaudeHistory(Format):
         if key == "created_at" and isinstance(difference.expected, str):
             actual = difference.actual
             return isinstance(actual, str) and not lacks_time_zone(actual)
+        # A missing role is implied by the type of the line.
         if key == "role":
             return not isinstance(difference.actual, str)
         return super().is_equivalent(difference)
@@ -338,6 +342,7 @@ def _decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry
         "session_id": context.session_id,
         "created_at": created_at or context.created_at,
     }
+    # A time that could not be read stays in the data, so that it is written back.
     rest = {key: value for key, value in data.items() if key != "created_at" or not created_at}
     match line.type:
         case "StreamErrorItem":
@@ -359,6 +364,7 @@ def _decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry
 def _decode_summary(
     wire: types.CompactionEntry, conversion: ConversionContext, common: dict[str, Any]
 ) -> KnownEntry:
+    # The index may point at an event; the first message after it stays.
     remaining = conversion.message_ids[max(wire.first_kept_index, 0) :]
     return CompactionEntry(
         summary=wire.summary,

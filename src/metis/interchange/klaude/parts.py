@@ -82,6 +82,7 @@ def _decode_part(part: Wire, role: Role, path: str) -> ContentBlock:
     if not isinstance(kind, str):
         raise DecodeError("a part has no type", path=f"{path}.type")
     if kind == "text":
+        # klaude-code keeps all text of a result in `output_text`; a text part would be lost there.
         if role == Role.TOOL:
             raise DecodeError("the text of a tool result is its `output_text`", path=path)
         return TextBlock(convert_to(types.TextPart, part, path).text)
@@ -96,12 +97,14 @@ def _decode_part(part: Wire, role: Role, path: str) -> ContentBlock:
             thinking = convert_to(types.ThinkingTextPart, part, path)
             return ThinkingBlock(thinking.text, id=thinking.id, issuer=_issuer(thinking.model_id))
         case _:
+            # A part of a newer klaude-code goes back unchanged, and to no provider.
             return OpaqueBlock(SYSTEM, Raw(msgspec.json.encode(part)), kind)
 
 
 def _decode_url(part: types.ImageURLPart, role: Role) -> ContentBlock:
     head, comma, data = part.url.partition(",")
     media = head.removeprefix("data:").removesuffix(";base64")
+    # A data URL holds the image itself; any other URL stays a reference.
     is_inline = comma and head == f"data:{media};base64" and is_media_type(media)
     kind, value = ("base64", data) if is_inline else ("url", part.url)
     media = media if is_inline else ANY_IMAGE_TYPE
@@ -247,6 +250,7 @@ def has_same_arguments(one: Any, two: Any) -> bool:
 
 def encode_stop_reason(metadata: MessageMetadata) -> str | None:
     """Return klaude-code's stop reason; a message that a person cancelled is `aborted`."""
+    # klaude-code has no status of its own: a cancelled message is one that was aborted.
     if metadata.status == "cancelled":
         return "aborted"
     if metadata.status == "error":
@@ -263,6 +267,7 @@ def decode_usage(wire: types.Usage) -> Usage | None:
     counts = (wire.input_tokens, wire.cached_tokens, wire.reasoning_tokens, wire.output_tokens)
     if not all(0 <= count < 2**63 for count in counts):
         return None
+    # Contradicting counts would make our disjoint buckets negative.
     if wire.cached_tokens > wire.input_tokens or wire.reasoning_tokens > wire.output_tokens:
         return None
     return Usage(

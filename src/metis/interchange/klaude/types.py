@@ -84,41 +84,30 @@ class Usage(Struct):
     provider: str | None = None
 
 
-class SystemMessage(Struct):
+class _Message(Struct):
+    parts: list[dict[str, Any]]
+    id: str | None = None
+    created_at: str | None = None
+    response_id: str | None = None
+
+
+class SystemMessage(_Message):
     """A system prompt."""
 
-    parts: list[dict[str, Any]]
-    id: str | None = None
-    created_at: str | None = None
-    response_id: str | None = None
 
-
-class DeveloperMessage(Struct):
+class DeveloperMessage(_Message):
     """A note of the program to the model; its other fields are for the screen."""
 
-    parts: list[dict[str, Any]]
-    id: str | None = None
-    created_at: str | None = None
-    response_id: str | None = None
     attachment_position: Position = "append"
 
 
-class UserMessage(Struct):
+class UserMessage(_Message):
     """Text and images of a person."""
 
-    parts: list[dict[str, Any]]
-    id: str | None = None
-    created_at: str | None = None
-    response_id: str | None = None
 
-
-class AssistantMessage(Struct):
+class AssistantMessage(_Message):
     """One response of a model."""
 
-    parts: list[dict[str, Any]]
-    id: str | None = None
-    created_at: str | None = None
-    response_id: str | None = None
     usage: dict[str, Any] | None = None
     stop_reason: StopReason | None = None
 
