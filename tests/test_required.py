@@ -114,7 +114,7 @@ def test_capability_mismatch() -> None:
     with pytest.raises(CriticalLossError) as caught:
         adapters.get("openai-compatible").to_wire([picture])
     assert caught.value.path == "$.content[0]"
-    assert "takes no image" in str(caught.value)
+    assert "image is not supported by the model" in str(caught.value)
 
 
 @pytest.mark.row("M-285")

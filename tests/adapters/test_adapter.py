@@ -73,7 +73,7 @@ def test_each_loss_is_one_warning_with_its_facts(caplog: pytest.LogCaptureFixtur
         "message_id": TALK[1].id,
         "block_type": "thinking",
         "adapter": "openai",
-        "reason": "the target takes no thoughts",
+        "reason": "the model does not accept thinking blocks",
     }
     assert [loss.block_type for loss in wire.losses] == ["thinking"]
 
@@ -123,7 +123,7 @@ def test_an_option_that_a_provider_refuses_is_left_out_and_told() -> None:
     wire = adapters.get("openai").to_wire(TALK[:1], options=options)
     assert json.loads(wire.body)["temperature"] == 0.5
     assert [(loss.path, loss.reason) for loss in wire.losses] == [
-        ("$.top_k", "openai takes no top_k")
+        ("$.top_k", "top_k is not supported by openai")
     ]
 
 

@@ -10,7 +10,7 @@ from build import tool, user
 from corpus import body_of, needs_corpus, requests, responses
 from metis import adapters
 from metis.adapters import Adapter
-from metis.adapters.history import Dialect
+from metis.adapters.dialect import Dialect
 from metis.canonical import Message, ToolDefinition, ToolUseBlock
 from metis.canonical.errors import MetisError
 from metis.wire.anthropic.fast import FastHistoryEncoder as AnthropicFastHistory

@@ -57,7 +57,7 @@ def test_an_answer_among_thoughts_is_said_and_told(
         message.id,
     )
     assert len(caplog.records) == 1
-    assert "where thoughts stand" in caplog.text
+    assert "in the thinking" in caplog.text
     assert JSON.encode() not in caplog.text.encode()
 
 

@@ -52,7 +52,7 @@ def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
         {"role": "user", "content": [{"type": "text", "text": "go"}]},
     )
     assert told(wire) == [("key", "$.name"), ("key", "$.content[0].image_url.detail")]
-    assert wire.losses[0].reason == "only openai_chat knows 'name'"
+    assert wire.losses[0].reason == "'name' exists in openai_chat only"
     assert wire.losses[0].message_id != wire.losses[1].message_id or len(wire.losses) == 2
 
 

@@ -231,7 +231,7 @@ def test_a_model_is_a_string(name: str, model: Any) -> None:
     request = adapter.from_wire_request({**REQUEST, "model": model}, CONTEXT)
     assert request.options.model is None
     assert json.loads(adapter.to_wire(request.messages, (), request.options).body)["model"] == model
-    with pytest.raises(InvalidValueError, match="named by a string"):
+    with pytest.raises(InvalidValueError, match="must be a string"):
         adapter.to_wire([user("go")], (), AdapterOptions(model=model))
 
 

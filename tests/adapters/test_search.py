@@ -64,7 +64,7 @@ def faults(name: str, body: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", sorted(adapters.names()))
 def test_every_provider_searches_in_its_own_words_or_refuses(name: str) -> None:
     if name not in FOUND:
-        with pytest.raises(InvalidValueError, match=rf"{name} does not search by itself") as caught:
+        with pytest.raises(InvalidValueError, match=rf"{name} has no web search") as caught:
             asked(name, search=True)
         assert caught.value.path == "$.search"
     else:
@@ -93,7 +93,7 @@ def test_search_stands_beside_tools_where_it_may(name: str) -> None:
     has_flag = body.get("toolConfig") == {"includeServerSideToolInvocations": True}
     assert has_flag == (name == "gemini")
     if protocol == "gemini":
-        with pytest.raises(InvalidValueError, match="only without tools of your own"):
+        with pytest.raises(InvalidValueError, match="only without your own tools"):
             asked(name, TOOL, search=True, model="gemini-2.5-flash")
 
 
@@ -106,7 +106,7 @@ def test_a_search_that_was_spelled_already_is_asked_for_once() -> None:
     body, _ = asked("gemini", search=True, native=snake)
     assert body["tools"] == [{"google_search": {}}]
     named = ToolDefinition("web_search", "Mine.", {"type": "object"}, SideEffects.READ)
-    with pytest.raises(InvalidValueError, match="named 'web_search', too") as caught:
+    with pytest.raises(InvalidValueError, match="the name 'web_search', too") as caught:
         asked("anthropic", named, search=True)
     assert caught.value.path == "$.tools[0]"
 
@@ -150,10 +150,10 @@ def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("name", "mode", "told"),
     [
-        ("anthropic", "VALIDATED", "it knows auto, none, any, required"),
-        ("openai", "sometimes", "it knows auto, none, any, required"),
-        ("gemini", "", "it knows auto, none, any, required, validated"),
-        ("ollama", "any", "it knows auto$"),
+        ("anthropic", "VALIDATED", "it has auto, none, any, required"),
+        ("openai", "sometimes", "it has auto, none, any, required"),
+        ("gemini", "", "it has auto, none, any, required, validated"),
+        ("ollama", "any", "it has auto$"),
     ],
 )
 def test_a_tool_mode_that_a_provider_does_not_know_is_refused(

@@ -32,7 +32,7 @@ def run(*arguments: str, body: object = ASKED) -> Result:
     return CliRunner().invoke(cli, ["convert", *arguments, "-"], input=json.dumps(body).encode())
 
 
-COUNTS_NOTHING = "gpt-5 counts no tokens for thinking, so it is told 'minimal'"
+COUNTS_NOTHING = "gpt-5 has no thinking-token budget; mapped to effort 'minimal'"
 
 
 @pytest.mark.row("M-021", "M-242", "M-243", "M-244", "T212")
@@ -48,7 +48,7 @@ def test_a_request_moves_to_another_provider_and_names_its_losses() -> None:
     assert json.loads(call["function"]["arguments"]) == {"a": 1}
     assert tool == {"role": "tool", "tool_call_id": call["id"], "content": "ok"}
     assert done.stderr.splitlines() == [
-        "dropped: thinking at message 3 $.content[0]: the target takes no thoughts",
+        "dropped: thinking at message 3 $.content[0]: the model does not accept thinking blocks",
         f"altered: option at $.reasoning: {COUNTS_NOTHING}",
     ]
 

@@ -77,7 +77,7 @@ def test_repairs_are_told_and_break_nothing(tmp_path: Path) -> None:
 def test_what_another_provider_would_lose_is_told(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD, options=("--to", "openai:gpt-4o"))
     assert done.exit_code == 0
-    reason = "the option 'options.seed' of ollama has no place here"
+    reason = "the option 'options.seed' of ollama is not supported here"
     assert done.stdout.splitlines()[0] == named(
         tmp_path, f"LOG:1: to openai:gpt-4o: dropped: option at $.options.seed: {reason}"
     )
@@ -124,5 +124,5 @@ def test_people_see_the_findings_below_their_line(
     assert lines[:3] == [
         named(tmp_path, "LOG:1"),
         "  to openai: dropped: option at $.options.seed: the option",
-        "    'options.seed' of ollama has no place here",
+        "    'options.seed' of ollama is not supported here",
     ]

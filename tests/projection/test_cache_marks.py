@@ -70,7 +70,7 @@ def test_no_mark_lives_longer_than_one_before_it() -> None:
     assert marks(planned.messages) == [(0, 0, "1h"), (1, 0, None), (2, 0, None)]
     (loss,) = planned.losses
     assert (loss.block_type, loss.message_id) == ("hint", given[2].id)
-    assert "lives 5m" in loss.reason
+    assert "it is 5m" in loss.reason
     day = project([hinted(user("a"), CacheHint(after=0, ttl="24h"))], MARKED)
     assert marks(day.messages) == [(0, 0, "1h")]
     assert len(day.losses) == 1

@@ -1,3 +1,5 @@
+"""The fast path of the projection: single messages are fixed, the others stay."""
+
 import pytest
 
 from build import assistant, call, image, text, tool, tool_id, user
@@ -10,21 +12,21 @@ BLIND = Target(adapter="toy", issuers=frozenset({"toy"}), placeholder_signature=
 
 
 @pytest.mark.row("T56", "T57")
-def test_only_what_has_to_be_mended_is() -> None:
-    asked = call("f", tool_id())
-    talk = [user(text("a"), image()), assistant(asked), tool("ok", answers=asked.id), user("b")]
-    touched = fix_messages(talk, [0, 1], BLIND)
-    assert touched is not None
-    assert [one is other for one, other in zip(touched.messages, talk, strict=True)] == [
+def test_only_messages_that_need_a_fix_change() -> None:
+    made = call("f", tool_id())
+    talk = [user(text("a"), image()), assistant(made), tool("ok", answers=made.id), user("b")]
+    history = inspect_history(talk, BLIND)
+    assert history is not None
+    assert history.fix_indexes == [0, 1]
+    fixed = fix_messages(talk, history, BLIND)
+    assert fixed is not None
+    assert [one is other for one, other in zip(fixed.messages, talk, strict=True)] == [
         False,
         False,
         True,
         True,
     ]
     seal = ThinkingBlock("", "placeholder", format=SIGNATURE_ON_NEXT, issuer="toy")
-    assert touched.messages[1].content == (seal, asked)
-    assert [loss.change.value for loss in touched.losses] == ["altered", "synthesised"]
-    ready = inspect_history(talk, BLIND)
-    assert ready is not None
-    assert ready.fix_indexes == [0, 1]
-    assert project(talk, BLIND).messages == touched.messages
+    assert fixed.messages[1].content == (seal, made)
+    assert [loss.change.value for loss in fixed.losses] == ["altered", "synthesised"]
+    assert project(talk, BLIND).messages == fixed.messages

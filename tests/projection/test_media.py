@@ -97,7 +97,7 @@ def test_what_is_no_base64_is_told_and_not_sent(data: str) -> None:
         ("altered", "image", "$.content[0].content[0]"),
     ]
     assert {loss.reason for loss in projection.losses} == {
-        "its data is no base64; a note stands in its place"
+        "its data is not valid base64; replaced by a note"
     }
     with pytest.raises(CriticalLossError):
         project([user(replace(broken, critical=True))], TARGET)

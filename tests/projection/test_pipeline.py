@@ -231,11 +231,20 @@ def test_citations_that_the_target_does_not_know_are_told() -> None:
     ("block", "reason"),
     [
         (DocumentBlock(MediaSource("url", "https://x/a.pdf"), "application/pdf"), "by URL"),
-        (DocumentBlock(MediaSource("file_id", "f", "other"), "application/pdf"), "lies at other"),
+        (
+            DocumentBlock(MediaSource("file_id", "f", "other"), "application/pdf"),
+            "was uploaded to other",
+        ),
         (DocumentBlock(MediaSource("file_ref", "a.pdf"), "application/pdf"), "not read"),
-        (AudioBlock(MediaSource("base64", "AA=="), "audio/ogg"), "audio/ogg is not taken"),
-        (AudioBlock(MediaSource("file_id", "f", "rich"), "audio/wav"), "audio is not taken by id"),
-        (VideoBlock(MediaSource("base64", "AA=="), "video/mp4"), "takes no video"),
+        (AudioBlock(MediaSource("base64", "AA=="), "audio/ogg"), "audio/ogg is not accepted"),
+        (
+            AudioBlock(MediaSource("file_id", "f", "rich"), "audio/wav"),
+            "audio is not accepted by id",
+        ),
+        (
+            VideoBlock(MediaSource("base64", "AA=="), "video/mp4"),
+            "video is not supported by the model",
+        ),
     ],
 )
 def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -> None:

@@ -89,7 +89,7 @@ def test_it_stays_where_it_is_if_an_answer_lies_between() -> None:
     assert roles(projection) == ["user", "assistant", "user", "user"]
     assert (said(projection, 2), said(projection, 3)) == (["note"], ["more"])
     assert [loss.reason for loss in projection.losses] == [
-        "sent as a user message in its place"
+        "sent as a user message at the same position"
     ] * 2
 
 

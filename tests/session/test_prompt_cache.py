@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from build import assistant, ulid, user
 from judges import complaints
 from metis import adapters
-from metis.adapters import adapter as room
+from metis.adapters import history as adapter_history
 from metis.canonical import Message
 from metis.session import Metis
 from metis.session.model_call import with_cache_key
@@ -75,7 +75,7 @@ def test_what_was_sent_is_still_written_once(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object) -> None:
         raise AssertionError("it was sent before")
 
-    monkeypatch.setattr(room, "project", fail)
+    monkeypatch.setattr(adapter_history, "project", fail)
     body = json.loads(adapter.to_wire(TALK[:3], (), asked()).body)
     assert len(body["messages"]) == 3
 

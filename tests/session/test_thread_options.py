@@ -191,10 +191,10 @@ async def test_what_a_provider_does_not_do_is_refused_and_said_before_a_swap(url
         assert await session.ask("search", options={"search": True}) is not None
         found = session.preview_swap(GPT)
         assert (found.fits, found.capability) == (False, "search")
-        with pytest.raises(SwapRefusedError, match="does not search by itself"):
+        with pytest.raises(SwapRefusedError, match="has no web search"):
             await session.swap(GPT)
         assert session.model == SONNET
-        with pytest.raises(InvalidValueError, match="does not search by itself"):
+        with pytest.raises(InvalidValueError, match="has no web search"):
             async for _ in session.send("go", model=GPT):
                 pass
         with pytest.raises(InvalidValueError, match="no tool mode 'sometimes'"):

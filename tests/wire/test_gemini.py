@@ -160,7 +160,7 @@ def test_a_picture_by_url_goes_to_the_host_that_fetches_it() -> None:
     ]
     assert wire.losses == []
     (loss,) = adapters.get("gemini").to_wire([user(picture)]).losses
-    assert loss.reason.startswith("image is not taken by URL")
+    assert loss.reason.startswith("image is not accepted by URL")
 
 
 @pytest.mark.row("T10", "G-012")

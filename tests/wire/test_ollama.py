@@ -212,7 +212,7 @@ def test_an_image_by_url_is_not_sent() -> None:
     wire = OLLAMA.to_wire([user("see", by_url)], (), AdapterOptions(model="llama4"))
     assert "images" not in json.loads(wire.body)["messages"][0]
     assert [loss.reason for loss in wire.losses] == [
-        "image is not taken by URL; a note stands in its place"
+        "image is not accepted by URL; replaced by a note"
     ]
 
 
@@ -344,7 +344,7 @@ def test_options_that_only_ollama_knows_are_named_one_by_one() -> None:
 
 def test_a_choice_of_tools_is_named_as_lost() -> None:
     wire = OLLAMA.to_wire([user("x")], (), AdapterOptions(tool_choice=ToolChoice("required")))
-    assert [loss.reason for loss in wire.losses] == ["ollama takes no tool_choice"]
+    assert [loss.reason for loss in wire.losses] == ["tool_choice is not supported by ollama"]
 
 
 def test_a_prompt_that_goes_on_is_a_chat_and_names_what_that_costs() -> None:

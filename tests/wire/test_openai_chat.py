@@ -863,7 +863,7 @@ def test_opaque_parts_go_to_their_issuer_only() -> None:
     assert json.loads(openai.to_wire([message]).body)["messages"] == body["messages"]
     away = other.to_wire([message])
     assert json.loads(away.body)["messages"] == [{"role": "user", "content": "a"}]
-    assert [loss.reason for loss in away.losses] == ["only openai understands it"]
+    assert [loss.reason for loss in away.losses] == ["only openai can read it"]
 
 
 def test_an_answer_shows_no_opaque_part_of_another_provider() -> None:

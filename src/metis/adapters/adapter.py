@@ -1,25 +1,20 @@
-"""Adapter: a codec bound to a provider; the one door for conversations, out and in."""
+"""Adapters: a codec bound to a provider, the one entry for conversations, out and in."""
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS, AwsFrameDecoder, AwsFrameEncoder
-from metis.adapters.history import (
-    Dialect,
-    EncodedHistory,
-    HistoryCache,
-    redact_tool_ids,
-    rewritten_key_losses,
-    unmapped_key_losses,
-)
+from metis.adapters.history import EncodedHistory, HistoryCache, encode_history
+from metis.adapters.hosts import PROVIDERS, profile_of
 from metis.adapters.model import ModelFacts, TokenEstimate, model_facts, wire_model_name
 from metis.adapters.output_format import JsonInThinking, JsonInThinkingDecoder
 from metis.adapters.profile import Profile
-from metis.adapters.request_options import Asked, are_native_options
+from metis.adapters.request_options import RequestPlan, RequestPlanner, are_native_options
 from metis.adapters.response_decoder import (
     IssuerDecoder,
     ToolCallDecoder,
@@ -33,7 +28,6 @@ from metis.adapters.think_tags import (
     ThinkTagEncoder,
     join_think_tags,
     split_think_tags,
-    with_think_tags,
 )
 from metis.adapters.tool_options import OptionLoss, placeholder_tools
 from metis.canonical.errors import DecodeError
@@ -41,11 +35,9 @@ from metis.canonical.json_value import json_fault
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.catalog.models import AdapterCapabilities, Capability
+from metis.deprecation import renamed_parameters
+from metis.projection import Change, Loss, LossRecorder, Target, keep_newest_images
 from metis.projection.cache_marks import LONG_TTL
-from metis.projection.images import count_images, keep_newest_images
-from metis.projection.loss import Change, Loss, LossRecorder
-from metis.projection.pipeline import project, project_appended
-from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import (
     AdapterOptions,
@@ -55,46 +47,47 @@ from metis.wire.call import (
     WireRequest,
 )
 from metis.wire.codec import HistoryEncoder, StreamDecoder, StreamEncoder
-from metis.wire.original_form import (
-    EMPTY,
-    PROTOCOL_ONLY_KEYS,
-    has_foreign_form,
-    without_original_form,
-)
+from metis.wire.original_form import has_foreign_form, without_original_form
 from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
 
-_MODELS_KEPT = 1000
+_MAX_MODELS = 1000
 
 
 class Adapter:
-    """Speaks to one provider, in both directions: as its client, and in its place."""
+    """Translates for one provider in both directions: as its client, and in its place.
+
+    An adapter may be shared between threads, tasks and tenants. It holds caches only, which are
+    bounded and keyed by content; no request depends on the one before it.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.name = profile.name
         self._codec = CODECS[profile.protocol]
-        self._memory = HistoryCache()
-        self._models: dict[str, ModelFacts] = {}
-        self._fits: dict[Target, Target] = {}
-        self._asked: Asked | None = None
-        """How the last request was asked for; the next one mostly is the same way."""
-        self._plain_reading = ToolCallRules((), profile.tool_name_length)
+
+        def facts_of(name: str) -> ModelFacts:
+            return model_facts(profile, name)
+
+        self._model = lru_cache(_MAX_MODELS)(facts_of)
+        self._planner = RequestPlanner(profile)
+        self._histories = HistoryCache()
+        self._plain_rules = ToolCallRules((), profile.tool_name_length)
 
     def capabilities(self, model: str) -> AdapterCapabilities:
-        """What a model can do; a model that the catalogue does not know has the provider's rest."""
+        """Return what a model can do; for one that the catalogue lacks, the provider's defaults."""
         return self._model(self.wire_model(model)).capabilities
 
     def capability_set(self, model: str) -> frozenset[Capability]:
-        """The same in a word each, for whoever asks for one thing."""
+        """Return what a model can do as a set, to look for single capabilities."""
         return self._model(self.wire_model(model)).capability_set
 
     def wire_model(self, model: str | None) -> str:
-        """The name of a model as this provider spells it.
+        """Return the provider's name of a model that is given by id, alias or that name.
 
         Raises:
-            WrongProviderError: the model is one of another provider.
+            WrongProviderError: the model belongs to another provider.
         """
         return wire_model_name(model, self.profile)
 
@@ -104,11 +97,11 @@ class Adapter:
         tools: Sequence[ToolDefinition] = (),
         options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
     ) -> WireRequest:
-        """The request that carries a conversation to this provider, and what is lost on the way.
+        """Return the request that carries a conversation to this provider, with its losses.
 
         Raises:
             CriticalLossError: a block that is marked critical cannot be carried.
-            WrongProviderError: the model is one of another provider.
+            WrongProviderError: the model belongs to another provider.
         """
         request = self.preview(messages, tools, options)
         if request.losses and log.isEnabledFor(logging.WARNING):
@@ -121,176 +114,123 @@ class Adapter:
         tools: Sequence[ToolDefinition] = (),
         options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
     ) -> WireRequest:
-        """The same as `to_wire` for somebody who only asks: no loss is written to the log."""
-        model = self._fitted(self._asked_model(options), options)
-        asked = self._asked
-        if asked is None or not asked.is_again(model, options, tools):
-            asked = Asked(self.profile, model)
-            asked.project(options, tools, messages)
-            self._asked = asked if asked.is_steady else None
-        taken, sent = asked.taken, asked.sent
-        said = asked.conversation(messages)
-        told = self._told(said, model, self._target(model, taken))
-        undefined: Sequence[ToolDefinition] = ()
-        if (
-            not sent
-            and self.profile.needs_tool_definitions
-            and not are_native_options(options, self.profile)
-        ):
-            undefined = self._undefined(told, model, taken)
-        if undefined:
-            sent, taken = undefined, replace(taken, tool_choice=ToolChoice("none"))
-        body = told.turns.body(sent, taken if not self.profile.body_keys else self._said(taken))
+        """Return what `to_wire` would, without writing losses to the log."""
+        model = self._requested_model(options)
+        plan = self._planner.request_plan(model, options, tools, messages)
+        sent, instruction_losses = plan.history(messages)
+        target = self._target(model, plan.options)
+        history = encode_history(sent, self.profile, model, target, self._histories)
+        plan = self._with_placeholder_tools(options, plan, history, model)
+        body = history.encoder.body(plan.tools, self._body_options(plan.options))
         budget = options.image_budget
         if budget is not None and len(body) > budget:
-            ledger = LossRecorder(told.target)
-            fewer = keep_newest_images(messages, budget, ledger)
-            if ledger.losses:
+            recorder = LossRecorder(target)
+            fewer = keep_newest_images(messages, budget, recorder)
+            if recorder.losses:
                 request = self.preview(fewer, tools, replace(options, image_budget=None))
-                return replace(request, losses=[*ledger.losses, *request.losses])
-        if told.calls is not None and not _is_begun(said):
-            self._memory.keep(told)
-        path, unplaced = self._route(told.turns, sent, taken, model)
-        session = messages[0].session_id if messages else ""
-        unplaced += map(_stand_in, undefined)
-        lost = [self._option_loss(session, each) for each in (*asked.lost, *unplaced)]
+                return replace(request, losses=[*recorder.losses, *request.losses])
+        # A response to continue is written differently once another message follows it.
+        if history.call_ids is not None and sent and sent[-1].role is not Role.ASSISTANT:
+            self._histories.store(history, len(body))
+        path, route_losses = self._route(history.encoder, plan, model)
+        session_id = messages[0].session_id if messages else ""
+        option_losses = (*plan.losses, *instruction_losses, *route_losses)
         return WireRequest(
             path=path,
             headers={"content-type": "application/json", **self.profile.headers},
             body=body,
-            losses=[*told.losses, *lost],
+            losses=[
+                *history.losses,
+                *(self._loss_of_option(session_id, loss) for loss in option_losses),
+            ],
         )
 
-    def _said(self, taken: AdapterOptions) -> AdapterOptions:
-        """The options as a body says them that does not say what the path does."""
-        profile, own = self.profile, taken.native.get(self.profile.protocol, {})
-        unsaid = dict.fromkeys(profile.path_options - own.keys())
-        if are_native_options(taken, profile):
-            return replace(taken, **unsaid)
-        return replace(taken, native={profile.protocol: {**profile.body_keys, **own}}, **unsaid)
+    def _with_placeholder_tools(
+        self, options: AdapterOptions, plan: RequestPlan, history: EncodedHistory, model: ModelFacts
+    ) -> RequestPlan:
+        """Define the tools of the history, if the provider needs that and the request has none.
 
-    def _undefined(
-        self, told: EncodedHistory, model: ModelFacts, taken: AdapterOptions
-    ) -> Sequence[ToolDefinition]:
-        """The tools of the history, where a request defines none (T36)."""
-        own = taken.native.get(self.profile.protocol)
-        has_none = told.calls is not None and not told.calls
-        if has_none or not model.capabilities.supports_tools or (own and own.get("tools")):
-            return ()
-        return placeholder_tools(told.messages, self.profile.tool_name_length)
+        Anthropic and Bedrock refuse a history with calls in a request that defines no tool (T36).
+        """
+        profile = self.profile
+        if plan.tools or not profile.needs_tool_definitions or are_native_options(options, profile):
+            return plan
+        native = plan.options.native.get(profile.protocol)
+        has_no_calls = history.call_ids is not None and not history.call_ids
+        has_tools = bool(native and native.get("tools"))
+        if has_no_calls or has_tools or not model.capabilities.supports_tools:
+            return plan
+        tools = placeholder_tools(history.messages, profile.tool_name_length)
+        if not tools:
+            return plan
+        reason = "the tool {!r} of the history is defined, but may not be called"
+        losses = [
+            OptionLoss("tools", reason.format(tool.name), Change.SYNTHESISED) for tool in tools
+        ]
+        return replace(
+            plan,
+            options=replace(plan.options, tool_choice=ToolChoice("none")),
+            tools=tools,
+            losses=[*plan.losses, *losses],
+        )
+
+    def _body_options(self, options: AdapterOptions) -> AdapterOptions:
+        """Return the options for the body: with the host's keys, without what the path states."""
+        profile = self.profile
+        if not profile.body_keys:
+            return options
+        native = options.native.get(profile.protocol, {})
+        changes: dict[str, Any] = dict.fromkeys(profile.path_options - native.keys())
+        if not are_native_options(options, profile):
+            changes["native"] = {profile.protocol: {**profile.body_keys, **native}}
+        return replace(options, **changes)
 
     def _route(
-        self,
-        turns: HistoryEncoder,
-        tools: Sequence[ToolDefinition],
-        asked: AdapterOptions,
-        model: ModelFacts,
+        self, encoder: HistoryEncoder, plan: RequestPlan, model: ModelFacts
     ) -> tuple[str, list[OptionLoss]]:
-        """The path of a request, and the options that have no place there."""
+        """Return the path of a request, and the options that this path does not support."""
         if self._codec.route is None:
-            return self.profile.request_path(model.name, is_stream=bool(asked.stream)), []
-        route = self._codec.route(turns, tools, asked)
-        lost = [
-            OptionLoss(key, f"{route.path} has no place for the option {key!r}")
+            return self.profile.request_path(model.name, is_stream=bool(plan.options.stream)), []
+        route = self._codec.route(encoder, plan.tools, plan.options)
+        return route.path, [
+            OptionLoss(key, f"the option {key!r} is not supported at {route.path}")
             for key in route.lost_options
         ]
-        return route.path, lost
 
-    def _fitted(self, model: ModelFacts, options: AdapterOptions) -> ModelFacts:
-        """The model as the options of a request make it; the same facts are the same target."""
-        fitted = model.target
-        if self._codec.fit_target is not None:
-            fitted = self._codec.fit_target(fitted, options)
-        if options.include_thinking:
-            fitted = replace(fitted, include_thinking=True)
-        if fitted is model.target:
-            return model
-        return replace(model, target=self._fits.setdefault(fitted, fitted))
-
-    def _told(
-        self, messages: Sequence[Message], model: ModelFacts, target: Target
-    ) -> EncodedHistory:
-        """A conversation as a target is told it; what was sent before is reused."""
-        crowd = self.profile.many_images_limit
-        if crowd is not None:
-            target = self._memory.narrowed(messages, target)
-        sent = self._memory.find(messages, target)
-        more = None
-        if sent is not None and sent.calls is not None:
-            more = project_appended(self._own(messages[len(sent.messages) :]), target, sent.calls)
-        if sent is None or more is None:
-            more = project(self._own(messages), target)
-            sent = EncodedHistory(
-                (), target, None, Dialect(self.profile, model), [], self._codec.history()
-            )
-        turns, dialect = sent.turns.copy(), sent.dialect
-        own, losses = more.messages, [*more.losses]
-        new = messages[len(sent.messages) :]
-        ids, is_usual, loud = dialect.wire_ids(more.call_ids), *self._spellings(new)
-        if ids is None or not is_usual:
-            own, unspelled = dialect.apply(own)
-            losses += unspelled
-        if loud:
-            losses += unmapped_key_losses(loud, self.profile)
-        if more.attachments:
-            losses += rewritten_key_losses(more.attachments, self.profile)
-        turns.add(own, ids or EMPTY)
-        losses = [*sent.losses, *_in_order(losses, new)]
-        calls = more.call_ids
-        if calls is not None and sent.calls:
-            calls = sent.calls | calls if calls else sent.calls
-        is_large = sent.has_large_images or more.has_large_images
-        if is_large and crowd is not None and count_images(messages) > crowd[0]:
-            narrow = replace(target, max_image_side=crowd[1])
-            return self._told(messages, model, self._memory.narrow(target, narrow))
-        return EncodedHistory(tuple(messages), target, calls, dialect, losses, turns, is_large)
-
-    def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages as this provider knows them."""
-        if self.profile.issuer_scope:
-            messages = for_issuer(messages, self.profile)
-        if self.profile.redact_ids:
-            messages = redact_tool_ids(messages)
-        return with_think_tags(messages, self.name) if self.profile.tags_thinking else messages
-
-    def _target(self, model: ModelFacts, asked: AdapterOptions) -> Target:
-        """What the model can carry; marks that the client set on tools are counted (T170, T171)."""
+    def _requested_model(self, options: AdapterOptions) -> ModelFacts:
+        """Return the model of a request, with the target that its options make of it."""
+        name = options.model
+        native = options.native.get(self.profile.protocol, {})
+        # A client of this provider names the model as the provider does: no alias is resolved.
+        if not (name and are_native_options(options, self.profile) and name == native.get("model")):
+            name = self.wire_model(name)
+        model = self._model(name)
         target = model.target
-        own = asked.native.get(self.profile.protocol)
-        if not target.cache_marks or own is None:
-            return target
-        marks = self._codec.cache_marks(own)
-        is_long = all(mark.get("ttl") == LONG_TTL for mark in marks)
-        left = max(0, target.cache_marks - len(marks))
+        if self._codec.fit_target is not None:
+            target = self._codec.fit_target(target, options)
+        if options.include_thinking:
+            target = replace(target, include_thinking=True)
+        return model if target is model.target else replace(model, target=target)
+
+    def _target(self, model: ModelFacts, options: AdapterOptions) -> Target:
+        """Return what the model can carry beside cache marks that a client set (T170, T171)."""
+        target = model.target
+        native = options.native.get(self.profile.protocol)
+        marks = self._codec.cache_marks(native) if target.cache_marks and native else []
         if not marks:
             return target
-        fitted = replace(target, cache_marks=left, accepts_long_marks=is_long)
-        return self._fits.setdefault(fitted, fitted)
-
-    def _spellings(self, messages: Sequence[Message]) -> tuple[bool, list[Message]]:
-        """Whether no other host of the protocol spelled a message; those that others spelled."""
-        name, own = self.name, self.profile.protocol
-        is_usual, others = True, list[Message]()
-        for message in messages:
-            metadata = message.metadata
-            raw = metadata.provider_raw
-            if raw is None:
-                continue
-            for protocol, spelling in raw.items():
-                if protocol == own:
-                    is_usual = is_usual and (metadata.provider or metadata.origin) == name
-                elif type(spelling) is not dict or not spelling.keys() <= PROTOCOL_ONLY_KEYS:
-                    others.append(message)
-        return is_usual, others
+        is_long = all(mark.get("ttl") == LONG_TTL for mark in marks)
+        free = max(0, target.cache_marks - len(marks))
+        return replace(target, cache_marks=free, accepts_long_marks=is_long)
 
     def changed_since_sent(
         self, messages: Sequence[Message], *, model: str | None = None
     ) -> Message | None:
-        """The first message that is not as it was when it was sent to a model last.
+        """Return the first message that is not as it was in the last request of a conversation.
 
-        The provider keeps beginnings of requests; from this message on they serve for nothing.
+        From this message on, a prefix that the provider has cached cannot be used.
         """
-        return self._memory.changed(messages, self.wire_model(model))
+        return self._histories.first_changed(messages, self.wire_model(model))
 
     def estimate_input_tokens(
         self,
@@ -299,31 +239,32 @@ class Adapter:
         *,
         model: str | None = None,
     ) -> int:
-        """About how many tokens a request will take, told at once and without a network."""
-        asked = self._model(self.wire_model(model))
-        sent = tools if asked.capabilities.supports_tools else ()
-        told = for_issuer(messages, self.profile) if self.profile.issuer_scope else messages
-        return TokenEstimate(asked.token_rates, asked.target).request_tokens(told, sent)
+        """Return about how many tokens a request will take, without a network call."""
+        facts = self._model(self.wire_model(model))
+        sent = tools if facts.capabilities.supports_tools else ()
+        if self.profile.issuer_scope:
+            messages = for_issuer(messages, self.profile)
+        return TokenEstimate(facts.token_rates, facts.target).request_tokens(messages, sent)
 
     def from_wire_response(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> Message:
-        """The message of a response; an error body raises the error that it stands for."""
+        """Return the message of a response; an error body raises the error that it states."""
         context = self._context(context)
         message = self._codec.decode_response(_bytes_of(body), context)
         if self.profile.tags_thinking:
             message = split_think_tags(message, self.name)
         if self.profile.issuer_scope:
             message = with_issuer(message, self.profile)
-        message = self._reading(context).normalise(message)
+        message = self._call_rules(context).normalise(message)
         if context.output is None:
             return message
-        return self._misplaced(context.output, context).with_output_text(message)
+        return self._json_in_thinking(context.output, context).with_output_text(message)
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """The events of a streamed response, as they come."""
+        """Yield the events of a streamed response as they arrive."""
         decoder = self.stream_decoder(context)
         async for chunk in chunks:
             for event in decoder.feed(chunk):
@@ -332,45 +273,47 @@ class Adapter:
             yield event
 
     def stream_decoder(self, context: RequestContext | None = None) -> StreamDecoder:
-        """A decoder that is fed the bytes of a streamed response."""
+        """Return a decoder to feed with the bytes of a streamed response."""
         context = self._context(context)
-        reader = self._codec.stream_decoder(context)
+        decoder = self._codec.stream_decoder(context)
         if self.profile.aws_framed:
-            reader = AwsFrameDecoder(reader, self._codec)
+            decoder = AwsFrameDecoder(decoder, self._codec)
         if self.profile.tags_thinking:
-            reader = ThinkTagDecoder(reader, self.name)
+            decoder = ThinkTagDecoder(decoder, self.name)
         if self.profile.issuer_scope:
-            reader = IssuerDecoder(reader, self.profile)
-        reader = ToolCallDecoder(reader, self._reading(context))
+            decoder = IssuerDecoder(decoder, self.profile)
+        decoder = ToolCallDecoder(decoder, self._call_rules(context))
         if context.output is None:
-            return reader
-        return JsonInThinkingDecoder(reader, self._misplaced(context.output, context))
+            return decoder
+        return JsonInThinkingDecoder(decoder, self._json_in_thinking(context.output, context))
 
     def from_wire_request(
         self, body: bytes | dict[str, Any], context: RequestContext | None = None
     ) -> CanonicalRequest:
-        """The canonical request of a client that speaks this provider's protocol."""
+        """Return the canonical request of a client that speaks this provider's protocol."""
         context = self._context(context)
         request = self._codec.decode_request(_bytes_of(body), context)
         if self.profile.path_options:
-            request = self._with_path(request, context)
+            request = self._with_path_options(request, context)
         if self.profile.tags_thinking:
             messages = tuple(split_think_tags(message, self.name) for message in request.messages)
             request = replace(request, messages=messages)
         return replace(request, options=replace(request.options, origin=self.name))
 
-    def _with_path(self, request: CanonicalRequest, context: RequestContext) -> CanonicalRequest:
-        """With what the path says of a request, or the context if there is no path."""
-        options, found = request.options, self.profile.parse_path(context.path or "")
-        if found is None:
-            told: dict[str, Any] = {"model": options.model or context.model}
+    def _with_path_options(
+        self, request: CanonicalRequest, context: RequestContext
+    ) -> CanonicalRequest:
+        """Add what the path of a request states, or the context if there is no path."""
+        options, parsed = request.options, self.profile.parse_path(context.path or "")
+        if parsed is None:
+            stated: dict[str, Any] = {"model": options.model or context.model}
         else:
-            told = {"model": found[0], "stream": found[1]}
-        changes = {name: told[name] for name in self.profile.path_options if name in told}
+            stated = {"model": parsed[0], "stream": parsed[1]}
+        changes = {name: stated[name] for name in self.profile.path_options if name in stated}
         return replace(request, options=replace(options, **changes))
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
-        """The response body with which this provider would have given the message."""
+        """Return the response body with which this provider would have sent the message."""
         if has_foreign_form(message, self.profile.protocol, self.name):
             message = without_original_form(message)
         elif self.profile.tags_thinking:
@@ -380,19 +323,19 @@ class Adapter:
         return self._codec.encode_response(message, self._context(context))
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
-        """An encoder that writes events as this provider streams them."""
+        """Return an encoder that writes events as this provider streams them."""
         context = self._context(context)
-        writer = self._codec.stream_encoder(context)
+        encoder = self._codec.stream_encoder(context)
         if self.profile.tags_thinking:
-            writer = ThinkTagEncoder(writer, self.name)
+            encoder = ThinkTagEncoder(encoder, self.name)
         if self.profile.aws_framed:
-            writer = AwsFrameEncoder(writer, self._codec)
-        return ClientStreamEncoder(writer, self.profile, context.session_id)
+            encoder = AwsFrameEncoder(encoder, self._codec)
+        return ClientStreamEncoder(encoder, self.profile, context.session_id)
 
     async def stream_to_wire(
         self, events: AsyncIterable[StreamEvent], context: RequestContext | None = None
     ) -> AsyncIterator[bytes]:
-        """The bytes of a streamed response, as events come."""
+        """Yield the bytes of a streamed response as its events arrive."""
         encoder = self.stream_encoder(context)
         async for event in events:
             data = encoder.encode(event)
@@ -406,58 +349,42 @@ class Adapter:
         context = context or RequestContext()
         return context if context.provider else replace(context, provider=self.name)
 
-    def _reading(self, context: RequestContext) -> ToolCallRules:
+    def _call_rules(self, context: RequestContext) -> ToolCallRules:
         if not context.tools:
-            return self._plain_reading
+            return self._plain_rules
         return ToolCallRules(context.tools, self.profile.tool_name_length)
 
-    def _misplaced(self, output: OutputFormat, context: RequestContext) -> JsonInThinking:
-        def pass_on(loss: Loss) -> None:
+    def _json_in_thinking(self, output: OutputFormat, context: RequestContext) -> JsonInThinking:
+        def report(loss: Loss) -> None:
             log_losses([loss])
             if context.on_loss is not None:
                 context.on_loss(loss)
 
-        return JsonInThinking(output, self.name, pass_on)
+        return JsonInThinking(output, self.name, report)
 
-    def _asked_model(self, options: AdapterOptions) -> ModelFacts:
-        """The model of a request; a name that a client of this provider spelled stays."""
-        if are_native_options(options, self.profile) and options.model:
-            spelled = options.native[self.profile.protocol].get("model")
-            if options.model == spelled:
-                return self._model(options.model)
-        return self._model(self.wire_model(options.model))
-
-    def _model(self, name: str) -> ModelFacts:
-        model = self._models.get(name)
-        if model is None:
-            if len(self._models) >= _MODELS_KEPT:
-                self._models.clear()
-            model = self._models[name] = model_facts(self.profile, name)
-        return model
-
-    def _option_loss(self, session_id: str, lost: OptionLoss) -> Loss:
+    def _loss_of_option(self, session_id: str, loss: OptionLoss) -> Loss:
         return Loss(
             session_id=session_id,
             message_id="",
             block_type="option",
             adapter=self.name,
-            reason=lost.reason,
-            change=lost.change,
-            path=f"$.{lost.key}",
+            reason=loss.reason,
+            change=loss.change,
+            path=f"$.{loss.key}",
         )
 
 
 def _bytes_of(body: object) -> bytes:
-    """The JSON of a body; objects that were made by hand may hold what JSON has no place for.
+    """Return the JSON bytes of a body.
 
-    An object is written and read again, so that nobody can change a message through it.
+    A dict is encoded and decoded again, so that nobody can change a message through it.
     """
     if isinstance(body, bytes):
         return body
     if isinstance(body, bytearray | memoryview):
         return bytes(cast("bytearray", body))
     if not isinstance(body, dict):
-        raise DecodeError(f"a body is bytes or an object, got {type(body).__name__}")
+        raise DecodeError(f"a body must be bytes or a dict, got {type(body).__name__}")
     wire = cast("dict[str, Any]", body)
     fault = json_fault(wire)
     if fault:
@@ -468,19 +395,36 @@ def _bytes_of(body: object) -> bytes:
         raise DecodeError(f"the body cannot be written as JSON: {error}") from None
 
 
-def _stand_in(tool: ToolDefinition) -> OptionLoss:
-    reason = f"the history uses the tool {tool.name!r}, so that it is defined, and not to be called"
-    return OptionLoss("tools", reason, Change.SYNTHESISED)
+@renamed_parameters(hides_ids="redact_ids")
+def get(
+    name: str,
+    *,
+    base_url: str | None = None,
+    place: str | None = None,
+    account: str | None = None,
+    redact_ids: bool = False,
+) -> Adapter:
+    """Return the adapter of a provider; `base_url` is another host that speaks the same protocol.
+
+    `place` is for providers that need one in the path: `projects/p/locations/l` of Vertex.
+    `account` names whose key is used: what was sealed for one account is sent to no other.
+    `redact_ids` lets models see hashes in place of our call ids.
+
+    >>> get("anthropic").name
+    'anthropic'
+
+    Raises:
+        UnknownAdapterError: there is no provider of that name.
+    """
+    profile = profile_of(name)
+    if base_url is None and place is None and account is None and not redact_ids:
+        return _shared_adapter(name)
+    if place is not None:
+        profile = profile.at_location(place)
+    return Adapter(replace(profile.with_address(base_url, account), redact_ids=redact_ids))
 
 
-def _in_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
-    """Losses in the order of the messages, whoever found them, and however the request grew."""
-    if len(losses) > 1:
-        place = {message.id: number for number, message in enumerate(messages)}
-        losses.sort(key=lambda loss: place.get(loss.message_id, -1))
-    return losses
-
-
-def _is_begun(messages: Sequence[Message]) -> bool:
-    """Whether the last answer shall be gone on with; it is written otherwise when others follow."""
-    return not messages or messages[-1].role is Role.ASSISTANT
+@cache
+def _shared_adapter(name: str) -> Adapter:
+    """Return the one adapter of a provider, so that all callers share its caches."""
+    return Adapter(PROVIDERS[name])

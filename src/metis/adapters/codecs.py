@@ -19,8 +19,7 @@ from metis.canonical.errors import (
 from metis.canonical.message import Message
 from metis.streaming import StreamEvent
 from metis.streaming.aws_event_stream import EventFrame, EventStreamParser, encode_event_frame
-from metis.streaming.text_frames import SseParser
-from metis.streaming.text_frames import encode_sse as write_lines
+from metis.streaming.text_frames import SseParser, encode_sse
 from metis.wire.codec import Codec, StreamDecoder, StreamEncoder
 from metis.wire.json_access import read_object
 
@@ -32,22 +31,22 @@ PROTOCOLS: Final = (
     "openai_chat",
     "openai_responses",
 )
-"""Every protocol that is spoken."""
+"""The names of all protocols."""
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs that are loaded when they are first asked for: most programs speak one or two."""
+    """Codecs that are imported when they are first used: most programs need one or two."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, Codec] = {}
+        self._imported: dict[str, Codec] = {}
 
     def __getitem__(self, protocol: str) -> Codec:
-        found = self._loaded.get(protocol)
-        if found is None:
+        codec = self._imported.get(protocol)
+        if codec is None:
             if protocol not in PROTOCOLS:
                 raise KeyError(protocol)
-            found = self._loaded[protocol] = import_module(f"metis.wire.{protocol}.codec").CODEC
-        return found
+            codec = self._imported[protocol] = import_module(f"metis.wire.{protocol}.codec").CODEC
+        return codec
 
     def __iter__(self) -> Iterator[str]:
         return iter(PROTOCOLS)
@@ -59,106 +58,105 @@ class _Codecs(Mapping[str, Codec]):
 CODECS: Final[Mapping[str, Codec]] = _Codecs()
 """The codec of each protocol."""
 
-
-_ERROR = b"error"
-_EVENT = {
+_ERROR_EVENT = b"error"
+_CHUNK_HEADERS = {
     ":event-type": "chunk",
     ":content-type": "application/json",
     ":message-type": "event",
 }
-_EXCEPTIONS: Mapping[type[ProviderError], str] = {
+_EXCEPTION_TYPES: Mapping[type[ProviderError], str] = {
     AuthenticationError: "accessDeniedException",
     InvalidRequestError: "validationException",
     RateLimitError: "throttlingException",
 }
-_OTHER = "internalServerException"
+_OTHER_EXCEPTION = "internalServerException"
 
 
 class _Chunk(Struct):
-    """What a frame carries: one event, in base64."""
+    """The payload of a frame: one event, in base64."""
 
     bytes: str
 
 
-_read = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class AwsFrameDecoder:
-    """A stream reader whose events come in frames."""
+    """A stream decoder for server-sent events in AWS frames, as Bedrock sends Claude's."""
 
-    def __init__(self, reader: StreamDecoder, codec: Codec) -> None:
-        self._reader = reader
+    def __init__(self, decoder: StreamDecoder, codec: Codec) -> None:
+        self._decoder = decoder
         self._codec = codec
         self._parser = EventStreamParser()
         self._has_failed = False
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
-        return self._reader.message
+        """The message as far as it has been decoded."""
+        return self._decoder.message
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
+        """Return the events that are complete with this chunk."""
         events: list[StreamEvent] = []
         for frame in self._parser.feed(chunk):
             try:
-                events += self._reader.feed(write_lines(_carried(frame)))
+                events += self._decoder.feed(encode_sse(_payload(frame)))
             except ValueError:
-                self._parser.error = NetworkError("a frame of the stream holds no event")
+                self._parser.error = NetworkError("a frame of the stream contains no event")
                 break
-        return events + self._failed()
+        return events + self._failure()
 
     def finish(self) -> list[StreamEvent]:
-        """The last events."""
+        """Return the last events."""
         self._parser.finish()
-        return self._failed() + self._reader.finish()
+        return self._failure() + self._decoder.finish()
 
-    def _failed(self) -> list[StreamEvent]:
-        """The error that the stream ended with, told once, as the protocol tells its own."""
+    def _failure(self) -> list[StreamEvent]:
+        """Return the error that ended the stream, once, as the protocol states its own errors."""
         error = self._parser.error
         if error is None or self._has_failed:
             return []
         self._has_failed = True
         if error.code is None:
-            # Nobody told of an error: the bytes are broken, and the answer with them.
-            return self._reader.finish()
+            # AWS stated no error: the bytes are broken, and the response ends here.
+            return self._decoder.finish()
         _, body = self._codec.encode_error(error)
-        return self._reader.feed(write_lines(body, _ERROR))
+        return self._decoder.feed(encode_sse(body, _ERROR_EVENT))
 
 
-def _carried(frame: EventFrame) -> bytes:
+def _payload(frame: EventFrame) -> bytes:
     try:
-        return pybase64.b64decode(_read(frame.payload).bytes, validate=True)
+        return pybase64.b64decode(_decode_chunk(frame.payload).bytes, validate=True)
     except (msgspec.MsgspecError, binascii.Error) as error:
         raise ValueError(str(error)) from None
 
 
 class AwsFrameEncoder:
-    """A stream writer that puts its events into frames."""
+    """A stream encoder that puts server-sent events into AWS frames."""
 
-    def __init__(self, writer: StreamEncoder, codec: Codec) -> None:
-        self._writer = writer
+    def __init__(self, encoder: StreamEncoder, codec: Codec) -> None:
+        self._encoder = encoder
         self._codec = codec
         self._parser = SseParser()
 
     def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
-        return self._framed(self._writer.encode(event))
+        """Return the bytes for one event."""
+        return self._frames(self._encoder.encode(event))
 
     def finish(self) -> bytes:
-        """The bytes that close the stream."""
-        return self._framed(self._writer.finish())
+        """Return the bytes that close the stream."""
+        return self._frames(self._encoder.finish())
 
-    def _framed(self, lines: bytes) -> bytes:
+    def _frames(self, lines: bytes) -> bytes:
         return b"".join(self._frame(name, data) for name, data in self._parser.feed(lines))
 
     def _frame(self, name: bytes, data: bytes) -> bytes:
-        if name != _ERROR:
-            carried = {"bytes": pybase64.b64encode_as_string(data)}
-            return encode_event_frame(_EVENT, msgspec.json.encode(carried))
+        if name != _ERROR_EVENT:
+            payload = {"bytes": pybase64.b64encode_as_string(data)}
+            return encode_event_frame(_CHUNK_HEADERS, msgspec.json.encode(payload))
         error = self._codec.decode_error(read_object(data, "error"), None)
         headers = {
-            ":exception-type": _EXCEPTIONS.get(type(error), _OTHER),
+            ":exception-type": _EXCEPTION_TYPES.get(type(error), _OTHER_EXCEPTION),
             ":content-type": "application/json",
             ":message-type": "exception",
         }

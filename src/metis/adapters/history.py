@@ -1,371 +1,242 @@
-"""The history of a request as one host takes it.
+"""The second step of a request: its history as one host takes it.
 
-And the cache of histories that were encoded before.
+`encode_history` projects the messages, writes them in the host's dialect and hands them to the
+encoder of the protocol. The result is kept, so that the next request of the conversation encodes
+only its new messages.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from operator import is_
-from typing import Any
+from threading import Lock
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
+from metis.adapters.dialect import Dialect, rewritten_key_losses, unmapped_key_losses
 from metis.adapters.model import ModelFacts
 from metis.adapters.profile import Profile
-from metis.canonical.blocks import (
-    ContentBlock,
-    RedactedThinkingBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from metis.adapters.response_decoder import for_issuer
+from metis.adapters.think_tags import with_think_tags
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import hashed_tool_id
-from metis.canonical.message import Message, Role
-from metis.projection.loss import Change, Loss
-from metis.projection.message_order import is_unfinished
-from metis.projection.target import Target
+from metis.canonical.message import Message
+from metis.projection import Loss, Projection, Target, count_images, project, project_appended
 from metis.wire.codec import HistoryEncoder
-from metis.wire.json_access import Wire
-from metis.wire.original_form import EMPTY, extra_keys, provider_raw_of, with_tool_ids
-from metis.wire.tool_ids import TOOL_ID_PREFIX, IdRule
+from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
+
+MAX_CONVERSATIONS: Final = 256
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""How many conversations, and bytes of request bodies, a cache holds; the oldest go first."""
 
 
-def redact_tool_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """The same messages with every call and result under an id that does not tell ours."""
-    return [_hidden(message) for message in messages]
+class EncodedHistory(Struct, frozen=True, gc=False):
+    """A history as it was encoded for a target; it never changes, so that threads can share it."""
+
+    messages: tuple[Message, ...]
+    requested_target: Target
+    target: Target
+    """What it was projected for: narrower than requested if there are many images (T90)."""
+    call_ids: AbstractSet[str] | None
+    """The calls in it, if each has its result: then messages that follow can be projected alone."""
+    dialect: Dialect
+    losses: list[Loss]
+    encoder: HistoryEncoder
+    has_large_images: bool = False
+    """Whether it has images that would be too large if there were many (T90)."""
 
 
-def _hidden(message: Message) -> Message:
-    ids = {own: _other(own) for block in message.content if (own := _id_of(block)) is not None}
+class HistoryCache:
+    """Encoded histories of recent conversations; safe to share between threads and tenants.
+
+    An entry is used only for a request with the very message objects that it was made of. Messages
+    are immutable, so the same object is the same content; to be equal is not enough, because for
+    Python `{"n": 1}` and `{"n": true}` are equal.
+    """
+
+    def __init__(
+        self, max_conversations: int = MAX_CONVERSATIONS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._max_conversations = max_conversations
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._size_bytes = 0
+        self._entries: dict[tuple[str, str, str], tuple[EncodedHistory, int]] = {}
+
+    def find(self, messages: Sequence[Message], target: Target) -> EncodedHistory | None:
+        """Return what an earlier request to the target encoded, if these messages begin with it."""
+        history = self._last(messages, target.model)
+        if history is None or len(history.messages) > len(messages):
+            return None
+        if history.requested_target is not target and history.requested_target != target:
+            return None
+        same = map(is_, history.messages, islice(messages, len(history.messages)))
+        return history if all(same) else None
+
+    def first_changed(self, messages: Sequence[Message], model: str) -> Message | None:
+        """Return the first message that differs from the last request of the conversation."""
+        history = self._last(messages, model)
+        earlier = () if history is None else history.messages
+        for old, new in zip(earlier, messages, strict=False):
+            if old is not new and (old.id != new.id or old.digest() != new.digest()):
+                return new
+        return None
+
+    def store(self, history: EncodedHistory, size_bytes: int) -> None:
+        """Keep a history whose request body has that many bytes."""
+        key = _key_of(history.messages, history.target.model)
+        with self._lock:
+            _, replaced_bytes = self._entries.pop(key, (None, 0))
+            self._entries[key] = history, size_bytes
+            self._size_bytes += size_bytes - replaced_bytes
+            while len(self._entries) > self._max_conversations or (
+                self._size_bytes > self._max_bytes and len(self._entries) > 1
+            ):
+                _, dropped_bytes = self._entries.pop(next(iter(self._entries)))
+                self._size_bytes -= dropped_bytes
+
+    def _last(self, messages: Sequence[Message], model: str) -> EncodedHistory | None:
+        entry = self._entries.get(_key_of(messages, model)) if messages else None
+        return None if entry is None else entry[0]
+
+
+def _key_of(messages: Sequence[Message], model: str) -> tuple[str, str, str]:
+    return messages[0].session_id, messages[0].id, model
+
+
+def encode_history(
+    messages: Sequence[Message],
+    profile: Profile,
+    model: ModelFacts,
+    target: Target,
+    cache: HistoryCache,
+) -> EncodedHistory:
+    """Return the messages encoded for a target; what the cache has of them is reused."""
+    history = None
+    earlier = cache.find(messages, target)
+    if earlier is not None and earlier.call_ids is not None:
+        new = _as_host_knows(messages[len(earlier.messages) :], profile)
+        projection = project_appended(new, earlier.target, earlier.call_ids)
+        if projection is not None:
+            history = _extended(earlier, messages, projection, profile)
+    if history is None:
+        history = _encoded(messages, profile, model, target)
+    limit = profile.many_images_limit
+    if limit is None or not history.has_large_images or count_images(messages) <= limit[0]:
+        return history
+    # Anthropic refuses images over 2000 pixels in a request with more than 20 images (T90).
+    narrow = replace(target, max_image_side=limit[1])
+    return replace(_encoded(messages, profile, model, narrow), requested_target=target)
+
+
+def _encoded(
+    messages: Sequence[Message], profile: Profile, model: ModelFacts, target: Target
+) -> EncodedHistory:
+    projection = project(_as_host_knows(messages, profile), target)
+    encoder = CODECS[profile.protocol].history()
+    empty = EncodedHistory((), target, target, None, Dialect(profile, model), [], encoder)
+    return _extended(empty, messages, projection, profile)
+
+
+def _extended(
+    earlier: EncodedHistory, messages: Sequence[Message], projection: Projection, profile: Profile
+) -> EncodedHistory:
+    """Return a history with the projection of its new messages added; the earlier one stays."""
+    new = messages[len(earlier.messages) :]
+    dialect, encoder = earlier.dialect.copy(), earlier.encoder.copy()
+    projected, losses = projection.messages, [*projection.losses]
+    wire_ids = dialect.wire_ids(projection.call_ids)
+    is_usual, foreign = _original_forms(new, profile)
+    if wire_ids is None or not is_usual:
+        projected, dialect_losses = dialect.apply(projected)
+        losses += dialect_losses
+    if foreign:
+        losses += unmapped_key_losses(foreign, profile)
+    if projection.attachments:
+        losses += rewritten_key_losses(projection.attachments, profile)
+    encoder.add(projected, wire_ids or EMPTY)
+    call_ids = projection.call_ids
+    if call_ids is not None and earlier.call_ids:
+        call_ids = earlier.call_ids | call_ids if call_ids else earlier.call_ids
+    return EncodedHistory(
+        tuple(messages),
+        earlier.requested_target,
+        earlier.target,
+        call_ids,
+        dialect,
+        [*earlier.losses, *_in_message_order(losses, new)],
+        encoder,
+        earlier.has_large_images or projection.has_large_images,
+    )
+
+
+def _as_host_knows(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
+    """Return the messages with issuers, call ids and thinking as this host knows them."""
+    if profile.issuer_scope:
+        messages = for_issuer(messages, profile)
+    if profile.redact_ids:
+        messages = [_with_redacted_ids(message) for message in messages]
+    return with_think_tags(messages, profile.name) if profile.tags_thinking else messages
+
+
+def _with_redacted_ids(message: Message) -> Message:
+    """Return the message with hashes in place of our call ids, for callers who hide them (M-296).
+
+    The hash of an id is always the same, and does not lead back to it.
+    """
+    ids = {own: _redacted(own) for block in message.content if (own := _call_id(block)) is not None}
     if not ids:
         return message
     parent = message.metadata.parent_tool_use_id
-    metadata = replace(message.metadata, parent_tool_use_id=parent and _other(parent))
-    content = tuple(_renamed(block) for block in message.content)
+    metadata = replace(message.metadata, parent_tool_use_id=parent and _redacted(parent))
+    content = tuple(map(_with_redacted_id, message.content))
     return with_tool_ids(replace(message, content=content, metadata=metadata), ids)
 
 
-def _id_of(block: ContentBlock) -> str | None:
+def _call_id(block: ContentBlock) -> str | None:
     if isinstance(block, ToolUseBlock):
         return block.id
     return block.tool_use_id if isinstance(block, ToolResultBlock) else None
 
 
-def _renamed(block: ContentBlock) -> ContentBlock:
+def _with_redacted_id(block: ContentBlock) -> ContentBlock:
     if isinstance(block, ToolUseBlock):
-        return replace(block, id=_other(block.id))
+        return replace(block, id=_redacted(block.id))
     if isinstance(block, ToolResultBlock):
-        return replace(block, tool_use_id=_other(block.tool_use_id))
+        return replace(block, tool_use_id=_redacted(block.tool_use_id))
     return block
 
 
-def _other(own: str) -> str:
-    return hashed_tool_id("hidden", own, "")
+def _redacted(tool_use_id: str) -> str:
+    return hashed_tool_id("hidden", tool_use_id, "")
 
 
-def unmapped_key_losses(messages: Sequence[Message], profile: Profile) -> Iterator[Loss]:
-    """What messages say in the words of another protocol only."""
+def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool, list[Message]]:
+    """Look at the original forms that messages carry.
+
+    Return whether those in this protocol all come from this host, and the messages with keys that
+    only another protocol has.
+    """
+    is_usual, foreign = True, list[Message]()
     for message in messages:
-        for protocol in message.metadata.provider_raw or ():
-            if protocol == profile.protocol or protocol not in CODECS:
-                continue
-            for path in CODECS[protocol].unmapped_paths(message):
-                reason = f"only {protocol} knows {_key(path)!r}"
-                yield _loss(message, path, reason, profile)
+        metadata = message.metadata
+        raw = metadata.provider_raw
+        if raw is None:
+            continue
+        for protocol, form in raw.items():
+            if protocol == profile.protocol:
+                is_usual = is_usual and (metadata.provider or metadata.origin) == profile.name
+            elif type(form) is not dict or not form.keys() <= PROTOCOL_ONLY_KEYS:
+                foreign.append(message)
+    return is_usual, foreign
 
 
-def rewritten_key_losses(
-    hosts: Sequence[tuple[Message, Message]], profile: Profile
-) -> Iterator[Loss]:
-    """What a client spelled in messages that are written anew, for others are part of them."""
-    found = CODECS[profile.protocol].unmapped_paths
-    for before, after in hosts:
-        kept = set(map(_key, found(after)))
-        for path in found(before):
-            if _key(path) not in kept:
-                reason = "it is not said where a developer message is attached"
-                yield _loss(before, path, reason, profile)
-
-
-def _key(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
-def _loss(message: Message, path: str, reason: str, profile: Profile) -> Loss:
-    return Loss(
-        session_id=message.session_id,
-        message_id=message.id,
-        block_type="key",
-        adapter=profile.name,
-        reason=reason,
-        path=path,
-    )
-
-
-_OUR_LENGTH = 29
-_SEVERAL = 2
-_ASSISTANT = Role.ASSISTANT
-_Thought = ThinkingBlock | RedactedThinkingBlock
-
-
-class Dialect:
-    """Spells the messages of one request for one host, and tells what that costs."""
-
-    def __init__(self, profile: Profile, model: ModelFacts) -> None:
-        self._profile = profile
-        self._fills = profile.needs_thinking_key and model.capabilities.supports_thinking
-        self._is_plain = not (self._fills or profile.thinking_key or profile.prefill_key)
-        self._given: dict[str, str] = {}
-        """The ids that calls with an odd one got here."""
-        self._taken: set[str] = set()
-        self._losses: list[Loss] = []
-
-    def wire_ids(self, calls: AbstractSet[str] | None) -> Mapping[str, str] | None:
-        """The ids for calls that have none of ours; None if messages are spelled one by one."""
-        if calls is None or not self._is_plain or self._profile.one_call_per_message:
-            return None
-        rule = self._profile.id_rule
-        if rule is None:
-            return EMPTY
-        if rule.max_length <= _OUR_LENGTH and calls:
-            return None
-        odd = {call for call in calls if len(call) != _OUR_LENGTH}
-        return self._kept_ids(rule, odd, calls) if odd else EMPTY
-
-    def _kept_ids(
-        self, rule: IdRule, odd: AbstractSet[str], calls: AbstractSet[str]
-    ) -> Mapping[str, str] | None:
-        """Odd ids as they are, if the host takes each and can tell all apart."""
-        new = odd - self._given.keys()
-        if new and (not rule.fits_all(new) or any(call.startswith(TOOL_ID_PREFIX) for call in new)):
-            return None
-        derived = {rule.wire_id(call) for call in calls - odd}
-        if not (new.isdisjoint(derived) and new.isdisjoint(self._taken)):
-            return None
-        self._given.update(zip(new, new, strict=True))
-        self._taken |= new
-        return {call: self._given[call] for call in odd}
-
-    def apply(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
-        """The messages, each in its own spelling for this host or in one that the host takes."""
-        name, protocol = self._profile.name, self._profile.protocol
-        self._losses = []
-        if self._profile.one_call_per_message:
-            messages = self._one_by_one(messages)
-        last = len(messages) - 1
-        changed: dict[int, Message] = {}
-        for index, message in enumerate(messages):
-            raw = message.metadata.provider_raw
-            is_told = raw is not None and protocol in raw
-            if not is_told and (message.role is not _ASSISTANT or self._is_usual(message.content)):
-                continue
-            metadata = message.metadata
-            if is_told and (metadata.provider or metadata.origin) == name:
-                continue
-            spelling: dict[str, Any] = {}
-            if message.role is _ASSISTANT:
-                spelling = self._spelling(message, is_last=index == last)
-            if is_told:
-                self._losses += (self._lost(message, path) for path in _unsaid(message, protocol))
-            if is_told or spelling:
-                own = provider_raw_of(protocol, spelling)
-                changed[index] = replace(message, metadata=replace(metadata, provider_raw=own))
-        if changed:
-            messages = [changed.get(index, message) for index, message in enumerate(messages)]
-        return messages, self._losses
-
-    def _one_by_one(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with every call in an answer of its own, right before its result (T18)."""
-        found: list[Message] = []
-        waiting: dict[str, Message] = {}
-        for message in messages:
-            block = message.content[0] if message.content else None
-            if isinstance(block, ToolResultBlock):
-                own = waiting.pop(block.tool_use_id, None)
-                found += (message,) if own is None else (own, message)
-                continue
-            found += waiting.values()
-            waiting = self._parted(message)
-            found += () if waiting else (message,)
-        return [*found, *waiting.values()]
-
-    def _parted(self, message: Message) -> dict[str, Message]:
-        """An answer with several calls as one for each, by their ids; nothing for all others."""
-        calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
-        if len(calls) < _SEVERAL:
-            return {}
-        reason = "each call goes with its own result"
-        self._losses.append(self._loss(message, "$.tool_calls", reason, Change.ALTERED))
-        others = [block for block in message.content if not isinstance(block, ToolUseBlock)]
-        parts = [(*others, calls[0]), *((call,) for call in calls[1:])]
-        return {
-            call.id: replace(message, content=part) for call, part in zip(calls, parts, strict=True)
-        }
-
-    def _is_usual(self, content: Sequence[ContentBlock]) -> bool:
-        """Whether what the codec writes is what the host takes."""
-        if not self._is_plain:
-            return False
-        rule = self._profile.id_rule
-        if rule is None or rule.max_length > _OUR_LENGTH:
-            for block in content:
-                if type(block) is ToolUseBlock and rule and len(block.id) != _OUR_LENGTH:
-                    return False
-            return True
-        return not any(type(block) is ToolUseBlock for block in content)
-
-    def _spelling(self, message: Message, *, is_last: bool) -> dict[str, Any]:
-        profile, content = self._profile, message.content
-        spelling: dict[str, Any] = {}
-        ids = dict(self._odd_ids(content))
-        if ids:
-            spelling["ids"] = ids
-        if any(isinstance(block, _Thought) for block in content):
-            spelling |= _thoughts(content, profile.thinking_key)
-        elif self._fills:
-            spelling["keys"] = {profile.thinking_key: ""}
-            self._losses.append(self._filled(message))
-        # A client that speaks to the host itself knows what it asks for.
-        is_theirs = message.metadata.provider is None and message.metadata.origin == profile.name
-        if is_last and profile.prefill_key and is_unfinished(message) and not is_theirs:
-            spelling["keys"] = {**spelling.get("keys", {}), profile.prefill_key: True}
-        return spelling
-
-    def _odd_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
-        """Ids for the calls whose own, as the codec would derive it, the host does not take."""
-        rule = self._profile.id_rule
-        if rule is None:
-            return
-        for block in content:
-            if not isinstance(block, ToolUseBlock):
-                continue
-            if len(block.id) == _OUR_LENGTH and rule.max_length > _OUR_LENGTH:
-                continue
-            wire_id = self._given.get(block.id)
-            if wire_id is None:
-                wire_id = self._given[block.id] = rule.wire_id(block.id, self._taken)
-                self._taken.add(wire_id)
-            yield block.id, wire_id
-
-    def _lost(self, message: Message, path: str) -> Loss:
-        issuer = message.metadata.provider or message.metadata.origin
-        return self._loss(message, path, f"only {issuer} knows the key", Change.DROPPED)
-
-    def _filled(self, message: Message) -> Loss:
-        path = f"$.{self._profile.thinking_key}"
-        reason = "the host wants every answer with its thoughts; these are left empty"
-        return self._loss(message, path, reason, Change.SYNTHESISED)
-
-    def _loss(self, message: Message, path: str, reason: str, change: Change) -> Loss:
-        return Loss(
-            session_id=message.session_id,
-            message_id=message.id,
-            block_type="message",
-            adapter=self._profile.name,
-            reason=reason,
-            change=change,
-            path=path,
-        )
-
-
-def _unsaid(message: Message, protocol: str) -> Iterable[str]:
-    """The paths of what a message says in the words of its own host only."""
-    keys = (f"$.{key}" for key in extra_keys(message, protocol))
-    return dict.fromkeys((*keys, *CODECS[protocol].unmapped_paths(message)))
-
-
-def _thoughts(content: Sequence[ContentBlock], name: str | None) -> dict[str, Any]:
-    """The spelling of thoughts whose own was not kept."""
-    if name == "parts":
-        parts = {
-            str(index): {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
-            for index, block in enumerate(content)
-            if isinstance(block, ThinkingBlock)
-        }
-        return {"parts": True, "blocks": parts}
-    if name == "reasoning_details":
-        thoughts = [block for block in content if isinstance(block, _Thought)]
-        return {"thoughts": {name: [_detail(n, block) for n, block in enumerate(thoughts)]}}
-    return {} if name is None else {"thoughts": {name: True}}
-
-
-def _detail(index: int, thought: _Thought) -> Wire:
-    own: Wire = {"index": index}
-    if thought.id is not None:
-        own["id"] = thought.id
-    if thought.format is not None:
-        own["format"] = thought.format
-    if isinstance(thought, RedactedThinkingBlock):
-        return {**own, "type": "reasoning.encrypted", "data": thought.data}
-    if thought.signature is not None:
-        own["signature"] = thought.signature
-    return {**own, "type": "reasoning.text", "text": thought.text}
-
-
-CONVERSATIONS = 16
-"""How many conversations an adapter remembers; the one that rested longest is forgotten first."""
-
-
-class EncodedHistory(Struct, frozen=True, gc=False):
-    """A conversation as far as it was sent to a target."""
-
-    messages: tuple[Message, ...]
-    target: Target
-    calls: AbstractSet[str] | None
-    """The calls in it, if each has its result: then what follows can be projected alone."""
-    dialect: Dialect
-    losses: list[Loss]
-    turns: HistoryEncoder
-    has_large_images: bool = False
-    """Whether images are in it that would be too large where there are many (T90)."""
-
-
-class HistoryCache:
-    """The conversations that an adapter sent last."""
-
-    def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], EncodedHistory] = {}
-        self._narrow: dict[Target, Target] = {}
-
-    def find(self, messages: Sequence[Message], target: Target) -> EncodedHistory | None:
-        """What was sent of a conversation to the same target, if it goes on from there."""
-        if not messages:
-            return None
-        sent = self._sent.get((messages[0].id, target.model))
-        if sent is None or sent.target is not target or len(sent.messages) > len(messages):
-            return None
-        same = map(is_, sent.messages, islice(messages, len(sent.messages)))
-        return sent if all(same) else None
-
-    def narrow(self, target: Target, narrow: Target) -> Target:
-        """Remember what becomes of a target when there are many images; gives that."""
-        return self._narrow.setdefault(target, narrow)
-
-    def narrowed(self, messages: Sequence[Message], target: Target) -> Target:
-        """The target of a conversation, which many images had made narrower when it was sent."""
-        sent = self._sent.get((messages[0].id, target.model)) if messages else None
-        if sent is None or sent.target is target or not self._narrow:
-            return target
-        narrow = self._narrow.get(target)
-        if narrow is None or self.find(messages, narrow) is None:
-            return target
-        return narrow
-
-    def changed(self, messages: Sequence[Message], model: str) -> Message | None:
-        """The first message of a conversation that is not as it was when it was sent."""
-        sent = self._sent.get((messages[0].id, model)) if messages else None
-        for old, new in zip(() if sent is None else sent.messages, messages, strict=False):
-            if old is not new and (old.id != new.id or old.digest() != new.digest()):
-                return new
-        return None
-
-    def keep(self, sent: EncodedHistory) -> None:
-        """Remember what was sent."""
-        key = (sent.messages[0].id, sent.target.model)
-        self._sent.pop(key, None)
-        self._sent[key] = sent
-        if len(self._sent) > CONVERSATIONS:
-            self._sent.pop(next(iter(self._sent), key), None)
+def _in_message_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
+    """Sort losses by message, so that their order does not depend on how the history grew."""
+    if len(losses) > 1:
+        index = {message.id: number for number, message in enumerate(messages)}
+        losses.sort(key=lambda loss: index.get(loss.message_id, -1))
+    return losses

@@ -1,4 +1,7 @@
-"""Hosts of Chat Completions, one row each. What a row does not say is as the protocol has it."""
+"""Hosts of Chat Completions, one row each, and the table of all providers.
+
+A row states only in what a host differs from an unknown server of the protocol.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,24 +10,25 @@ from msgspec.structs import replace
 
 from metis.adapters.profile import Auth, Profile, assumed_capabilities
 from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
+from metis.canonical.errors import UnknownAdapterError
 from metis.canonical.schema.fit import ToolSchemaRule
 from metis.wire.tool_ids import IdRule
 
-_SOUND = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
-_NINE = IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9)
-_LOCAL = assumed_capabilities(
+_AUDIO_TYPES = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
+_NINE_CHARACTERS = IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9)
+_LOCAL_DEFAULTS = assumed_capabilities(
     context_tokens=32_768, output_tokens=4096, thinking=True, images=True, system_in_list=True
 )
-_HOSTED = assumed_capabilities(
+_HOSTED_DEFAULTS = assumed_capabilities(
     context_tokens=131_072, output_tokens=8192, thinking=True, images=True, system_in_list=True
 )
 
 
 def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile:
-    """A host of Chat Completions; what it does not share with any other stands in its row."""
+    """Return the profile of a host of Chat Completions, given in what it differs from others."""
     row = {
         "path": "/v1/chat/completions",
-        "defaults": _HOSTED,
+        "defaults": _HOSTED_DEFAULTS,
         "joins_text": False,
         "tags_thinking": False,
         "tool_schemas": ToolSchemaRule(),
@@ -59,7 +63,7 @@ _ROWS = (
         search={"plugins": [{"id": "web"}]},
         strict_tools=True,
         accepts_documents=True,
-        audio_media_types=_SOUND,
+        audio_media_types=_AUDIO_TYPES,
         url_blocks=frozenset({"image"}),
         cache_marks=4,
         can_mark_calls=False,
@@ -93,7 +97,7 @@ _ROWS = (
         required_choice="any",
         strict_tools=True,
         requests_usage=False,
-        id_rule=_NINE,
+        id_rule=_NINE_CHARACTERS,
         url_blocks=frozenset({"image"}),
         # Thoughts are parts of the content; models that do not reason refuse them (T53, T54).
         thinking_key="parts",
@@ -176,7 +180,7 @@ _ROWS = (
         "https://api.cerebras.ai",
         "gpt-oss-120b",
         auth=Auth(variable="CEREBRAS_API_KEY"),
-        defaults=replace(_HOSTED, supports_images=False, accepted_image_media_types=()),
+        defaults=replace(_HOSTED_DEFAULTS, supports_images=False, accepted_image_media_types=()),
         max_tokens_key="max_completion_tokens",
         unsupported_keys=frozenset({"frequency_penalty", "logit_bias", "n", "presence_penalty"}),
         strict_tools=True,
@@ -188,7 +192,7 @@ _ROWS = (
         "default",
         any_model_name=True,
         tags_thinking=True,
-        defaults=_LOCAL,
+        defaults=_LOCAL_DEFAULTS,
         refused_options=frozenset(),
         strict_tools=True,
         url_blocks=frozenset({"image"}),
@@ -206,7 +210,7 @@ _ROWS = (
         "default",
         any_model_name=True,
         tags_thinking=True,
-        defaults=_LOCAL,
+        defaults=_LOCAL_DEFAULTS,
         refused_options=frozenset(),
         can_name_tool=False,
         url_blocks=frozenset({"image"}),
@@ -224,7 +228,7 @@ _ROWS = (
         catalog_provider="ollama",
         any_model_name=True,
         tags_thinking=True,
-        defaults=_LOCAL,
+        defaults=_LOCAL_DEFAULTS,
         refused_options=frozenset({"top_k", "tool_choice", "parallel_tool_calls"}),
         thinking_key="reasoning",
         accepts_thinking=True,
@@ -239,7 +243,7 @@ _ROWS = (
         "default",
         any_model_name=True,
         tags_thinking=True,
-        defaults=_LOCAL,
+        defaults=_LOCAL_DEFAULTS,
         refused_options=frozenset({"parallel_tool_calls"}),
         can_name_tool=False,
         system_first=True,
@@ -249,4 +253,30 @@ _ROWS = (
 )
 
 HOSTS: Mapping[str, Profile] = {row.name: row for row in _ROWS}
-"""Hosts that speak Chat Completions each in its own way, by name."""
+"""Hosts of Chat Completions by name."""
+PROVIDERS: Mapping[str, Profile] = {
+    **PROFILES,
+    **HOSTS,
+    OPENAI_COMPATIBLE.name: OPENAI_COMPATIBLE,
+}
+"""All providers by name."""
+
+
+def names() -> list[str]:
+    """Return the names of all providers."""
+    return list(PROVIDERS)
+
+
+def profile_of(name: str) -> Profile:
+    """Return the profile of a provider; unlike its adapter it loads no protocol.
+
+    >>> profile_of("anthropic").auth.variable
+    'ANTHROPIC_API_KEY'
+
+    Raises:
+        UnknownAdapterError: there is no provider of that name.
+    """
+    profile = PROVIDERS.get(name)
+    if profile is None:
+        raise UnknownAdapterError(name, names())
+    return profile

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from metis.adapters.model import ModelFacts
 from metis.adapters.profile import Profile
-from metis.adapters.response_decoder import OUTPUT_TOOL
+from metis.adapters.response_decoder import OUTPUT_TOOL, DecoderWrapper
 from metis.adapters.tool_options import OptionLoss
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import InvalidValueError
@@ -27,32 +27,32 @@ from metis.canonical.schema.fit_output import fit_output_schema
 from metis.canonical.schema.validate import Validator, compile_output_schema
 from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.catalog.model_rules import OutputKind
-from metis.projection.loss import Change, Loss
-from metis.projection.tool_calls import wire_tool_name
+from metis.projection import Change, Loss, wire_tool_name
 from metis.streaming import MessageComplete, StreamEvent, TextDelta
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.codec import Codec, StreamDecoder
 from metis.wire.output_format import OutputFormat
 
 _KEY = "output"
-_TOLD = "Gives the answer. Call it once, when the whole answer is known."
-_ANY: OutputKind = "object"
-_ALONE = "Answer with JSON only, with nothing before or after it and no fence around it"
+_TOOL_DESCRIPTION = "Gives the answer. Call it once, when the whole answer is known."
+_ANY_JSON: OutputKind = "object"
+_JSON_ONLY = "Answer with JSON only, with nothing before or after it and no fence around it"
 _OBJECT = {"type": "object"}
+_decode = msgspec.json.Decoder().decode
 
 
 class OutputPlanner:
-    """Brings the wish for a form of the answer to what one model takes."""
+    """Fits the output format of a request to one model."""
 
     def __init__(
-        self, profile: Profile, model: ModelFacts, codec: Codec, lost: list[OptionLoss]
+        self, profile: Profile, model: ModelFacts, codec: Codec, losses: list[OptionLoss]
     ) -> None:
         self._profile = profile
         self._model = model
         self._codec = codec
-        self._lost = lost
+        self._losses = losses
         self.instruction: str | None = None
-        """What the model is asked in words, beside the conversation."""
+        """Text that asks for the format, to be added to the conversation."""
 
     def fit(
         self,
@@ -61,147 +61,147 @@ class OutputPlanner:
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
     ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
-        """The options and tools with which the answer gets its form."""
-        native, reason = self._native(output, has_tools=bool(tools))
+        """Return the options and tools that ask for the format; see also `instruction`."""
+        native, reason = self._native_format(output, has_tools=bool(tools))
         if native is not None:
             if native.schema is None:
-                self._say_json(messages)
+                self._mention_json(messages)
             return replace(options, output=native), tools
-        plain = replace(options, output=None)
-        forced = self._forced(output, options, has_tools=bool(tools))
-        if forced is not None:
-            self._alter(f"{reason}: the answer is asked for as a call of a tool")
-            self._loosen(output)
-            return replace(plain, tool_choice=forced), (*tools, _answer_tool(output))
-        self._alter(f"{reason}: the answer is asked for in words")
-        self._loosen(output)
-        self.instruction = _words(output)
-        if output.schema is not None and _takes(self._model, _ANY, has_tools=bool(tools)):
+        without_output = replace(options, output=None)
+        choice = self._forced_choice(output, options, has_tools=bool(tools))
+        if choice is not None:
+            self._alter(f"{reason}: the response is requested as a tool call")
+            self._lose_strictness(output)
+            return replace(without_output, tool_choice=choice), (*tools, _output_tool(output))
+        self._alter(f"{reason}: the response is requested by an instruction")
+        self._lose_strictness(output)
+        self.instruction = _instruction(output)
+        if output.schema is not None and self._supports(_ANY_JSON, has_tools=bool(tools)):
             return replace(options, output=OutputFormat()), tools
-        return plain, tools
+        return without_output, tools
 
-    def _native(self, output: OutputFormat, *, has_tools: bool) -> tuple[OutputFormat | None, str]:
-        """What the provider is told itself; None with the reason if it cannot be."""
+    def _native_format(
+        self, output: OutputFormat, *, has_tools: bool
+    ) -> tuple[OutputFormat | None, str]:
+        """Return the format for the provider's own option; None with the reason if it has none."""
         name, rule = self._model.name, self._model.output
-        kind: OutputKind = _ANY if output.schema is None else "schema"
+        kind: OutputKind = _ANY_JSON if output.schema is None else "schema"
         if kind not in rule.supports:
-            what = "schema" if kind == "schema" else "wish for just any JSON"
-            return None, f"{name} takes no {what}"
+            what = "output schemas" if kind == "schema" else "JSON output without a schema"
+            return None, f"{name} does not support {what}"
         if has_tools and not rule.with_tools:
-            return None, f"{name} takes no form of its answer beside tools"
+            return None, f"{name} does not support an output format beside tools"
         if output.schema is None:
             return output, ""
-        return self._shaped(output)
+        return self._with_fitted_schema(output)
 
-    def _shaped(self, output: OutputFormat) -> tuple[OutputFormat | None, str]:
-        """With a schema that the provider takes, under a name that it takes."""
+    def _with_fitted_schema(self, output: OutputFormat) -> tuple[OutputFormat | None, str]:
+        """Return the format with a schema and a name that the provider accepts."""
         profile, schema = self._profile, output.schema or {}
         fitted = fit_output_schema(schema, profile.output_schemas)
         if fitted.refusal is not None:
-            return None, f"{profile.name} takes no such schema, for {fitted.refusal}"
+            return None, f"{profile.name} does not support this schema: {fitted.refusal}"
         if output.strict and profile.strict_output_schemas is not None:
             strict = fit_output_schema(schema, profile.strict_output_schemas)
             refusal = strict.refusal
             if not self._model.output.strict_schemas:
-                refusal = f"{self._model.name} can only try"
+                refusal = f"{self._model.name} does not enforce schemas"
             if refusal is None:
                 fitted = strict
             else:
                 output = replace(output, strict=False)
-                reason = f"{profile.name} cannot promise to keep to it, for {refusal}"
-                self._lost.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
-        self._lost += (
+                reason = f"{profile.name} cannot enforce it: {refusal}"
+                self._losses.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
+        self._losses += (
             OptionLoss(f"{_KEY}.schema", f"at {profile.name}: {change}", Change.ALTERED)
             for change in fitted.changes
         )
         if not self._codec.output.has_name:
-            return self._nameless(replace(output, schema=fitted.schema)), ""
+            return self._with_name_in_schema(replace(output, schema=fitted.schema)), ""
         if self._codec.output.is_strict:
             output = self._strict(output)
-        name = output.name or _text(schema.get("title"))
-        called = None if name is None else wire_tool_name(name)
-        if output.name is not None and called != output.name:
-            reason = f"the schema {output.name!r} is sent as {called}"
-            self._lost.append(OptionLoss(f"{_KEY}.name", reason, Change.ALTERED))
-        return replace(output, schema=fitted.schema, name=called), ""
+        title = schema.get("title")
+        name = output.name or (title if isinstance(title, str) and title else None)
+        wire_name = None if name is None else wire_tool_name(name)
+        if output.name is not None and wire_name != output.name:
+            reason = f"the schema {output.name!r} is sent as {wire_name}"
+            self._losses.append(OptionLoss(f"{_KEY}.name", reason, Change.ALTERED))
+        return replace(output, schema=fitted.schema, name=wire_name), ""
 
-    def _nameless(self, output: OutputFormat) -> OutputFormat:
-        """With name and description in the schema, where the protocol has no other place."""
+    def _with_name_in_schema(self, output: OutputFormat) -> OutputFormat:
+        """Move name and description into the schema, where the protocol has no keys for them."""
         schema = dict(output.schema or {})
-        for key, said in (("title", output.name), ("description", output.description)):
-            if said and schema.setdefault(key, said) != said:
-                place = "name" if key == "title" else key
-                reason = f"{self._profile.name} has no place for it beside that of the schema"
-                self._lost.append(OptionLoss(f"{_KEY}.{place}", reason))
+        for key, value in (("title", output.name), ("description", output.description)):
+            if value and schema.setdefault(key, value) != value:
+                field = "name" if key == "title" else key
+                reason = f"{self._profile.name} takes it from the schema, which has another"
+                self._losses.append(OptionLoss(f"{_KEY}.{field}", reason))
         self._strict(output)
         return OutputFormat(schema)
 
     def _strict(self, output: OutputFormat) -> OutputFormat:
-        """A wish that is kept to, where a provider knows no others."""
+        """Return a strict format, for a provider that has no others."""
         if output.strict:
             return output
-        reason = f"{self._profile.name} always keeps to a schema"
-        self._lost.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
+        reason = f"{self._profile.name} always enforces the schema"
+        self._losses.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
         return replace(output, strict=True)
 
-    def _forced(
+    def _forced_choice(
         self, output: OutputFormat, options: AdapterOptions, *, has_tools: bool
     ) -> ToolChoice | None:
-        """The choice that makes the model answer with a call; None if it cannot be made to."""
+        """Return the tool choice that forces the response into a call; None if it cannot be."""
         profile, model, choice = self._profile, self._model, options.tool_choice
         schema = output.schema or _OBJECT
         if not model.capabilities.supports_tools or "tool_choice" in profile.refused_options:
             return None
         if "forced_tools" in model.refused_options or schema.get("type") != "object":
             return None
-        if self._thinks(options) and not self._calls_while_thinking():
+        if self._thinks(options) and not self._can_force_while_thinking():
             return None
         if choice is not None and choice.mode == "tool":
-            # Somebody wants another tool called now; the answer comes after it.
-            return None
+            return None  # the caller wants another tool called first; the response comes after it
         if has_tools and (choice is None or choice.mode != "none"):
             return ToolChoice("required")
         return ToolChoice("tool", OUTPUT_TOOL)
 
     def _thinks(self, options: AdapterOptions) -> bool:
-        rule, asked = self._model.thinking, options.reasoning
+        rule, requested = self._model.thinking, options.reasoning
         if rule is None:
             return False
-        return rule.on_by_default if asked is None else not asked.is_off
+        return rule.on_by_default if requested is None else not requested.is_off
 
-    def _calls_while_thinking(self) -> bool:
+    def _can_force_while_thinking(self) -> bool:
         rule = self._model.thinking
         if rule is None:
             return True
         return rule.forced_tools and self._profile.protocol not in rule.no_tools_in
 
-    def _say_json(self, messages: Sequence[Message]) -> None:
-        """Speak of JSON, where a provider wants that to be done and nobody did."""
-        if not self._model.output.needs_json_mention or _speaks_of_json(messages):
-            return
-        self.instruction = f"{_ALONE}."
-        reason = f"{self._profile.name} wants to be told of JSON in words, too"
-        self._lost.append(OptionLoss(_KEY, reason, Change.SYNTHESISED))
+    def _supports(self, kind: OutputKind, *, has_tools: bool) -> bool:
+        rule = self._model.output
+        return kind in rule.supports and (rule.with_tools or not has_tools)
 
-    def _loosen(self, output: OutputFormat) -> None:
-        if output.schema is None or not output.strict:
+    def _mention_json(self, messages: Sequence[Message]) -> None:
+        """Add an instruction if no message mentions JSON and the provider needs that.
+
+        OpenAI answers 400 to `json_object` unless the word JSON occurs in the messages (T115).
+        """
+        if not self._model.output.needs_json_mention or _mentions_json(messages):
             return
-        reason = "nothing makes the model keep to the schema"
-        self._lost.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
+        self.instruction = f"{_JSON_ONLY}."
+        reason = f"{self._profile.name} needs the word JSON in the messages, too"
+        self._losses.append(OptionLoss(_KEY, reason, Change.SYNTHESISED))
+
+    def _lose_strictness(self, output: OutputFormat) -> None:
+        if output.schema is not None and output.strict:
+            reason = "nothing enforces the schema"
+            self._losses.append(OptionLoss(f"{_KEY}.strict", reason, Change.ALTERED))
 
     def _alter(self, reason: str) -> None:
-        self._lost.append(OptionLoss(_KEY, reason, Change.ALTERED))
+        self._losses.append(OptionLoss(_KEY, reason, Change.ALTERED))
 
 
-def _takes(model: ModelFacts, kind: OutputKind, *, has_tools: bool) -> bool:
-    return kind in model.output.supports and (model.output.with_tools or not has_tools)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _speaks_of_json(messages: Sequence[Message]) -> bool:
+def _mentions_json(messages: Sequence[Message]) -> bool:
     return any(
         "json" in block.text.lower()
         for message in messages
@@ -210,129 +210,121 @@ def _speaks_of_json(messages: Sequence[Message]) -> bool:
     )
 
 
-def _words(output: OutputFormat) -> str:
+def _instruction(output: OutputFormat) -> str:
     if output.schema is None:
-        return f"{_ALONE}: one object."
-    about = "".join(f"\n{said}" for said in (output.name, output.description) if said)
+        return f"{_JSON_ONLY}: one object."
+    about = "".join(f"\n{text}" for text in (output.name, output.description) if text)
     schema = msgspec.json.encode(output.schema).decode()
-    return f"{_ALONE}, which keeps to this JSON Schema:{about}\n{schema}"
+    return f"{_JSON_ONLY}, which keeps to this JSON Schema:{about}\n{schema}"
 
 
-def _answer_tool(output: OutputFormat) -> ToolDefinition:
-    about = " ".join(said for said in (output.name, output.description) if said)
+def _output_tool(output: OutputFormat) -> ToolDefinition:
+    about = " ".join(text for text in (output.name, output.description) if text)
     return ToolDefinition(
         name=OUTPUT_TOOL,
-        description=f"{_TOLD} {about}".rstrip(),
+        description=f"{_TOOL_DESCRIPTION} {about}".rstrip(),
         input_schema=output.schema or _OBJECT,
         side_effects=SideEffects.NONE,
     )
 
 
 @lru_cache(maxsize=64)
-def instruction_message(words: str, session_id: str, role: Role) -> Message:
-    """The message that asks in words; the same words are the same message."""
+def instruction_message(text: str, session_id: str, role: Role) -> Message:
+    """Return the message of an instruction: the same object for the same text and session.
+
+    A history is reused by the identity of its messages, so this one must not be made anew.
+    """
     return Message(
-        id=hashed_tool_id(session_id, words).removeprefix("tu_"),
+        id=hashed_tool_id(session_id, text).removeprefix("tu_"),
         session_id=session_id,
         role=role,
-        content=(TextBlock(words),),
+        content=(TextBlock(text),),
         created_at=datetime(1970, 1, 1, tzinfo=UTC),
     )
 
 
-_read = msgspec.json.Decoder().decode
-_REASON = "the answer stood where thoughts stand, and is said as text, too"
-
-
 class JsonInThinking:
-    """Finds answers of one form that stand among thoughts."""
+    """Finds output that a host put into the thinking of a response that has no text (T118).
 
-    def __init__(self, output: OutputFormat, adapter: str, tell: Callable[[Loss], None]) -> None:
+    The output is added as text if it has the requested format; the thinking stays as it came, and
+    the change is reported.
+    """
+
+    def __init__(self, output: OutputFormat, adapter: str, report: Callable[[Loss], None]) -> None:
         self._output = output
         self._adapter = adapter
-        self._tell = tell
+        self._report = report
 
     def with_output_text(self, message: Message) -> Message:
-        """The message with its answer as text."""
-        found = self.find(message)
-        if found is None:
-            return message
-        self._tell(
-            Loss(
-                session_id=message.session_id,
-                message_id=message.id,
-                block_type="thinking",
-                adapter=self._adapter,
-                reason=_REASON,
-                change=Change.SYNTHESISED,
-                path=f"$.content[{len(message.content)}]",
+        """Return the message with its output as text, and report that it was added."""
+        result = self.add_text(message)
+        if result is not message:
+            self._report(
+                Loss(
+                    session_id=message.session_id,
+                    message_id=message.id,
+                    block_type="thinking",
+                    adapter=self._adapter,
+                    reason="the output was in the thinking; also added as text",
+                    change=Change.SYNTHESISED,
+                    path=f"$.content[{len(message.content)}]",
+                )
             )
-        )
-        return replace(message, content=(*message.content, TextBlock(found)))
+        return result
 
-    def find(self, message: Message) -> str | None:
-        """The answer among the thoughts of a message that says nothing else."""
-        thoughts: list[str] = []
+    def add_text(self, message: Message) -> Message:
+        """Return the message with its output as text, or as it is if it has no such output."""
+        thinking: list[str] = []
         for block in message.content:
             if isinstance(block, ToolUseBlock) or (
                 isinstance(block, TextBlock) and block.text.strip()
             ):
-                return None
+                return message
             if isinstance(block, ThinkingBlock):
-                thoughts.append(block.text)
-        text = "".join(thoughts).strip()
-        return text if text and self._is_kept_to(text) else None
+                thinking.append(block.text)
+        text = "".join(thinking).strip()
+        if not text or not self._has_format(text):
+            return message
+        return replace(message, content=(*message.content, TextBlock(text)))
 
-    def _is_kept_to(self, text: str) -> bool:
+    def _has_format(self, text: str) -> bool:
         try:
-            value = _read(text)
+            value = _decode(text)
         except (ValueError, RecursionError):
             return False
         if self._output.schema is None:
             return isinstance(value, dict)
         try:
-            return not _check(msgspec.json.encode(self._output.schema))(value)
+            return not _validator(msgspec.json.encode(self._output.schema))(value)
         except InvalidValueError:
             return False
 
 
 @lru_cache(maxsize=64)
-def _check(schema: bytes) -> Validator:
-    return compile_output_schema(_read(schema))
+def _validator(schema: bytes) -> Validator:
+    return compile_output_schema(_decode(schema))
 
 
-class JsonInThinkingDecoder:
-    """A stream reader that says an answer which stood among thoughts."""
+class JsonInThinkingDecoder(DecoderWrapper):
+    """A stream decoder that adds output which came as thinking, as text."""
 
-    def __init__(self, reader: StreamDecoder, misplaced: JsonInThinking) -> None:
-        self._reader = reader
-        self._misplaced = misplaced
+    def __init__(self, decoder: StreamDecoder, json_in_thinking: JsonInThinking) -> None:
+        super().__init__(decoder)
+        self._json = json_in_thinking
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
-        message = self._reader.message
-        found = self._misplaced.find(message)
-        if found is None:
-            return message
-        return replace(message, content=(*message.content, TextBlock(found)))
+        """The message as far as it has been decoded."""
+        return self._json.add_text(self._decoder.message)
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
-        return self._read(self._reader.feed(chunk))
-
-    def finish(self) -> list[StreamEvent]:
-        """The last events."""
-        return self._read(self._reader.finish())
-
-    def _read(self, events: list[StreamEvent]) -> list[StreamEvent]:
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
         end = events[-1] if events else None
         if not isinstance(end, MessageComplete):
             return events
-        message = self._misplaced.with_output_text(end.message)
+        message = self._json.with_output_text(end.message)
         if message is end.message:
             return events
         last = message.content[-1]
         text = last.text if isinstance(last, TextBlock) else ""
-        said = TextDelta(end.message_id, len(message.content) - 1, text)
-        return [*events[:-1], said, replace(end, message=message)]
+        delta = TextDelta(end.message_id, len(message.content) - 1, text)
+        return [*events[:-1], delta, replace(end, message=message)]

@@ -1,12 +1,15 @@
-"""Options and tools of a request as one model of one provider takes them.
+"""The first step of a request: its options and tools as one model of one provider takes them.
 
-And what is lost of them.
+`RequestPlanner.request_plan` gives the options and tools that are sent, and a loss for everything
+that a caller asked for and that the provider does not take.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import is_
+from threading import Lock
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
@@ -34,318 +37,359 @@ from metis.projection.loss import Change
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
-_UNSAID: tuple[Any, ...] = (None, "", [], {})
-"""Values of an option that say nothing."""
+MAX_PLANS = 64
+"""How many plans an adapter keeps; the oldest goes first."""
+_EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
+"""Values of an option that ask for nothing."""
 _FORCED_TOOLS = "forced_tools"
-"""The name under which the catalogue tells that a model cannot be made to call a tool."""
+"""The name under which the catalogue lists models that cannot be forced to call a tool."""
 _FUNCTION_KEYS = {"name", "description", "parameters", "strict"}
+_INSTRUCTION_ROLES = (Role.SYSTEM, Role.DEVELOPER)
+_encode_key = msgspec.msgpack.Encoder().encode
 
 
-class Asked:
-    """What one model of one provider is asked with."""
+class RequestPlan(Struct, frozen=True, kw_only=True):
+    """What a request asks for beside its messages."""
+
+    options: AdapterOptions
+    tools: Sequence[ToolDefinition]
+    losses: Sequence[OptionLoss] = ()
+    instruction: str | None = None
+    """Text that asks for the output format, where no option of the provider does."""
+    names_cache: bool = False
+    """Whether the options name a cached prefix, which has its own instructions and tools (T178)."""
+
+    def history(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[OptionLoss]]:
+        """Return the messages to send with these options, and what is lost of the instructions."""
+        instruction = self.instruction
+        if not self.names_cache and instruction is None:
+            return messages, []
+        roles = enumerate(message.role for message in messages)
+        first = next((n for n, role in roles if role not in _INSTRUCTION_ROLES), 0)
+        session_id = messages[0].session_id if messages else ""
+        if not self.names_cache:
+            system = instruction_message(instruction or "", session_id, Role.SYSTEM)
+            return [*messages[:first], system, *messages[first:]], []
+        # Gemini answers 400 if a request has instructions beside `cachedContent` (T178).
+        reason = "the cached prefix has its own instructions"
+        losses = [OptionLoss("systemInstruction", reason)] if first else []
+        user = (
+            [] if instruction is None else [instruction_message(instruction, session_id, Role.USER)]
+        )
+        return [*messages[first:], *user], losses
+
+
+class RequestPlanner:
+    """Plans the requests of one provider; safe to share between threads.
+
+    A plan that does not depend on the messages is kept, because most requests of a conversation
+    have the same options and tools.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._lock = Lock()
+        self._plans: dict[object, tuple[RequestPlan, tuple[ToolDefinition, ...]]] = {}
+
+    def request_plan(
+        self,
+        model: ModelFacts,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        messages: Sequence[Message] = (),
+    ) -> RequestPlan:
+        """Return what the provider is sent of some options and tools, with every loss.
+
+        Raises:
+            InvalidValueError: the options ask for something that the provider's API would refuse.
+        """
+        key = _key_of(model, options, tools)
+        kept = None if key is None else self._plans.get(key)
+        if kept is not None:
+            return kept[0]
+        plan = _Planning(self._profile, model).plan(options, tools, messages)
+        if key is not None:
+            with self._lock:
+                # The tools are kept, too: the key has their addresses, which must not be reused.
+                self._plans[key] = plan, tuple(tools)
+                while len(self._plans) > MAX_PLANS:
+                    del self._plans[next(iter(self._plans))]
+        return plan
+
+
+def _key_of(
+    model: ModelFacts, options: AdapterOptions, tools: Sequence[ToolDefinition]
+) -> object | None:
+    """What a plan depends on; None if it also depends on the messages.
+
+    Options are compared as bytes: for Python 1, 1.0 and True are equal, for a JSON Schema they are
+    not.
+    """
+    rule, output = model.thinking, options.output
+    if options.native or (rule is not None and rule.needs_thinking_before_calls):
+        return None
+    if output is not None and output.schema is None:
+        return None  # whether an instruction has to mention JSON depends on the messages
+    try:
+        return _encode_key(options), tuple(map(id, tools))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+class _Planning:
+    """One plan in the making."""
 
     def __init__(self, profile: Profile, model: ModelFacts) -> None:
         self._profile = profile
         self._model = model
         self._codec = CODECS[profile.protocol]
-        self._wish: tuple[AdapterOptions, tuple[ToolDefinition, ...]] | None = None
-        self.taken = AdapterOptions()
-        """The options that the provider takes."""
-        self.sent: Sequence[ToolDefinition] = ()
-        """The tools that it is told of."""
-        self.lost: list[OptionLoss] = []
-        self._thinking = ReasoningPlanner(model, profile.protocol, self.lost)
-        self._is_cached = False
-        self._forming: OutputPlanner | None = None
+        self._losses: list[OptionLoss] = []
+        self._reasoning = ReasoningPlanner(model, profile.protocol, self._losses)
+        self._output: OutputPlanner | None = None
 
-    def project(
-        self,
-        options: AdapterOptions,
-        tools: Sequence[ToolDefinition],
-        messages: Sequence[Message] = (),
-    ) -> None:
-        """Fulfil a wish as far as the provider does: see `taken`, `sent` and `lost`."""
-        self._wish = options, tuple(tools)
-        self.taken, self.sent = self._projected(options, tools, messages)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the same wish is fulfilled the same way, whatever the messages are."""
-        rule = self._model.thinking
-        if self._wish is None or self._wish[0].native:
-            return False
-        output = self._wish[0].output
-        if output is not None and output.schema is None:
-            return False  # whether it has to be told in words depends on the conversation
-        return rule is None or not rule.needs_thinking_before_calls
-
-    def is_again(
-        self, model: ModelFacts, options: AdapterOptions, tools: Sequence[ToolDefinition]
-    ) -> bool:
-        """Whether this is what a model was asked with before: the very tools, equal options."""
-        if self._wish is None or self._model is not model:
-            return False
-        before, told = self._wish
-        return len(told) == len(tools) and all(map(is_, told, tools)) and before == options
-
-    def _projected(
+    def plan(
         self,
         options: AdapterOptions,
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
-    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
+    ) -> RequestPlan:
+        """Plan a request, option by option."""
         protocol, profile = self._profile.protocol, self._profile
-        own = options.native.get(protocol)
-        if own is not None and options.origin is None:
-            check_server_tools(profile, self._model.name, own, tools, self._codec)
-        options, mode = self._by_mode(options)
+        native = options.native.get(protocol)
+        is_caller = native is not None and options.origin is None
+        if is_caller:
+            check_server_tools(profile, self._model.name, native or {}, tools, self._codec)
+        mode_keys: Mapping[str, Any] = {}
+        if options.tool_mode is not None:
+            options, mode_keys = resolve_tool_mode(options, profile, self._codec, self._losses)
         search: Mapping[str, Any] = {}
         if options.search:
             search = search_keys(profile, self._model.name, tools, self._codec)
-        if options.output is not None and not self._is_spelled(options):
-            options, tools = self._formed(options, tools, messages)
-        asked = self._options(options, tools, messages)
-        if not are_native_options(options, profile):
-            tools, asked = self._uncalled(tools, asked)
-            tools, asked = with_wire_names(profile, tools, asked, self.lost)
-            tools = with_fitted_schemas(profile, tools, self.lost)
-        # A client that speaks to the provider itself knows what it asks for.
-        is_refused = not (
-            self._model.capabilities.supports_tools or are_native_options(options, profile)
+        if options.output is not None and not self._states_output(options):
+            self._output = OutputPlanner(profile, self._model, self._codec, self._losses)
+            options, tools = self._output.fit(options, options.output, tools, messages)
+        sent = self._plan_options(options, tools, messages)
+        names_cache = self._names_cache(options)
+        tools, sent = self._plan_tools(options, tools, sent, names_cache=names_cache)
+        if is_caller and runs_code(native):
+            sent = with_container(sent, messages, profile, self._losses)
+        if names_cache and search:
+            self._losses.append(OptionLoss("search", _CACHED_TOOLS))
+        elif search:
+            sent = with_native_keys(sent, protocol, search)
+            native = sent.native.get(protocol)
+        return RequestPlan(
+            options=self._with_tool_choice(sent, tools, native, mode_keys),
+            tools=tools,
+            losses=self._losses,
+            instruction=None if self._output is None else self._output.instruction,
+            names_cache=names_cache,
         )
-        self._is_cached = self._names_cache(options)
-        if self._is_cached:
-            tools, asked = self._beside_cache(tools, asked)
-        if runs_code(own) and options.origin is None:
-            asked = with_container(asked, messages, profile, self.lost)
-        if tools and is_refused:
-            reason = f"{self._model.name} takes no tools: "
-            self.lost += [OptionLoss("tools", reason + tool.name) for tool in tools]
-            tools, asked = (), replace(asked, tool_choice=None, parallel_tool_calls=None)
-        asked = self._searching(asked, search)
-        if tools:
-            return with_native_keys(asked, protocol, mode) if mode else asked, tools
-        if mode:
-            self.lost.append(OptionLoss("tool_mode", "there are no tools to choose from"))
-        spelled = asked.native.get(protocol) if search else own
-        return without_tool_choice(asked, spelled, self._codec, self.lost), tools
 
-    def _uncalled(
-        self, tools: Sequence[ToolDefinition], asked: AdapterOptions
+    def _plan_tools(
+        self,
+        options: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        sent: AdapterOptions,
+        *,
+        names_cache: bool,
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
-        """Without tools, where none shall be called and the provider has no word for that."""
-        choice = asked.tool_choice
+        """Return the tools that the provider accepts, and the options without those it does not."""
+        is_native = are_native_options(options, self._profile)
+        if not is_native:
+            tools, sent = self._without_forbidden_tools(tools, sent)
+            tools, sent = with_wire_names(self._profile, tools, sent, self._losses)
+            tools = with_fitted_schemas(self._profile, tools, self._losses)
+        if names_cache:
+            self._losses += [OptionLoss("tools", f"{_CACHED_TOOLS}: {tool.name}") for tool in tools]
+            if sent.tool_choice is not None:
+                self._losses.append(OptionLoss("tool_choice", _CACHED_TOOLS))
+            tools, sent = (), replace(sent, tool_choice=None)
+        # A client that speaks the provider's protocol may use what the catalogue does not list.
+        if tools and not (self._model.capabilities.supports_tools or is_native):
+            reason = f"{self._model.name} does not support tools: "
+            self._losses += [OptionLoss("tools", reason + tool.name) for tool in tools]
+            tools, sent = (), replace(sent, tool_choice=None, parallel_tool_calls=None)
+        return tools, sent
+
+    def _with_tool_choice(
+        self,
+        sent: AdapterOptions,
+        tools: Sequence[ToolDefinition],
+        native: Mapping[str, Any] | None,
+        mode_keys: Mapping[str, Any],
+    ) -> AdapterOptions:
+        """Return the options with the native keys of a tool mode, or without any choice."""
+        if tools:
+            protocol = self._profile.protocol
+            return with_native_keys(sent, protocol, mode_keys) if mode_keys else sent
+        if mode_keys:
+            self._losses.append(OptionLoss("tool_mode", "there are no tools to choose from"))
+        return without_tool_choice(sent, native, self._codec, self._losses)
+
+    def _without_forbidden_tools(
+        self, tools: Sequence[ToolDefinition], sent: AdapterOptions
+    ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
+        """Leave out the tools if none may be called and the provider cannot be told that."""
+        choice = sent.tool_choice
         if self._profile.can_forbid_calls or choice is None or choice.mode != "none" or not tools:
-            return tools, asked
-        reason = f"{self._profile.name} cannot be told to call no tool, so that none is defined"
+            return tools, sent
+        reason = f"{self._profile.name} has no tool choice 'none', so no tool is defined"
         self._alter("tool_choice", reason)
-        return (), replace(asked, tool_choice=None)
+        return (), replace(sent, tool_choice=None)
 
-    def _by_mode(self, options: AdapterOptions) -> tuple[AdapterOptions, Mapping[str, Any]]:
-        """The options with the choice that a tool mode stands for."""
-        if options.tool_mode is None:
-            return options, {}
-        return resolve_tool_mode(options, self._profile, self._codec, self.lost)
-
-    def _searching(self, asked: AdapterOptions, search: Mapping[str, Any]) -> AdapterOptions:
-        """With the provider's own search, if it was asked for."""
-        if not search:
-            return asked
-        if self._is_cached:
-            reason = "the kept prefix that is named has tools of its own"
-            self.lost.append(OptionLoss("search", reason))
-            return asked
-        return with_native_keys(asked, self._profile.protocol, search)
-
-    def conversation(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages beside these options: a kept prefix has its own instructions (T178)."""
-        words = None if self._forming is None else self._forming.instruction
-        if not self._is_cached and words is None:
-            return messages
-        leading = (Role.SYSTEM, Role.DEVELOPER)
-        first = next((n for n, one in enumerate(messages) if one.role not in leading), 0)
-        session = messages[0].session_id if messages else ""
-        if not self._is_cached and words is not None:
-            said = instruction_message(words, session, Role.SYSTEM)
-            return [*messages[:first], said, *messages[first:]]
-        if first:
-            reason = "the kept prefix that is named has instructions of its own"
-            self.lost.append(OptionLoss("systemInstruction", reason))
-        asked = () if words is None else (instruction_message(words, session, Role.USER),)
-        return [*messages[first:], *asked]
-
-    def _is_spelled(self, options: AdapterOptions) -> bool:
-        """Whether a client of the provider asked for this very form, of this very model."""
+    def _states_output(self, options: AdapterOptions) -> bool:
+        """Whether a client of the provider stated this very format, for this very model."""
         if not are_native_options(options, self._profile):
             return False
-        spelled = options.native[self._profile.protocol]
-        is_same = spelled.get("model", self._model.name) == self._model.name
-        return is_same and self._codec.output.decode(spelled).output == options.output
-
-    def _formed(
-        self,
-        options: AdapterOptions,
-        tools: Sequence[ToolDefinition],
-        messages: Sequence[Message],
-    ) -> tuple[AdapterOptions, Sequence[ToolDefinition]]:
-        """With the form of the answer told in the way that the model takes (T115-T117)."""
-        wanted = options.output
-        if wanted is None:
-            return options, tools
-        self._forming = OutputPlanner(self._profile, self._model, self._codec, self.lost)
-        return self._forming.fit(options, wanted, tools, messages)
+        native = options.native[self._profile.protocol]
+        is_same_model = native.get("model", self._model.name) == self._model.name
+        return is_same_model and self._codec.output.decode(native).output == options.output
 
     def _names_cache(self, options: AdapterOptions) -> bool:
-        """Whether a prefix is named that was kept before, by somebody else than a client."""
-        key, own = self._profile.cache_name_key, options.native.get(self._profile.protocol)
-        return key is not None and bool(own and own.get(key)) and options.origin is None
+        """Whether the caller, and not a client, names a cached prefix."""
+        key, native = self._profile.cache_name_key, options.native.get(self._profile.protocol)
+        return key is not None and bool(native and native.get(key)) and options.origin is None
 
-    def _beside_cache(
-        self, tools: Sequence[ToolDefinition], asked: AdapterOptions
-    ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
-        """Without the tools and the choice among them, which lie in the kept prefix."""
-        reason = "the kept prefix that is named has tools of its own"
-        self.lost += [OptionLoss("tools", f"{reason}: {tool.name}") for tool in tools]
-        if asked.tool_choice is not None:
-            self.lost.append(OptionLoss("tool_choice", reason))
-        return (), replace(asked, tool_choice=None)
-
-    def _options(
+    def _plan_options(
         self,
         options: AdapterOptions,
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
     ) -> AdapterOptions:
-        own = self._profile.protocol
-        self.lost += _foreign(options, own, tools)
-        spelled = options.native.get(own)
+        protocol = self._profile.protocol
+        self._losses += _foreign_losses(options, protocol, tools)
+        stated = options.native.get(protocol)
         if are_native_options(options, self._profile):
-            return self._own_options(options, spelled or {}, tools, messages)
-        wish = self._thinking.fit(options, has_tools=bool(tools), messages=messages)
-        native = self._native(spelled, options.origin, tools)
-        asked = self._taken(replace(wish, model=self._model.name))
-        asked = self._told(self._allowed(asked, tools), native)
-        if wish.reasoning is not None or options.reasoning is not None:
-            asked = self._spelled(asked, native)
-        if self._forming is not None:
-            asked = self._spelled_form(asked, native)
-        return replace(asked, native={own: native} if native else {})
+            return self._plan_native_options(options, stated or {}, tools, messages)
+        fitted = self._reasoning.fit(options, has_tools=bool(tools), messages=messages)
+        native = self._native_keys(stated, options.origin, tools)
+        sent = self._without_refused(replace(fitted, model=self._model.name))
+        sent = self._within_limits(sent, tools)
+        self._set_host_keys(sent, native)
+        if fitted.reasoning is not None or options.reasoning is not None:
+            sent = self._encode_reasoning(sent, native)
+        if self._output is not None:
+            sent = self._encode_output(sent, native)
+        return replace(sent, native={protocol: native} if native else {})
 
-    def _own_options(
+    def _plan_native_options(
         self,
         options: AdapterOptions,
-        spelled: Mapping[str, Any],
+        stated: Mapping[str, Any],
         tools: Sequence[ToolDefinition],
         messages: Sequence[Message],
     ) -> AdapterOptions:
-        """The options of a client of the provider; what it did not ask itself is made to fit."""
+        """Plan options of a client of the provider; only what it did not state itself is fitted."""
         model = options.model and self._model.name
-        asked = replace(options, model=model)
-        # Where the path names the model, the body does not tell which one the client asked for.
-        is_same = model == (maybe_text(spelled.get("model")) or model)
-        said = self._codec.reasoning.decode(spelled).reasoning
-        if is_same and said == options.reasoning and self._forming is None:
-            return asked
+        sent = replace(options, model=model)
+        # Where the path names the model, the body does not say which one the client asked for.
+        is_same_model = model == (maybe_text(stated.get("model")) or model)
+        reasoning = self._codec.reasoning.decode(stated).reasoning
+        if is_same_model and reasoning == options.reasoning and self._output is None:
+            return sent
         # Another model than the client asked for may take less (T48, T183).
-        wish = self._thinking.fit(asked, has_tools=bool(tools), messages=messages)
-        taken = wish if is_same else self._taken(wish)
-        native = dict(spelled)
-        if wish.reasoning is not None or options.reasoning is not None:
-            taken = self._spelled(taken, native)
-        if self._forming is not None:
-            taken = self._spelled_form(taken, native)
-        return replace(taken, native={**options.native, self._profile.protocol: native})
+        fitted = self._reasoning.fit(sent, has_tools=bool(tools), messages=messages)
+        sent = fitted if is_same_model else self._without_refused(fitted)
+        native = dict(stated)
+        if fitted.reasoning is not None or options.reasoning is not None:
+            sent = self._encode_reasoning(sent, native)
+        if self._output is not None:
+            sent = self._encode_output(sent, native)
+        return replace(sent, native={**options.native, self._profile.protocol: native})
 
-    def _spelled(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        """The wish for thoughts, said in the form that the model takes (T206)."""
-        rule, keys = self._model.thinking, self._codec.reasoning
-        keys.encode(native, options.reasoning, None if rule is None else rule.form)
-        return replace(options, reasoning=keys.decode(native).reasoning)
+    def _encode_reasoning(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
+        """Write the reasoning option into `native` in the form that the model takes (T206)."""
+        rule, codec = self._model.thinking, self._codec.reasoning
+        codec.encode(native, options.reasoning, None if rule is None else rule.form)
+        return replace(options, reasoning=codec.decode(native).reasoning)
 
-    def _spelled_form(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        """The form of the answer, said in the dialect that the model reads."""
-        keys = self._codec.output
-        if keys.decode(native).output != options.output:
-            keys.encode(native, options.output, self._model.output.dialect)
-        return replace(options, output=keys.decode(native).output)
+    def _encode_output(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
+        """Write the output format into `native` in the dialect that the model takes."""
+        codec = self._codec.output
+        if codec.decode(native).output != options.output:
+            codec.encode(native, options.output, self._model.output.dialect)
+        return replace(options, output=codec.decode(native).output)
 
-    def _taken(self, options: AdapterOptions) -> AdapterOptions:
-        """Without what the provider or the model refuses."""
+    def _without_refused(self, options: AdapterOptions) -> AdapterOptions:
+        """Leave out what the provider or the model refuses."""
         refused: dict[str, str] = {}
-        takers = (self._profile.name, self._profile.refused_options)
-        for name, names in (takers, (self._model.name, self._model.refused_options)):
+        provider = self._profile.name, self._profile.refused_options
+        for name, names in (provider, (self._model.name, self._model.refused_options)):
             for option in names:
                 if getattr(options, option, None) is not None:
-                    refused[option] = f"{name} takes no {option}"
-        for option, reason in self._thinking.refused_options.items():
-            # One is what these options are anyway.
+                    refused[option] = f"{option} is not supported by {name}"
+        for option, reason in self._reasoning.refused_options.items():
+            # OpenAI and Anthropic accept 1, the default, even where the option is refused.
             if getattr(options, option, None) not in (None, 1):
                 refused.setdefault(option, reason)
         for group in self._model.exclusive_options:
-            stated = [one for one in group if getattr(options, one) is not None]
+            stated = [option for option in group if getattr(options, option) is not None]
             for option in stated[1:]:
-                refused[option] = f"{self._model.name} takes no {option} beside {stated[0]}"
-        changes = self._unforced(options)
+                reason = f"{self._model.name} does not support {option} beside {stated[0]}"
+                refused[option] = reason
+        changes = self._without_forced_call(options)
         for option in sorted(refused):
             changes[option] = None
             if not is_default(getattr(options, option)):
-                self.lost.append(OptionLoss(option, refused[option]))
+                self._losses.append(OptionLoss(option, refused[option]))
         return replace(options, **changes) if changes else options
 
-    def _unforced(self, options: AdapterOptions) -> dict[str, Any]:
-        """Free to call no tool, where a model cannot be made to (T46)."""
+    def _without_forced_call(self, options: AdapterOptions) -> dict[str, Any]:
+        """Let the model decide, where it cannot be forced to call a tool (T46)."""
         choice = options.tool_choice
         if _FORCED_TOOLS not in self._model.refused_options or choice is None:
             return {}
         if choice.mode not in ("required", "tool"):
             return {}
-        self._alter("tool_choice", f"{self._model.name} cannot be made to call a tool")
+        self._alter("tool_choice", f"{self._model.name} cannot be forced to call a tool")
         return {"tool_choice": ToolChoice("auto")}
 
-    def _allowed(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> AdapterOptions:
-        """Within the limits of the model, and with a choice of tools that can be stated."""
-        changes: dict[str, Any] = {}
-        capabilities, wanted = self._model.capabilities, options.max_output_tokens
-        most = capabilities.max_output_tokens
-        if wanted is None and self._profile.default_max_tokens is not None:
-            changes["max_output_tokens"] = min(self._profile.default_max_tokens, most)
-        if self._model.is_listed and wanted is not None and wanted > most:
-            changes["max_output_tokens"] = most
-            self._alter("max_output_tokens", f"{self._model.name} writes {most} tokens at most")
-        changes |= self._warmth(options) | self._filled(options)
+    def _within_limits(
+        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
+    ) -> AdapterOptions:
+        """Bring numbers into the limits of the model, and the tool choice to what can be stated."""
+        profile, changes = self._profile, dict[str, Any]()
+        capabilities, requested = self._model.capabilities, options.max_output_tokens
+        limit = capabilities.max_output_tokens
+        if requested is None and profile.default_max_tokens is not None:
+            changes["max_output_tokens"] = min(profile.default_max_tokens, limit)
+        if self._model.is_listed and requested is not None and requested > limit:
+            changes["max_output_tokens"] = limit
+            self._alter("max_output_tokens", f"{self._model.name} writes at most {limit} tokens")
+        changes |= self._temperature_in_range(options) | self._without_empty_values(options)
         choice = options.tool_choice
-        if choice is not None and choice.mode == "tool" and not self._profile.can_name_tool:
+        if choice is not None and choice.mode == "tool" and not profile.can_name_tool:
             changes["tool_choice"] = ToolChoice("required")
-            self._alter("tool_choice", f"{self._profile.name} cannot be told which tool to call")
+            self._alter("tool_choice", f"{profile.name} cannot be told which tool to call")
         if tools and not capabilities.supports_parallel_tool_calls:
-            changes |= self._one_by_one(options)
+            changes |= self._without_parallel_calls(options)
         return replace(options, **changes) if changes else options
 
-    def _warmth(self, options: AdapterOptions) -> dict[str, Any]:
-        """A temperature that the provider takes."""
-        limits, wanted = self._profile.temperature_range, options.temperature
-        if limits is None or wanted is None or limits[0] <= wanted <= limits[1]:
+    def _temperature_in_range(self, options: AdapterOptions) -> dict[str, Any]:
+        limits, requested = self._profile.temperature_range, options.temperature
+        if limits is None or requested is None or limits[0] <= requested <= limits[1]:
             return {}
-        given = min(max(wanted, limits[0]), limits[1])
-        reason = f"{self._profile.name} takes temperatures from {limits[0]} to {limits[1]}"
-        self._alter("temperature", f"{reason}, so that it is {given}")
-        return {"temperature": given}
+        nearest = min(max(requested, limits[0]), limits[1])
+        reason = f"{self._profile.name} accepts temperatures from {limits[0]} to {limits[1]}"
+        self._alter("temperature", f"{reason}; {nearest} is sent")
+        return {"temperature": nearest}
 
-    def _filled(self, options: AdapterOptions) -> dict[str, Any]:
-        """Without a limit and without stops that are empty, where these are refused."""
+    def _without_empty_values(self, options: AdapterOptions) -> dict[str, Any]:
+        """Avoid a limit of zero and empty stop sequences, which Converse refuses with 400."""
         changes: dict[str, Any] = {}
         if not self._profile.refuses_empty_values:
             return changes
         if options.max_output_tokens == 0:
             changes["max_output_tokens"] = 1
-            self._alter("max_output_tokens", f"{self._profile.name} takes one token or more")
+            self._alter("max_output_tokens", f"{self._profile.name} needs at least one token")
         stops = options.stop_sequences
         if stops is not None and not all(stops):
             changes["stop_sequences"] = tuple(stop for stop in stops if stop)
-            self._alter("stop_sequences", f"{self._profile.name} takes no empty ones")
+            self._alter("stop_sequences", f"{self._profile.name} accepts no empty ones")
         return changes
 
-    def _one_by_one(self, options: AdapterOptions) -> dict[str, Any]:
+    def _without_parallel_calls(self, options: AdapterOptions) -> dict[str, Any]:
         if "parallel_tool_calls" in self._profile.refused_options:
             return {}
         if options.parallel_tool_calls:
@@ -353,10 +397,10 @@ class Asked:
         return {"parallel_tool_calls": False}
 
     def _alter(self, key: str, reason: str) -> None:
-        self.lost.append(OptionLoss(key, reason, Change.ALTERED))
+        self._losses.append(OptionLoss(key, reason, Change.ALTERED))
 
-    def _told(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        """In the words of the host, where the protocol has several."""
+    def _set_host_keys(self, options: AdapterOptions, native: Wire) -> None:
+        """Write options under the keys of this host, where hosts of the protocol differ."""
         profile = self._profile
         if profile.max_tokens_key and options.max_output_tokens is not None:
             native[profile.max_tokens_key] = options.max_output_tokens
@@ -364,82 +408,87 @@ class Asked:
             native["tool_choice"] = profile.required_choice
         if profile.requests_usage and options.stream:
             native.setdefault("stream_options", {"include_usage": True})
-        return options
 
-    def _native(
+    def _native_keys(
         self,
-        spelled: Mapping[str, Any] | None,
+        stated: Mapping[str, Any] | None,
         origin: str | None,
         tools: Sequence[ToolDefinition],
     ) -> Wire:
-        """What of the spelled options is sent: all if meant for every host, else what all know."""
-        if spelled is None:
+        """Return the native keys to send: all of a caller, of a client those that hosts share."""
+        if stated is None:
             return {}
         if origin is None:
-            return dict(spelled)
+            return dict(stated)
         profile, codec = self._profile, self._codec
-        refused = self._model.refused_options | self._thinking.refused_options.keys()
-        known = codec.common_keys - profile.unsupported_keys - refused
-        shared = codec.shared_keys | codec.reasoning.decode(spelled).keys
-        shared |= codec.output.decode(spelled).keys
-        for key in _own_keys(spelled, shared | known):
-            reason = f"{self._model.name} at {profile.name} takes no {key!r} of {origin}"
-            self.lost.append(OptionLoss(key, reason))
-        self.lost += tool_losses(str(origin), spelled, tools, codec, strict=True)
+        refused = self._model.refused_options | self._reasoning.refused_options.keys()
+        supported = codec.common_keys - profile.unsupported_keys - refused
+        shared = codec.shared_keys | codec.reasoning.decode(stated).keys
+        shared |= codec.output.decode(stated).keys
+        for key in _unshared_keys(stated, shared | supported):
+            reason = f"{key!r} of {origin} is not supported by {self._model.name} at {profile.name}"
+            self._losses.append(OptionLoss(key, reason))
+        self._losses += tool_losses(origin, stated, tools, codec, strict=True)
         renamed = profile.renamed_keys
-        native = {renamed.get(key, key): spelled[key] for key in spelled if key in known}
-        return native | self._strict(maybe_list(spelled.get("tools")))
+        native = {renamed.get(key, key): stated[key] for key in stated if key in supported}
+        return native | self._strict_tools(maybe_list(stated.get("tools")))
 
-    def _strict(self, tools: list[Any]) -> Wire:
-        """Definitions that ask for strict arguments, if the host knows such (T108, T109)."""
+    def _strict_tools(self, tools: list[Any]) -> Wire:
+        """Keep definitions that ask for strict arguments, if the host knows such (T108, T109)."""
         functions = [maybe_object(maybe_object(tool).get("function")) for tool in tools]
         if not any(function.get("strict") for function in functions):
             return {}
-        known = [tool for tool, each in zip(tools, functions, strict=True) if each]
-        are_plain = all(set(maybe_object(tool)) <= {"type", "function"} for tool in known)
+        defined = [tool for tool, function in zip(tools, functions, strict=True) if function]
+        are_plain = all(set(maybe_object(tool)) <= {"type", "function"} for tool in defined)
         if (
             self._profile.strict_tools
             and are_plain
-            and all(set(each) <= _FUNCTION_KEYS for each in functions)
+            and all(set(function) <= _FUNCTION_KEYS for function in functions)
         ):
-            return {"tools": known}
-        self.lost += (
-            OptionLoss(f"tools[{index}].function.strict", f"{self._profile.name} takes no strict")
+            return {"tools": defined}
+        reason = f"'strict' is not supported by {self._profile.name}"
+        self._losses += (
+            OptionLoss(f"tools[{index}].function.strict", reason)
             for index, function in enumerate(functions)
             if function.get("strict")
         )
         return {}
 
 
+_CACHED_TOOLS = "the cached prefix has its own tools"
+
+
 def are_native_options(options: AdapterOptions, profile: Profile) -> bool:
-    """Whether options were spelled by a client of this very provider."""
+    """Whether options come from a request of a client of this very provider."""
     return options.origin == profile.name and profile.protocol in options.native
 
 
-def _foreign(
-    options: AdapterOptions, own: str, tools: Sequence[ToolDefinition]
+def _foreign_losses(
+    options: AdapterOptions, protocol: str, tools: Sequence[ToolDefinition]
 ) -> Iterator[OptionLoss]:
-    """What was spelled in other protocols and has no place here."""
-    for protocol, keys in options.native.items():
-        if protocol == own:
+    """Yield a loss for each native option of other protocols that no shared option covers."""
+    for other, keys in options.native.items():
+        if other == protocol:
             continue
-        codec = CODECS.get(protocol)
+        codec = CODECS.get(other)
         shared = frozenset[str]()
         if codec is not None:
             shared = codec.shared_keys | codec.reasoning.decode(keys).keys
             shared |= codec.output.decode(keys).keys
-        for key in _own_keys(keys, shared):
-            yield OptionLoss(key, f"the option {key!r} of {protocol} has no place here")
-        yield from tool_losses(protocol, keys, tools, codec)
+        for key in _unshared_keys(keys, shared):
+            yield OptionLoss(key, f"the option {key!r} of {other} is not supported here")
+        yield from tool_losses(other, keys, tools, codec)
 
 
-def _own_keys(keys: Mapping[str, Any], shared: frozenset[str], within: str = "") -> Iterator[str]:
-    """The options that no shared one speaks for; objects that hold shared ones are looked into."""
+def _unshared_keys(
+    keys: Mapping[str, Any], shared: frozenset[str], prefix: str = ""
+) -> Iterator[str]:
+    """Yield the paths of options that no shared option covers, inner keys with dots."""
     for key, value in keys.items():
-        name = within + key
-        if value in _UNSAID or name in shared:
+        path = prefix + key
+        if value in _EMPTY_VALUES or path in shared:
             continue
-        if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in shared):
-            yield from _own_keys(maybe_object(value), shared, f"{name}.")
+        if isinstance(value, dict) and any(known.startswith(f"{path}.") for known in shared):
+            yield from _unshared_keys(maybe_object(value), shared, f"{path}.")
         else:
-            yield name
+            yield path

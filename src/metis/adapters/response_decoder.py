@@ -1,10 +1,12 @@
-"""Decoded responses in canonical terms.
+"""Decoded responses in canonical terms: issuers of sealed parts, our tool names, single calls.
 
-issuers of sealed parts, our tool names, one block per call.
+Each step exists twice, for a message and as a wrapper around a stream decoder, so that a stream
+gives the same message as a plain response.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +24,7 @@ from metis.canonical.blocks import (
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import StopReason
-from metis.projection.tool_calls import wire_tool_name
+from metis.projection import wire_tool_name
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -37,156 +39,184 @@ from metis.streaming.arguments import split_joined_objects
 from metis.wire.codec import StreamDecoder
 from metis.wire.json_access import maybe_list, maybe_object, maybe_text
 
-_Names = dict[str | None, str]
+OUTPUT_TOOL: Final = "metis_answer"
+"""The tool whose arguments are the response, where a model is forced to call one (T116)."""
+
+_WRAPPER_TOOLS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
+"""Tools that nobody defined, and that GPT models call with several calls as arguments (T140)."""
+_CALL_EVENTS = frozenset({ToolUseStart, ToolUseEnd, MessageComplete, StreamError})
 _SEALED = (ThinkingBlock, RedactedThinkingBlock, OpaqueBlock)
+_Issuers = Mapping[str | None, str]
+
+
+class DecoderWrapper(ABC):
+    """A stream decoder that converts the events of another one."""
+
+    def __init__(self, decoder: StreamDecoder) -> None:
+        self._decoder = decoder
+
+    @property
+    @abstractmethod
+    def message(self) -> Message:
+        """The message as far as it has been decoded."""
+
+    @abstractmethod
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        """Convert events that were decoded together."""
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events that are complete with this chunk."""
+        return self._convert(self._decoder.feed(chunk))
+
+    def finish(self) -> list[StreamEvent]:
+        """Return the last events."""
+        return self._convert(self._decoder.finish())
 
 
 def with_issuer(message: Message, profile: Profile) -> Message:
-    """An answer whose sealed parts say which host and account they belong to."""
-    return _renamed(message, dict.fromkeys((None, profile.name, *profile.issuers), profile.issuer))
+    """Return a response whose sealed parts name the host and account that can read them.
+
+    A provider at its usual host is an issuer under its name. At another host, at a place of its own
+    or for a named account it is another issuer, because what one of them sealed no other can open
+    (T203). Codecs know nothing of this.
+    """
+    return _with_issuers(message, _response_issuers(profile))
 
 
 def for_issuer(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
-    """The messages as one host knows them: its own parts are its own, its namesakes' are not."""
+    """Return messages in which parts of this host are its own, and those of namesakes are not."""
     usual = f"{profile.name}@{profile.usual_host}"
-    names: _Names = {**dict.fromkeys((profile.name, *profile.issuers), usual)}
-    names[profile.issuer] = profile.name
-    # A part that does not say whose it is belongs to whoever gave the answer.
-    unsaid: _Names = {**names, None: usual}
-    found = [
+    issuers: dict[str | None, str] = dict.fromkeys((profile.name, *profile.issuers), usual)
+    issuers[profile.issuer] = profile.name
+    # A part without an issuer belongs to the provider of the response.
+    with_default = {**issuers, None: usual}
+    renamed = [
         message
         if message.role is not Role.ASSISTANT
-        else _renamed(message, unsaid if message.metadata.provider == profile.name else names)
+        else _with_issuers(
+            message, with_default if message.metadata.provider == profile.name else issuers
+        )
         for message in messages
     ]
-    return found if any(map(_is_not, found, messages)) else messages
+    same = all(new is old for new, old in zip(renamed, messages, strict=True))
+    return messages if same else renamed
 
 
-def _is_not(one: object, other: object) -> bool:
-    return one is not other
+def _response_issuers(profile: Profile) -> _Issuers:
+    return dict.fromkeys((None, profile.name, *profile.issuers), profile.issuer)
 
 
-def _renamed(message: Message, names: _Names) -> Message:
+def _with_issuers(message: Message, issuers: _Issuers) -> Message:
     for block in message.content:
         if type(block) in _SEALED or type(block) is ArtifactBlock:
-            content = tuple(_under(each, names) for each in message.content)
+            content = tuple(_block_with_issuer(block, issuers) for block in message.content)
             return replace(message, content=content)
     return message
 
 
-def _under(block: ContentBlock, names: _Names) -> ContentBlock:
+def _block_with_issuer(block: ContentBlock, issuers: _Issuers) -> ContentBlock:
     if isinstance(block, _SEALED):
-        name = names.get(block.issuer)
-        return block if name is None else replace(block, issuer=name)
+        issuer = issuers.get(block.issuer)
+        return block if issuer is None else replace(block, issuer=issuer)
     if isinstance(block, ArtifactBlock) and block.source.issuer is not None:
-        name = names.get(block.source.issuer)
-        return block if name is None else replace(block, source=replace(block.source, issuer=name))
+        issuer = issuers.get(block.source.issuer)
+        if issuer is not None:
+            return replace(block, source=replace(block.source, issuer=issuer))
     return block
 
 
-class IssuerDecoder:
-    """A stream reader that says of sealed parts which host and account they belong to."""
+class IssuerDecoder(DecoderWrapper):
+    """A stream decoder whose sealed parts name the host and account that can read them."""
 
-    def __init__(self, reader: StreamDecoder, profile: Profile) -> None:
-        self._reader = reader
+    def __init__(self, decoder: StreamDecoder, profile: Profile) -> None:
+        super().__init__(decoder)
         self._profile = profile
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
-        return with_issuer(self._reader.message, self._profile)
+        """The message as far as it has been decoded."""
+        return with_issuer(self._decoder.message, self._profile)
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
-        return [self._read(event) for event in self._reader.feed(chunk)]
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        return [self._convert_event(event) for event in events]
 
-    def finish(self) -> list[StreamEvent]:
-        """The last events."""
-        return [self._read(event) for event in self._reader.finish()]
-
-    def _read(self, event: StreamEvent) -> StreamEvent:
-        profile = self._profile
+    def _convert_event(self, event: StreamEvent) -> StreamEvent:
         match event:
             case MessageComplete():
-                return replace(event, message=with_issuer(event.message, profile))
+                return replace(event, message=with_issuer(event.message, self._profile))
             case StreamError() if event.message is not None:
-                return replace(event, message=with_issuer(event.message, profile))
+                return replace(event, message=with_issuer(event.message, self._profile))
             case BlockAdded():
-                names = dict.fromkeys((None, profile.name, *profile.issuers), profile.issuer)
-                return replace(event, block=_under(event.block, names))
+                block = _block_with_issuer(event.block, _response_issuers(self._profile))
+                return replace(event, block=block)
             case _:
                 return event
 
 
-OUTPUT_TOOL = "metis_answer"
-"""The tool that stands for the answer, where a model is made to call one."""
-
-_WRAPPERS = frozenset({"multi_tool_use.parallel", "multi_tool_use", "parallel"})
-
-_ABOUT_CALLS = frozenset({ToolUseStart, ToolUseEnd, MessageComplete, StreamError})
-
-
 class ToolCallRules:
-    """How the calls of an answer are read, given the tools that the model was told of."""
+    """How the tool calls of a response are read, given the tools of the request.
 
-    def __init__(self, tools: Sequence[str], length: int) -> None:
-        self._ours = {wire_tool_name(name, length): name for name in tools}
+    A name that was changed for the provider becomes ours again (T111). Calls that a model joined
+    into one string (T35) or wrapped in one call (T140) become several, each with its own id. A call
+    of the output tool becomes text (T116).
+    """
+
+    def __init__(self, tools: Sequence[str], max_name_length: int) -> None:
+        self._our_names = {wire_tool_name(name, max_name_length): name for name in tools}
 
     def normalise(self, message: Message) -> Message:
-        """The message with its calls as they were meant."""
-        if not self._ours and not _has_odd_calls(message.content):
+        """Return the message with one block per call, under our tool names."""
+        if not self._our_names and not any(map(_is_unusual_call, message.content)):
             return message
         content: list[ContentBlock] = []
-        has_answer = False
+        has_output = False
         for block in message.content:
             if not isinstance(block, ToolUseBlock):
                 content.append(block)
             elif self.is_output_tool(block.name):
-                has_answer = True
-                content.append(TextBlock(answer_text(block)))
+                has_output = True
+                content.append(TextBlock(_output_text(block)))
             else:
                 content += self.split_call(block)
-        if has_answer:
-            return _answered(message, tuple(content))
+        if has_output:
+            return _with_output(message, tuple(content))
         same = len(content) == len(message.content) and all(
-            one is other for one, other in zip(content, message.content, strict=True)
+            new is old for new, old in zip(content, message.content, strict=True)
         )
         return message if same else replace(message, content=tuple(content))
 
     def split_call(self, call: ToolUseBlock) -> list[ToolUseBlock]:
-        """The calls that one call stands for; mostly itself."""
+        """Return the calls that one call stands for; usually itself."""
+        calls: list[tuple[str, dict[str, object]]] = []
         if call.invalid is not None:
-            found = [
-                (self.our_name(call.name), each) for each in split_joined_objects(call.invalid.raw)
-            ]
+            name = self.our_name(call.name)
+            calls = [(name, arguments) for arguments in split_joined_objects(call.invalid.raw)]
         elif self.is_wrapper(call.name):
-            found = self._unwrapped(call)
-        else:
-            found = []
-        if not found:
+            calls = self._wrapped_calls(call)
+        if not calls:
             name = self.our_name(call.name)
             return [call if name == call.name else replace(call, name=name)]
         return [
             ToolUseBlock(hashed_tool_id(call.id, str(n)) if n else call.id, name, arguments)
-            for n, (name, arguments) in enumerate(found)
+            for n, (name, arguments) in enumerate(calls)
         ]
 
-    def our_name(self, theirs: str) -> str:
-        """Our name of a tool that the provider calls so."""
-        return self._ours.get(theirs, theirs)
+    def our_name(self, wire_name: str) -> str:
+        """Return our name of a tool that the provider calls so."""
+        return self._our_names.get(wire_name, wire_name)
 
     def is_output_tool(self, name: str) -> bool:
-        """Whether a call of that name is the answer: nobody declared such a tool."""
-        return name == OUTPUT_TOOL and OUTPUT_TOOL not in self._ours
+        """Whether a call of that name is the response: no caller defined such a tool."""
+        return name == OUTPUT_TOOL and OUTPUT_TOOL not in self._our_names
 
     def is_wrapper(self, name: str) -> bool:
-        """Whether a call of that name may hold others: nobody declared such a tool."""
-        return bool(self._ours) and name in _WRAPPERS and name not in self._ours
+        """Whether a call of that name may hold others: no caller defined such a tool."""
+        return bool(self._our_names) and name in _WRAPPER_TOOLS and name not in self._our_names
 
-    def _unwrapped(self, call: ToolUseBlock) -> list[tuple[str, dict[str, object]]]:
+    def _wrapped_calls(self, call: ToolUseBlock) -> list[tuple[str, dict[str, object]]]:
         uses = [maybe_object(use) for use in maybe_list(call.input.get("tool_uses"))]
         names = [(maybe_text(use.get("recipient_name")) or "").rpartition(".")[2] for use in uses]
-        if not all(name in self._ours for name in names):
+        if not all(name in self._our_names for name in names):
             return []
         return [
             (self.our_name(name), maybe_object(use.get("parameters")))
@@ -194,119 +224,107 @@ class ToolCallRules:
         ]
 
 
-def _has_odd_calls(content: Sequence[ContentBlock]) -> bool:
-    for block in content:
-        if type(block) is ToolUseBlock and (block.invalid is not None or block.name == OUTPUT_TOOL):
-            return True
-    return False
+def _is_unusual_call(block: ContentBlock) -> bool:
+    return type(block) is ToolUseBlock and (block.invalid is not None or block.name == OUTPUT_TOOL)
 
 
-def answer_text(call: ToolUseBlock) -> str:
-    """The answer that a call of the answer's own tool gives."""
+def _output_text(call: ToolUseBlock) -> str:
     return call.invalid.raw if call.invalid else msgspec.json.encode(call.input).decode()
 
 
-def _answered(message: Message, content: tuple[ContentBlock, ...]) -> Message:
-    """The message with the answer in the place of the call; of its spelling the ids are left."""
+def _with_output(message: Message, content: tuple[ContentBlock, ...]) -> Message:
+    """Return the message with text in place of a call; of its original form only ids remain."""
     metadata = message.metadata
-    raw = metadata.provider_raw
-    if raw is not None:
-        metadata = replace(metadata, provider_raw=_ids_of(raw))
-    calls = any(isinstance(block, ToolUseBlock) for block in content)
-    if metadata.stop_reason is StopReason.TOOL_USE and not calls:
+    if metadata.provider_raw is not None:
+        metadata = replace(metadata, provider_raw=_only_ids(metadata.provider_raw))
+    has_calls = any(isinstance(block, ToolUseBlock) for block in content)
+    if metadata.stop_reason is StopReason.TOOL_USE and not has_calls:
         metadata = replace(metadata, stop_reason=StopReason.END_TURN)
     return replace(message, content=content, metadata=metadata)
 
 
-def _ids_of(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _only_ids(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {
         protocol: {"ids": ids}
-        for protocol, spelling in raw.items()
-        if (ids := maybe_object(spelling).get("ids"))
+        for protocol, form in raw.items()
+        if (ids := maybe_object(form).get("ids"))
     } or None
 
 
-class ToolCallDecoder:
-    """A stream reader whose calls are read as they were meant."""
+class ToolCallDecoder(DecoderWrapper):
+    """A stream decoder that applies `ToolCallRules` to the calls of a stream."""
 
-    def __init__(self, reader: StreamDecoder, reading: ToolCallRules) -> None:
-        self._reader = reader
-        self._reading = reading
+    def __init__(self, decoder: StreamDecoder, rules: ToolCallRules) -> None:
+        super().__init__(decoder)
+        self._rules = rules
         self._names: dict[str, str] = {}
-        self._held: list[StreamEvent] = []
-        """The events of a call that may hold others, until it is whole."""
-        self._shift = 0
+        self._pending: list[StreamEvent] = []
+        """The events of a call that may hold others, until it is complete."""
+        self._index_shift = 0
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
-        return self._reading.normalise(self._reader.message)
+        """The message as far as it has been decoded."""
+        return self._rules.normalise(self._decoder.message)
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
-        return self._read_all(self._reader.feed(chunk))
-
-    def finish(self) -> list[StreamEvent]:
-        """The last events."""
-        return self._read_all(self._reader.finish())
-
-    def _read_all(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        if not (self._shift or self._held):
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        # Nearly all events are text deltas, which pass through as they are.
+        if not (self._index_shift or self._pending):
             for event in events:
-                if type(event) in _ABOUT_CALLS:
+                if type(event) in _CALL_EVENTS:
                     break
             else:
                 return events
-        return [read for event in events for read in self._read(event)]
+        return [converted for event in events for converted in self._convert_event(event)]
 
-    def _read(self, event: StreamEvent) -> list[StreamEvent]:
+    def _convert_event(self, event: StreamEvent) -> list[StreamEvent]:
         index = getattr(event, "content_block_index", None)
-        if self._shift and index is not None:
-            event = replace(event, content_block_index=index + self._shift)
+        if self._index_shift and index is not None:
+            event = replace(event, content_block_index=index + self._index_shift)
         match event:
             case ToolUseStart():
                 return self._start(event)
-            case ToolUseInputDelta() if self._held:
-                self._held.append(event)
+            case ToolUseInputDelta() if self._pending:
+                self._pending.append(event)
                 return []
             case ToolUseEnd():
                 return self._end(event)
             case MessageComplete():
-                message = self._reading.normalise(event.message)
+                message = self._rules.normalise(event.message)
                 reason = message.metadata.stop_reason or event.stop_reason
                 return [replace(event, message=message, stop_reason=reason)]
             case StreamError() if event.message is not None:
-                held, self._held = self._held, []
-                if held and self._is_answer(held[0]):
-                    held = []
-                return [*held, replace(event, message=self._reading.normalise(event.message))]
+                pending, self._pending = self._pending, []
+                if pending and self._starts_output(pending[0]):
+                    pending = []
+                return [*pending, replace(event, message=self._rules.normalise(event.message))]
             case _:
                 return [event]
 
     def _start(self, event: ToolUseStart) -> list[StreamEvent]:
         self._names[event.tool_use_id] = event.tool_name
-        if self._reading.is_wrapper(event.tool_name) or self._is_answer(event):
-            self._held = [event]
+        if self._rules.is_wrapper(event.tool_name) or self._starts_output(event):
+            self._pending = [event]
             return []
-        return [replace(event, tool_name=self._reading.our_name(event.tool_name))]
+        return [replace(event, tool_name=self._rules.our_name(event.tool_name))]
 
-    def _is_answer(self, event: StreamEvent) -> bool:
-        return type(event) is ToolUseStart and self._reading.is_output_tool(event.tool_name)
+    def _starts_output(self, event: StreamEvent) -> bool:
+        return type(event) is ToolUseStart and self._rules.is_output_tool(event.tool_name)
 
     def _end(self, event: ToolUseEnd) -> list[StreamEvent]:
-        held, self._held = self._held, []
+        pending, self._pending = self._pending, []
         name = self._names.get(event.tool_use_id, "")
         call = ToolUseBlock(event.tool_use_id, name, event.final_input, event.invalid)
-        if self._reading.is_output_tool(name):
-            return [TextDelta(event.message_id, event.content_block_index, answer_text(call))]
-        first, *others = self._reading.split_call(call)
-        if not others and first.name == self._reading.our_name(name):
-            return [*held, event]
-        ended: list[StreamEvent] = []
-        for place, part in enumerate((first, *others)):
-            index = event.content_block_index + place
-            if place or held:
-                ended.append(ToolUseStart(event.message_id, index, part.id, part.name))
-            ended.append(ToolUseEnd(event.message_id, index, part.id, part.input))
-        self._shift += len(others)
-        return ended
+        if self._rules.is_output_tool(name):
+            return [TextDelta(event.message_id, event.content_block_index, _output_text(call))]
+        first, *others = self._rules.split_call(call)
+        if not others and first.name == self._rules.our_name(name):
+            return [*pending, event]
+        events: list[StreamEvent] = []
+        for n, part in enumerate((first, *others)):
+            index = event.content_block_index + n
+            if n or pending:
+                events.append(ToolUseStart(event.message_id, index, part.id, part.name))
+            events.append(ToolUseEnd(event.message_id, index, part.id, part.input))
+        self._index_shift += len(others)
+        return events

@@ -1,7 +1,4 @@
-"""Responses of one provider, written for clients of another.
-
-what these cannot read becomes a loss.
-"""
+"""Responses of one provider, written for clients of another; what these cannot read is a loss."""
 
 import logging
 from collections.abc import Iterator
@@ -10,9 +7,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
-from metis.adapters.hosts import HOSTS
+from metis.adapters.hosts import PROVIDERS
 from metis.adapters.profile import Profile
-from metis.adapters.profiles import OPENAI_COMPATIBLE, PROFILES
 from metis.canonical.blocks import (
     ArtifactBlock,
     ContentBlock,
@@ -23,111 +19,103 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message
-from metis.projection.loss import Change, Loss
+from metis.projection import Change, Loss
 from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent
-from metis.wire.codec import EncodeCitation, StreamEncoder
+from metis.wire.codec import StreamEncoder
 
 log = logging.getLogger("metis.adapters")
 
-_PLAIN: Final = (ThinkingBlock, ToolUseBlock)
-_TOLD: Final = (BlockAdded, MessageComplete, MessageStart)
+_COMMON_BLOCKS: Final = (ThinkingBlock, ToolUseBlock)
+"""Blocks that the responses of every protocol can hold, beside text."""
+_CHECKED_EVENTS: Final = (BlockAdded, MessageComplete, MessageStart)
 
 
 def response_for_client(message: Message, profile: Profile) -> tuple[Message, list[Loss]]:
-    """An answer in what the protocol has words for, and what is left of it unsaid."""
+    """Return a response with only what the protocol of a client can express, and the losses."""
     if _is_plain(message.content):
         return message, []
-    metadata = message.metadata
-    name = metadata.provider or metadata.origin or ""
-    answer = _Answer(profile, name, session_id=message.session_id, message_id=message.id)
-    kept = tuple(answer.blocks(message.content))
-    same = len(kept) == len(message.content) and all(map(_is, kept, message.content))
-    return (message if same else replace(message, content=kept)), answer.losses
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
+    provider = message.metadata.provider or message.metadata.origin or ""
+    response = _Response(profile, provider, session_id=message.session_id, message_id=message.id)
+    content = tuple(response.blocks(message.content))
+    same = len(content) == len(message.content) and all(
+        new is old for new, old in zip(content, message.content, strict=True)
+    )
+    return (message if same else replace(message, content=content)), response.losses
 
 
 def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
-    """Whether there are only blocks that every protocol has: what almost all answers are."""
+    """Whether there are only blocks that every protocol has, as in almost all responses."""
     return all(
-        block.citations == () if type(block) is TextBlock else type(block) in _PLAIN
+        block.citations == () if type(block) is TextBlock else type(block) in _COMMON_BLOCKS
         for block in content
     )
 
 
-def _protocol_of(name: str) -> str | None:
-    """The protocol that a provider speaks."""
-    row = (
-        PROFILES.get(name)
-        or HOSTS.get(name)
-        or (OPENAI_COMPATIBLE if name == OPENAI_COMPATIBLE.name else None)
-    )
-    return None if row is None else row.protocol
+class _Response:
+    """One response of a provider on its way to a client of another."""
 
-
-class _Answer:
-    """One answer on its way to a client of another provider."""
-
-    def __init__(self, profile: Profile, name: str, *, session_id: str, message_id: str) -> None:
+    def __init__(
+        self, profile: Profile, provider: str, *, session_id: str, message_id: str
+    ) -> None:
         self._profile = profile
         self._session_id = session_id
         self._message_id = message_id
         self._codec = CODECS[profile.protocol]
-        self._is_own = _protocol_of(name) == profile.protocol
+        issuer = PROVIDERS.get(provider)
+        self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
         self.losses: list[Loss] = []
 
     def blocks(self, content: tuple[ContentBlock, ...]) -> Iterator[ContentBlock]:
-        """What can be given out of an answer."""
+        """Yield the blocks that the client can read."""
         for index, block in enumerate(content):
             path = f"$.content[{index}]"
             if type(block) is TextBlock:
                 yield self.text(block, path)
-            elif self.takes(block, path):
+            elif self.accepts(block, path):
                 yield block
 
-    def takes(self, block: ContentBlock, path: str) -> bool:
-        """Whether a block can be given out; what cannot is lost."""
-        if type(block) in _PLAIN or self._has_place_for(block):
+    def accepts(self, block: ContentBlock, path: str) -> bool:
+        """Whether the client can read a block; if not, its loss is recorded."""
+        if type(block) in _COMMON_BLOCKS or self._can_express(block):
             return True
         kind = block.kind if type(block) is OpaqueBlock else None
-        self._lose(block.type, path, f"answers here have no place for {kind or block.type}")
+        self._lose(block.type, path, f"responses of this protocol have no {kind or block.type}")
         return False
 
-    def _has_place_for(self, block: ContentBlock) -> bool:
-        if type(block) is OpaqueBlock and self._codec.has_private_parts:
+    def _can_express(self, block: ContentBlock) -> bool:
+        codec = self._codec
+        if type(block) is OpaqueBlock and codec.has_private_parts:
             return block.issuer in (self._profile.name, self._profile.protocol)
-        if self._is_own:
+        if self._is_same_protocol:
             return True
         if type(block) is RedactedThinkingBlock:
-            return self._codec.has_sealed_thinking
-        if type(block) is not ArtifactBlock or not self._codec.has_generated_images:
+            return codec.has_sealed_thinking
+        if type(block) is not ArtifactBlock or not codec.has_generated_images:
             return False
-        known = self._codec.generated_media_types
-        return known is None or block.media_type in known
+        types = codec.generated_media_types
+        return types is None or block.media_type in types
 
     def text(self, block: TextBlock, path: str) -> TextBlock:
-        """A text with what it cites in the words of the protocol; the rest is lost."""
-        if not block.citations or self._is_own:
+        """Return a text with the citations that the protocol can express; others are lost."""
+        if not block.citations or self._is_same_protocol:
             return block
-        cite: EncodeCitation = self._codec.encode_citation
-        told = [replace(each, raw=cite(each)) for each in block.citations]
-        for index, each in enumerate(told):
-            if each.raw is None:
-                self.lose_citation(f"{path}.citations[{index}]", f"cite no {each.kind}")
-        return replace(block, citations=tuple(each for each in told if each.raw is not None))
+        encode = self._codec.encode_citation
+        citations = [replace(citation, raw=encode(citation)) for citation in block.citations]
+        for index, citation in enumerate(citations):
+            if citation.raw is None:
+                self.lose_citation(f"{path}.citations[{index}]", f"have no {citation.kind}")
+        return replace(block, citations=tuple(one for one in citations if one.raw is not None))
 
     def lose_citation(self, path: str, why: str) -> None:
-        """Tell of a citation that does not reach the client."""
-        self._lose("citation", path, f"answers here {why}")
+        """Record a citation that does not reach the client."""
+        self._lose("citation", path, f"responses of this protocol {why}")
 
-    def _lose(self, kind: str, path: str, reason: str) -> None:
+    def _lose(self, block_type: str, path: str, reason: str) -> None:
         self.losses.append(
             Loss(
                 session_id=self._session_id,
                 message_id=self._message_id,
-                block_type=kind,
+                block_type=block_type,
                 adapter=self._profile.name,
                 reason=reason,
                 change=Change.DROPPED,
@@ -137,74 +125,76 @@ class _Answer:
 
 
 class ClientStreamEncoder:
-    """A stream writer that tells what of an answer the stream of its protocol has no place for."""
+    """A stream encoder that leaves out, and logs, what the protocol of a client cannot express."""
 
-    def __init__(self, writer: StreamEncoder, profile: Profile, session_id: str) -> None:
-        self._writer = writer
-        self._write = writer.encode
+    def __init__(self, encoder: StreamEncoder, profile: Profile, session_id: str) -> None:
+        self._encoder = encoder
+        self._encode = encoder.encode
         self._profile = profile
         self._session_id = session_id
-        self._name = ""
-        """Who answers, if the stream says it."""
+        self._provider = ""
+        """The provider of the response, if the stream names it."""
 
     def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
-        return self._write(event) if type(event) not in _TOLD else self._encode(event)
+        """Return the bytes for one event."""
+        return self._encode(event) if type(event) not in _CHECKED_EVENTS else self._checked(event)
 
     def finish(self) -> bytes:
-        """The bytes that close the stream."""
-        return self._writer.finish()
+        """Return the bytes that close the stream."""
+        return self._encoder.finish()
 
-    def _encode(self, event: StreamEvent) -> bytes:
+    def _checked(self, event: StreamEvent) -> bytes:
         match event:
             case MessageStart():
-                self._name = (event.model or "").partition(":")[0]
-            case BlockAdded() if not self._takes(event):
+                self._provider = (event.model or "").partition(":")[0]
+            case BlockAdded() if not self._accepts(event):
                 return b""
             case MessageComplete() if not _is_plain(event.message.content):
-                return self._write(replace(event, message=self._cited(event.message)))
+                return self._encode(replace(event, message=self._with_citations(event.message)))
             case _:
                 pass
-        return self._write(event)
+        return self._encode(event)
 
-    def _takes(self, event: BlockAdded) -> bool:
-        answer = self._answer(event.message_id)
-        found = answer.takes(event.block, f"$.content[{event.content_block_index}]")
-        log_losses(answer.losses)
-        return found
+    def _accepts(self, event: BlockAdded) -> bool:
+        response = self._response(event.message_id)
+        is_accepted = response.accepts(event.block, f"$.content[{event.content_block_index}]")
+        log_losses(response.losses)
+        return is_accepted
 
-    def _answer(self, message_id: str) -> _Answer:
-        own = self._session_id
-        return _Answer(self._profile, self._name, session_id=own, message_id=message_id)
+    def _response(self, message_id: str) -> _Response:
+        return _Response(
+            self._profile, self._provider, session_id=self._session_id, message_id=message_id
+        )
 
-    def _cited(self, message: Message) -> Message:
-        """The answer with the citations that its stream can still tell; no block goes away."""
-        answer = self._answer(message.id)
+    def _with_citations(self, message: Message) -> Message:
+        """Return the response with the citations that a stream can still send; no block is lost."""
+        response = self._response(message.id)
         last = len(message.content) - 1
-        can = CODECS[self._profile.protocol].stream_citations
+        supported = CODECS[self._profile.protocol].stream_citations
         content: list[ContentBlock] = []
         for index, block in enumerate(message.content):
-            kept = block
+            sent = block
             if type(block) is TextBlock and block.citations:
                 path = f"$.content[{index}]"
-                kept = answer.text(block, path)
-                if can == "none" or (can == "last" and index < last):
-                    for place in range(len(kept.citations)):
-                        answer.lose_citation(f"{path}.citations[{place}]", "cite nothing so late")
-                    kept = replace(kept, citations=())
-            content.append(kept)
-        log_losses(answer.losses)
+                sent = response.text(block, path)
+                if supported == "none" or (supported == "last" and index < last):
+                    # Earlier texts are closed on the wire when their citations are known.
+                    for n in range(len(sent.citations)):
+                        response.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
+                    sent = replace(sent, citations=())
+            content.append(sent)
+        log_losses(response.losses)
         return replace(message, content=tuple(content))
 
 
 def log_losses(losses: list[Loss]) -> None:
-    """Write each loss to the log."""
+    """Write each loss to the log, with its fields."""
     for loss in losses:
         log.warning("%s", loss, extra=log_fields(loss))
 
 
 def log_fields(loss: Loss) -> dict[str, str]:
-    """What a log record of a loss says beside its words."""
+    """Return the fields of the log record of a loss."""
     return {
         "session_id": loss.session_id,
         "message_id": loss.message_id,

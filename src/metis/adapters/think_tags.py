@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from metis.adapters.response_decoder import DecoderWrapper
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
 from metis.streaming import (
@@ -25,47 +26,46 @@ from metis.wire.codec import StreamDecoder, StreamEncoder
 
 OPENING, CLOSING = "<think>", "</think>"
 TAGGED, UNCLOSED = "tagged", "tagged_unclosed"
-"""The formats of thoughts that stood between tags, or after one that was never closed."""
+"""The formats of thinking between tags, and after a tag that was never closed."""
 
 
 def split_think_tags(message: Message, issuer: str) -> Message:
-    """The answer with the thought at its beginning as a block of its own."""
+    """Return a response with the thinking at its beginning as a block of its own."""
     if message.role is not Role.ASSISTANT or not message.content:
         return message
     first = message.content[0]
     if type(first) is not TextBlock or not first.text.lstrip().startswith(OPENING):
         return message
-    parts = tuple(_parts(first, issuer))
-    return replace(message, content=(*parts, *message.content[1:]))
+    return replace(message, content=(*_split_text(first, issuer), *message.content[1:]))
 
 
-def _parts(block: TextBlock, issuer: str) -> Iterator[ContentBlock]:
+def _split_text(block: TextBlock, issuer: str) -> Iterator[ContentBlock]:
     before, _, rest = block.text.partition(OPENING)
-    thought, closing, after = rest.partition(CLOSING)
+    thinking, closing, after = rest.partition(CLOSING)
     if before:
         yield TextBlock(before)
-    yield ThinkingBlock(thought, format=TAGGED if closing else UNCLOSED, issuer=issuer)
+    yield ThinkingBlock(thinking, format=TAGGED if closing else UNCLOSED, issuer=issuer)
     if after:
         yield replace(block, text=after)
 
 
 def join_think_tags(message: Message) -> Message:
-    """The answer as the host gave it, with the thought between its tags again."""
+    """Return a response as its host sent it, with the thinking between its tags."""
     content = message.content
-    place = next((n for n, block in enumerate(content) if _is_tagged(block)), None)
-    if place is None:
+    index = next((n for n, block in enumerate(content) if _is_tagged(block)), None)
+    if index is None:
         return message
-    thought = content[place]
-    before = content[place - 1] if place else None
-    after = content[place + 1] if place + 1 < len(content) else None
+    thinking = content[index]
+    before = content[index - 1] if index else None
+    after = content[index + 1] if index + 1 < len(content) else None
     lead = before.text if type(before) is TextBlock else ""
     tail = after.text if type(after) is TextBlock else ""
-    closing = CLOSING if getattr(thought, "format", None) == TAGGED else ""
-    text = f"{lead}{OPENING}{getattr(thought, 'text', '')}{closing}{tail}"
-    whole = replace(after, text=text) if type(after) is TextBlock else TextBlock(text)
-    start = place - 1 if type(before) is TextBlock else place
-    end = place + 2 if type(after) is TextBlock else place + 1
-    return replace(message, content=(*content[:start], whole, *content[end:]))
+    closing = CLOSING if getattr(thinking, "format", None) == TAGGED else ""
+    text = f"{lead}{OPENING}{getattr(thinking, 'text', '')}{closing}{tail}"
+    joined = replace(after, text=text) if type(after) is TextBlock else TextBlock(text)
+    start = index - 1 if type(before) is TextBlock else index
+    end = index + 2 if type(after) is TextBlock else index + 1
+    return replace(message, content=(*content[:start], joined, *content[end:]))
 
 
 def _is_tagged(block: ContentBlock) -> bool:
@@ -73,45 +73,43 @@ def _is_tagged(block: ContentBlock) -> bool:
 
 
 def with_think_tags(messages: Sequence[Message], name: str) -> Sequence[Message]:
-    """The messages as one host knows them: its own thoughts between its tags."""
-    found = [
+    """Return a history in which responses of one host have their thinking between tags."""
+    joined = [
         join_think_tags(message)
         if message.role is Role.ASSISTANT
         and (message.metadata.provider or message.metadata.origin) == name
         else message
         for message in messages
     ]
-    same = all(one is other for one, other in zip(found, messages, strict=True))
-    return messages if same else found
+    same = all(new is old for new, old in zip(joined, messages, strict=True))
+    return messages if same else joined
 
 
-class ThinkTagDecoder:
-    """A stream reader that shows the thought at the beginning of a text as one."""
+class ThinkTagDecoder(DecoderWrapper):
+    """A stream decoder that turns thinking at the beginning of the first text into its own block.
 
-    def __init__(self, reader: StreamDecoder, issuer: str) -> None:
-        self._reader = reader
+    `_handle` is the state: the method for the next piece of that text.
+    """
+
+    def __init__(self, decoder: StreamDecoder, issuer: str) -> None:
+        super().__init__(decoder)
         self._issuer = issuer
-        self._take = self._begin
-        self._held = ""
-        """What may still turn out to be a tag."""
-        self._first = 0
-        self._blocks = 0
+        self._handle = self._await_tag
+        self._pending = ""
+        """Text that may still turn out to be part of a tag."""
+        self._first_index = 0
+        self._block_count = 0
         """How many blocks the first text has become so far."""
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
-        return split_think_tags(self._reader.message, self._issuer)
+        """The message as far as it has been decoded."""
+        return split_think_tags(self._decoder.message, self._issuer)
 
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
-        return [read for event in self._reader.feed(chunk) for read in self._read(event)]
+    def _convert(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        return [converted for event in events for converted in self._convert_event(event)]
 
-    def finish(self) -> list[StreamEvent]:
-        """The last events."""
-        return [read for event in self._reader.finish() for read in self._read(event)]
-
-    def _read(self, event: StreamEvent) -> Iterator[StreamEvent]:
+    def _convert_event(self, event: StreamEvent) -> Iterator[StreamEvent]:
         match event:
             case MessageStart() | UsageUpdate():
                 yield event
@@ -122,121 +120,133 @@ class ThinkTagDecoder:
                 yield from self._flush(event.message_id)
                 message = event.message and split_think_tags(event.message, self._issuer)
                 yield replace(event, message=message)
-            case TextDelta() if not self._blocks and self._take == self._begin and not self._held:
-                self._first = event.content_block_index
-                yield from self._take(event.message_id, event.text)
-            case TextDelta() if event.content_block_index == self._first:
-                yield from self._take(event.message_id, event.text)
+            case TextDelta() if self._is_at_start():
+                self._first_index = event.content_block_index
+                yield from self._handle(event.message_id, event.text)
+            case TextDelta() if event.content_block_index == self._first_index:
+                yield from self._handle(event.message_id, event.text)
             case _:
                 yield from self._flush(event.message_id)
-                self._take = self._go_on
-                index = event.content_block_index + max(self._blocks - 1, 0)
+                self._handle = self._pass_text
+                index = event.content_block_index + max(self._block_count - 1, 0)
                 yield replace(event, content_block_index=index)
 
-    def _begin(self, message_id: str, text: str) -> Iterator[StreamEvent]:
+    def _is_at_start(self) -> bool:
+        return not self._block_count and self._handle == self._await_tag and not self._pending
+
+    def _await_tag(self, message_id: str, text: str) -> Iterator[StreamEvent]:
         """Wait until it is clear whether the text begins with a tag."""
-        self._held += text
-        bare = self._held.lstrip()
-        if len(bare) < len(OPENING) and OPENING.startswith(bare):
+        self._pending += text
+        stripped = self._pending.lstrip()
+        if len(stripped) < len(OPENING) and OPENING.startswith(stripped):
             return
-        held, self._held = self._held, ""
-        if not bare.startswith(OPENING):
-            self._take = self._go_on
-            yield from self._go_on(message_id, held)
+        pending, self._pending = self._pending, ""
+        if not stripped.startswith(OPENING):
+            self._handle = self._pass_text
+            yield from self._pass_text(message_id, pending)
             return
-        lead = held[: len(held) - len(bare)]
+        lead = pending[: len(pending) - len(stripped)]
         if lead:
-            yield self._text(message_id, lead)
-        # An empty thought is one, too.
-        self._blocks += 1
-        yield ThinkingDelta(message_id, self._first + self._blocks - 1, "", format=TAGGED)
-        self._take = self._think
-        yield from self._think(message_id, bare[len(OPENING) :])
+            yield self._new_text(message_id, lead)
+        # The block exists even if the thinking is empty, as in a plain response.
+        self._block_count += 1
+        yield self._thinking(message_id, "", format=TAGGED)
+        self._handle = self._pass_thinking
+        yield from self._pass_thinking(message_id, stripped[len(OPENING) :])
 
-    def _think(self, message_id: str, text: str) -> Iterator[StreamEvent]:
-        thought, closing, after = (self._held + text).partition(CLOSING)
-        self._held = "" if closing else _beginning(thought)
-        thought = thought[: len(thought) - len(self._held)]
-        if thought:
-            yield ThinkingDelta(message_id, self._first + self._blocks - 1, thought)
+    def _pass_thinking(self, message_id: str, text: str) -> Iterator[StreamEvent]:
+        thinking, closing, after = (self._pending + text).partition(CLOSING)
+        self._pending = "" if closing else _possible_closing(thinking)
+        thinking = thinking[: len(thinking) - len(self._pending)]
+        if thinking:
+            yield self._thinking(message_id, thinking)
         if closing:
-            self._take = self._answer
-            yield from self._answer(message_id, after)
+            self._handle = self._await_text
+            yield from self._await_text(message_id, after)
 
-    def _answer(self, message_id: str, text: str) -> Iterator[StreamEvent]:
-        """The text after the thought: one more block, if there is any."""
+    def _await_text(self, message_id: str, text: str) -> Iterator[StreamEvent]:
+        """Open a block for the text after the thinking, if there is any."""
         if text:
-            self._take = self._go_on
-            yield self._text(message_id, text)
+            self._handle = self._pass_text
+            yield self._new_text(message_id, text)
 
-    def _go_on(self, message_id: str, text: str) -> Iterator[StreamEvent]:
+    def _pass_text(self, message_id: str, text: str) -> Iterator[StreamEvent]:
         if text:
-            self._blocks = self._blocks or 1
-            yield TextDelta(message_id, self._first + self._blocks - 1, text)
+            self._block_count = self._block_count or 1
+            yield TextDelta(message_id, self._first_index + self._block_count - 1, text)
 
-    def _text(self, message_id: str, text: str) -> TextDelta:
-        self._blocks += 1
-        return TextDelta(message_id, self._first + self._blocks - 1, text)
+    def _new_text(self, message_id: str, text: str) -> TextDelta:
+        self._block_count += 1
+        return TextDelta(message_id, self._first_index + self._block_count - 1, text)
+
+    def _thinking(
+        self,
+        message_id: str,
+        text: str,
+        *,
+        format: str | None = None,  # noqa: A002 - its field
+    ) -> ThinkingDelta:
+        index = self._first_index + self._block_count - 1
+        return ThinkingDelta(message_id, index, text, format=format)
 
     def _flush(self, message_id: str) -> Iterator[StreamEvent]:
-        held, self._held = self._held, ""
-        if held and self._take == self._think:
-            yield ThinkingDelta(message_id, self._first + self._blocks - 1, held)
-        elif held:
-            yield from self._go_on(message_id, held)
+        pending, self._pending = self._pending, ""
+        if pending and self._handle == self._pass_thinking:
+            yield self._thinking(message_id, pending)
+        elif pending:
+            yield from self._pass_text(message_id, pending)
 
 
 class ThinkTagEncoder:
-    """A stream writer that writes thoughts of its own host between tags again."""
+    """A stream encoder that writes thinking of its own host between tags again."""
 
-    def __init__(self, writer: StreamEncoder, name: str) -> None:
-        self._writer = writer
+    def __init__(self, encoder: StreamEncoder, name: str) -> None:
+        self._encoder = encoder
         self._name = name
-        self._is_own = False
-        self._thought: int | None = None
-        """The block that is being thought."""
+        self._is_own_response = False
+        self._open_block: int | None = None
+        """The index of the thinking block whose closing tag is not written yet."""
 
     def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
+        """Return the bytes for one event."""
         match event:
             case MessageStart():
-                self._is_own = (event.model or "").partition(":")[0] == self._name
-            case ThinkingDelta() if self._is_own and event.format == TAGGED:
-                self._thought = event.content_block_index
-                return self._say(event.message_id, OPENING + event.text)
-            case ThinkingDelta() if event.content_block_index == self._thought:
-                return self._say(event.message_id, event.text)
-            case TextDelta() if self._thought is not None:
+                self._is_own_response = (event.model or "").partition(":")[0] == self._name
+            case ThinkingDelta() if self._is_own_response and event.format == TAGGED:
+                self._open_block = event.content_block_index
+                return self._write_text(event.message_id, OPENING + event.text)
+            case ThinkingDelta() if event.content_block_index == self._open_block:
+                return self._write_text(event.message_id, event.text)
+            case TextDelta() if self._open_block is not None:
                 closing = self._close(event.message_id, is_closed=True)
-                return closing + self._say(event.message_id, event.text)
-            case MessageComplete() if self._is_own:
+                return closing + self._write_text(event.message_id, event.text)
+            case MessageComplete() if self._is_own_response:
                 is_closed = not any(_is_unclosed(block) for block in event.message.content)
                 closing = self._close(event.message_id, is_closed=is_closed)
-                return closing + self._writer.encode(
-                    replace(event, message=join_think_tags(event.message))
-                )
+                complete = replace(event, message=join_think_tags(event.message))
+                return closing + self._encoder.encode(complete)
             case _:
                 pass
-        return self._writer.encode(event)
+        return self._encoder.encode(event)
 
     def finish(self) -> bytes:
-        """The bytes that close the stream."""
-        return self._writer.finish()
+        """Return the bytes that close the stream."""
+        return self._encoder.finish()
 
-    def _say(self, message_id: str, text: str) -> bytes:
-        return self._writer.encode(TextDelta(message_id, 0, text)) if text else b""
+    def _write_text(self, message_id: str, text: str) -> bytes:
+        return self._encoder.encode(TextDelta(message_id, 0, text)) if text else b""
 
     def _close(self, message_id: str, *, is_closed: bool) -> bytes:
-        thought, self._thought = self._thought, None
-        return self._say(message_id, CLOSING) if thought is not None and is_closed else b""
+        index, self._open_block = self._open_block, None
+        return self._write_text(message_id, CLOSING) if index is not None and is_closed else b""
 
 
 def _is_unclosed(block: ContentBlock) -> bool:
     return type(block) is ThinkingBlock and block.format == UNCLOSED
 
 
-def _beginning(text: str) -> str:
-    """The longest end of a text that the closing tag could begin with."""
+def _possible_closing(text: str) -> str:
+    """Return the longest end of a text with which a closing tag may begin."""
     for size in range(min(len(text), len(CLOSING) - 1), 0, -1):
         if text.endswith(CLOSING[:size]):
             return text[-size:]

@@ -1,14 +1,13 @@
-"""Thinking: how much a model is told to think, in what it takes; every other wish is reported.
+"""The reasoning option of a request in terms that a model accepts; every change becomes a loss.
 
 The rules, in their order (T37, T46-T48, T206, T207):
 
-- A model that cannot be told is not told.
-- Where thinking stands against something else (a tool that must be called, tools at all, an open
-  call without its thought), the model does not think; if it cannot help thinking, the tool is
-  not forced.
-- A word becomes the nearest that the model knows, and a word and a number stand for each other.
-- A budget is brought between the least and the most that the model takes. Where it has to be
-  smaller than the limit of the answer, half of that limit is left for what is said.
+- A model whose thinking cannot be controlled gets no option.
+- Where thinking excludes something else (a forced call, tools at all, an open call without
+  thinking before it), thinking is turned off; if that is not possible, the call is not forced.
+- An effort becomes the nearest that the model knows; efforts and budgets stand for each other.
+- A budget is brought into the range of the model. Where it counts towards the limit of the
+  response, half of that limit remains for the response.
 """
 
 from collections.abc import Sequence
@@ -21,59 +20,59 @@ from metis.adapters.tool_options import OptionLoss
 from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.catalog.model_rules import EFFORT_BUDGETS, ReasoningRule, effort_for
-from metis.projection.blocks import thinking_refusal
-from metis.projection.loss import Change
+from metis.projection import Change, thinking_refusal
 from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.reasoning import REASONING_OFF, Reasoning
 
 _KEY = "reasoning"
-_ROOM = 4096
-"""How many tokens an answer gets beside the thoughts, if nobody says."""
+_RESPONSE_TOKENS = 4096
+"""How many tokens a response gets beside its thinking, if the caller states no limit."""
 
 
 class ReasoningPlanner:
-    """Brings the wish for thoughts to what one model takes."""
+    """Fits the reasoning option to one model."""
 
-    def __init__(self, model: ModelFacts, protocol: str, lost: list[OptionLoss]) -> None:
+    def __init__(self, model: ModelFacts, protocol: str, losses: list[OptionLoss]) -> None:
         self._model = model
         self._rule = model.thinking
         self._protocol = protocol
-        self._lost = lost
+        self._losses = losses
         self.refused_options: dict[str, str] = {}
-        """What the model does not take while it thinks, with the reason."""
+        """Options that the model refuses while it thinks, with the reason."""
 
     def fit(
         self, options: AdapterOptions, *, has_tools: bool, messages: Sequence[Message]
     ) -> AdapterOptions:
-        """The options with a wish that the model takes, or none."""
-        rule, asked = self._rule, options.reasoning
+        """Return the options with a reasoning option that the model accepts, or none."""
+        rule, requested = self._rule, options.reasoning
         if rule is None or rule.form is None:
-            return self._untold(options)
-        thinks = rule.on_by_default if asked is None else not asked.is_off
+            return self._without_reasoning(options)
+        thinks = rule.on_by_default if requested is None else not requested.is_off
         if thinks:
-            options = self._settled(options, rule, messages, has_tools=has_tools)
-            asked = options.reasoning
-            thinks = asked is None or not asked.is_off
-        if asked is not None:
-            options = self._brought(options, rule, asked)
-        told = options.reasoning
-        if thinks and not (told is not None and told.is_off):
+            options = self._without_conflicts(options, rule, messages, has_tools=has_tools)
+            requested = options.reasoning
+            thinks = requested is None or not requested.is_off
+        if requested is not None:
+            options = self._in_terms_of_model(options, rule, requested)
+        fitted = options.reasoning
+        if thinks and not (fitted is not None and fitted.is_off):
             name = self._model.name
             self.refused_options = {
-                one: f"{name} takes no {one} while it thinks" for one in rule.refused_options
+                option: f"{option} is not supported by {name} while it thinks"
+                for option in rule.refused_options
             }
         return options
 
-    def _untold(self, options: AdapterOptions) -> AdapterOptions:
-        asked, thinks = options.reasoning, self._rule is not None and self._rule.on_by_default
-        if asked is None:
+    def _without_reasoning(self, options: AdapterOptions) -> AdapterOptions:
+        requested = options.reasoning
+        if requested is None:
             return options
-        if thinks or not asked.is_off:
-            reason = f"{self._model.name} cannot be told how much to think"
-            self._lost.append(OptionLoss(_KEY, reason))
+        if not requested.is_off or (self._rule is not None and self._rule.on_by_default):
+            reason = f"the thinking of {self._model.name} cannot be controlled"
+            self._losses.append(OptionLoss(_KEY, reason))
         return replace(options, reasoning=None)
 
-    def _settled(
+    def _without_conflicts(
         self,
         options: AdapterOptions,
         rule: ReasoningRule,
@@ -81,85 +80,86 @@ class ReasoningPlanner:
         *,
         has_tools: bool,
     ) -> AdapterOptions:
-        """Without what a model that thinks does not do."""
+        """Resolve what the model cannot do while it thinks."""
         name = self._model.name
         if has_tools and self._protocol in rule.no_tools_in and rule.can_disable:
-            return self._resting(options, f"{name} cannot think and have tools at once here")
-        if has_tools and _forces(options) and not rule.forced_tools:
+            return self._turned_off(options, f"{name} cannot think and use tools in this API")
+        if has_tools and _forces_call(options) and not rule.forced_tools:
             if rule.can_disable:
-                return self._resting(options, f"{name} cannot think when it must call a tool")
-            reason = f"{name} thinks, and so cannot be made to call a tool"
-            self._lost.append(OptionLoss("tool_choice", reason, Change.ALTERED))
+                return self._turned_off(options, f"{name} cannot think if a call is forced")
+            reason = f"{name} always thinks, and so cannot be forced to call a tool"
+            self._losses.append(OptionLoss("tool_choice", reason, Change.ALTERED))
             return replace(options, tool_choice=ToolChoice("auto"))
+        # Anthropic refuses thinking in a tool loop whose first response has none (T37).
         if (
             rule.needs_thinking_before_calls
             and rule.can_disable
-            and not _is_thought_through(messages, self._model)
+            and not _loop_has_thinking(messages, self._model)
         ):
-            reason = f"{name} cannot think on, because the call that is answered has no thought"
-            return self._resting(options, reason)
+            reason = f"{name} cannot think now: the response with the open call has no thinking"
+            return self._turned_off(options, reason)
         return options
 
-    def _resting(self, options: AdapterOptions, reason: str) -> AdapterOptions:
+    def _turned_off(self, options: AdapterOptions, reason: str) -> AdapterOptions:
         change = Change.SYNTHESISED if options.reasoning is None else Change.ALTERED
-        self._lost.append(OptionLoss(_KEY, reason, change))
+        self._losses.append(OptionLoss(_KEY, reason, change))
         return replace(options, reasoning=REASONING_OFF)
 
-    def _brought(
-        self, options: AdapterOptions, rule: ReasoningRule, asked: Reasoning
+    def _in_terms_of_model(
+        self, options: AdapterOptions, rule: ReasoningRule, requested: Reasoning
     ) -> AdapterOptions:
-        """With the wish in the model's own terms."""
-        if asked.is_off and rule.can_disable:
+        """Express the option as a budget or an effort, whichever the model accepts."""
+        if requested.is_off and rule.can_disable:
             return replace(options, reasoning=REASONING_OFF)
-        if asked.budget_tokens is not None and rule.budget is not None and not _forces(options):
-            return self._budgeted(options, rule, asked.budget_tokens)
+        budget = requested.budget_tokens
+        if budget is not None and rule.budget is not None and not _forces_call(options):
+            return self._with_budget(options, rule, budget)
         if rule.form == "budget":
-            return self._counted(options, rule, asked)
-        return replace(options, reasoning=self._worded(rule, asked))
+            return self._with_budget_for(options, rule, requested)
+        return replace(options, reasoning=self._as_effort(rule, requested))
 
-    def _counted(
-        self, options: AdapterOptions, rule: ReasoningRule, asked: Reasoning
+    def _with_budget_for(
+        self, options: AdapterOptions, rule: ReasoningRule, requested: Reasoning
     ) -> AdapterOptions:
-        """A word as the number that it is worth; an older model of Gemini may also decide."""
-        if asked.is_off:
-            self._alter(f"{self._model.name} always thinks, so it is told to think least")
-            return self._budgeted(options, rule, 1, is_exact=False)
-        if asked.effort is None and not rule.budget_below_max_tokens:
+        """Replace an effort by a budget; Gemini 2.5 may also decide by itself."""
+        if requested.is_off:
+            self._alter(f"{self._model.name} always thinks; the smallest budget is sent")
+            return self._with_budget(options, rule, 1, is_exact=False)
+        if requested.effort is None and not rule.budget_below_max_tokens:
             return replace(options, reasoning=Reasoning())
-        return self._budgeted(
-            options, rule, EFFORT_BUDGETS[asked.effort or "medium"], is_exact=False
-        )
+        budget = EFFORT_BUDGETS[requested.effort or "medium"]
+        return self._with_budget(options, rule, budget, is_exact=False)
 
-    def _worded(self, rule: ReasoningRule, asked: Reasoning) -> Reasoning | None:
-        """A word that the model knows; None where it needs none."""
-        name, wanted = self._model.name, asked.effort
+    def _as_effort(self, rule: ReasoningRule, requested: Reasoning) -> Reasoning | None:
+        """Return an effort that the model knows; None if it thinks without one."""
+        name, effort = self._model.name, requested.effort
         if not rule.enabling_efforts:
-            if asked != Reasoning():
-                self._alter(f"{name} can be told to think, but not how much")
+            if requested != Reasoning():
+                self._alter(f"{name} can think, but not by a given amount")
             return Reasoning()
-        if wanted is None and asked.budget_tokens is None:
-            return _unmeasured(rule)
-        word = rule.nearest_effort(wanted or effort_for(asked.budget_tokens or 0))
-        if wanted is None:
-            self._alter(f"{name} counts no tokens for thinking, so it is told {word!r}")
-        elif word != wanted:
-            self._alter(f"{name} knows no effort {wanted!r}, so it is told {word!r}")
-        return Reasoning(word)
+        if effort is None and requested.budget_tokens is None:
+            return _default_effort(rule)
+        nearest = rule.nearest_effort(effort or effort_for(requested.budget_tokens or 0))
+        if effort is None:
+            self._alter(f"{name} has no thinking-token budget; mapped to effort {nearest!r}")
+        elif nearest != effort:
+            self._alter(f"{name} has no effort {effort!r}; mapped to {nearest!r}")
+        return Reasoning(nearest)
 
-    def _budgeted(
+    def _with_budget(
         self, options: AdapterOptions, rule: ReasoningRule, budget: int, *, is_exact: bool = True
     ) -> AdapterOptions:
-        """A number of tokens between the limits of the model (T47)."""
+        """Bring a budget into the range of the model (T47)."""
         least, most = rule.budget or (1, budget)
-        fitting = min(max(budget, least), most)
-        if fitting != budget and is_exact:
+        fitted = min(max(budget, least), most)
+        if fitted != budget and is_exact:
             self._alter(f"{self._model.name} thinks with {least} to {most} tokens")
         changes: dict[str, Any] = {}
         if rule.budget_below_max_tokens:
-            fitting = self._inside(options, fitting, least, changes, is_exact=is_exact)
-        return replace(options, reasoning=Reasoning(None, fitting), **changes)
+            fitted = self._below_response_limit(options, fitted, least, changes, is_exact=is_exact)
+        return replace(options, reasoning=Reasoning(None, fitted), **changes)
 
-    def _inside(
+    def _below_response_limit(
         self,
         options: AdapterOptions,
         budget: int,
@@ -168,51 +168,53 @@ class ReasoningPlanner:
         *,
         is_exact: bool,
     ) -> int:
-        """A number of tokens below the limit of the answer, which may have to be raised."""
+        """Return a budget below the limit of the response; `changes` gets a limit if one is needed.
+
+        Anthropic counts thinking towards `max_tokens`, and refuses a budget that is not smaller.
+        """
         most, limit = self._model.capabilities.max_output_tokens, options.max_output_tokens
         if limit is None:
-            changes["max_output_tokens"] = limit = min(budget + _ROOM, most)
+            changes["max_output_tokens"] = limit = min(budget + _RESPONSE_TOKENS, most)
             is_exact = False
         if budget < limit:
             return budget
         if limit // 2 >= least:
             if is_exact:
-                self._alter(f"the thoughts must leave room in an answer of {limit} tokens")
+                self._alter(f"thinking must leave space in a response of {limit} tokens")
             return limit // 2
         changes["max_output_tokens"] = raised = least + limit
-        reason = f"{self._model.name} thinks with {least} tokens at least, which count as written"
-        self._lost.append(
-            OptionLoss("max_output_tokens", f"{reason}: {raised} instead", Change.ALTERED)
-        )
+        reason = f"{self._model.name} thinks with at least {least} tokens, which count as output"
+        loss = OptionLoss("max_output_tokens", f"{reason}; {raised} is sent", Change.ALTERED)
+        self._losses.append(loss)
         return least
 
     def _alter(self, reason: str) -> None:
-        self._lost.append(OptionLoss(_KEY, reason, Change.ALTERED))
+        self._losses.append(OptionLoss(_KEY, reason, Change.ALTERED))
 
 
-def _unmeasured(rule: ReasoningRule) -> Reasoning | None:
-    """Thinking that is left to the model; one that thinks by itself may not have to be told."""
+def _default_effort(rule: ReasoningRule) -> Reasoning | None:
+    """Return what turns thinking on without an amount; None for a model that thinks anyway."""
     if rule.form in ("adaptive", "between", "reasoning", "think", "thinking"):
         return Reasoning()
     return None if rule.on_by_default else Reasoning(rule.nearest_effort("medium"))
 
 
-def _forces(options: AdapterOptions) -> bool:
+def _forces_call(options: AdapterOptions) -> bool:
     choice = options.tool_choice
     return choice is not None and choice.mode in ("required", "tool")
 
 
-def _is_thought_through(messages: Sequence[Message], model: ModelFacts) -> bool:
-    """Whether the answer whose calls are being answered begins with a thought of the model's own.
+def _loop_has_thinking(messages: Sequence[Message], model: ModelFacts) -> bool:
+    """Whether the response whose calls are being answered begins with thinking of this model.
 
-    A conversation that does not end in results has no such answer.
+    True also for a history that does not end in tool results.
     """
     if not messages or messages[-1].role is not Role.TOOL:
         return True
-    answer = next((one for one in reversed(messages) if one.role is not Role.TOOL), None)
-    if answer is None or not any(type(block) is ToolUseBlock for block in answer.content):
+    response = next((m for m in reversed(messages) if m.role is not Role.TOOL), None)
+    if response is None or not any(type(block) is ToolUseBlock for block in response.content):
         return True
-    first = answer.content[0]
+    first = response.content[0]
     if not isinstance(first, ThinkingBlock | RedactedThinkingBlock):
         return False
-    return thinking_refusal(first, answer, model.target) is None
+    return thinking_refusal(first, response, model.target) is None

@@ -1,42 +1,63 @@
-"""Content of one message.
-
-replaced without losing its cache hints, and protected if it is critical.
-"""
+"""Content of one message: its calls and results, replaced blocks, and critical ones."""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ContentBlock
+from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.errors import CriticalLossError
-from metis.canonical.message import Message
+from metis.canonical.message import Message, Role
 from metis.canonical.metadata import CacheHint
 
 IndexedBlock = tuple[int, ContentBlock]
-"""A block, and the index that it or what it stands for had."""
+"""A block, and the index that it or the block that it replaces had."""
 
 
-def with_blocks(message: Message, blocks: Sequence[IndexedBlock]) -> Message:
-    """The message with other blocks; a prefix that ended at a block that is gone ends before it."""
-    content = tuple(block for _, block in blocks)
-    if not message.metadata.hints:
-        return replace(message, content=content)
-    hints = tuple(
-        moved
-        for hint in message.metadata.hints
-        if (moved := _moved(hint, [index for index, _ in blocks])) is not None
+def calls_of(message: Message) -> list[ToolUseBlock]:
+    """Return the calls of a response."""
+    if message.role != Role.ASSISTANT:
+        return []
+    return [block for block in message.content if isinstance(block, ToolUseBlock)]
+
+
+def result_of(message: Message) -> ToolResultBlock | None:
+    """Return the result of a tool message."""
+    if message.role != Role.TOOL or not message.content:
+        return None
+    block = message.content[0]
+    return block if isinstance(block, ToolResultBlock) else None
+
+
+def are_identical(first: Sequence[object], second: Sequence[object]) -> bool:
+    """Whether two sequences hold the same objects; what did not change is not copied."""
+    return len(first) == len(second) and all(
+        one is other for one, other in zip(first, second, strict=True)
     )
-    return replace(message, content=content, metadata=replace(message.metadata, hints=hints))
-
-
-def _moved(hint: CacheHint, origins: Sequence[int]) -> CacheHint | None:
-    after = sum(origin <= hint.after for origin in origins) - 1
-    return None if after < 0 else replace(hint, after=after)
 
 
 def fail_if_critical(block: ContentBlock, message: Message, path: str, reason: str) -> None:
-    """Raise if a block that is to be changed or left out is marked critical."""
+    """Raise CriticalLossError if a block that is to be changed or left out is marked critical."""
     if getattr(block, "critical", False):
         raise CriticalLossError(
             message_id=message.id, path=path, block_type=block.type, reason=reason
         )
+
+
+def with_blocks(message: Message, blocks: Sequence[IndexedBlock]) -> Message:
+    """Return the message with other blocks, and its cache hints moved to their new indexes.
+
+    A prefix that ended at a block which is gone ends before it.
+    """
+    content = tuple(block for _, block in blocks)
+    if not message.metadata.hints:
+        return replace(message, content=content)
+    indexes = [index for index, _ in blocks]
+    hints = tuple(
+        moved for hint in message.metadata.hints if (moved := _moved(hint, indexes)) is not None
+    )
+    return replace(message, content=content, metadata=replace(message.metadata, hints=hints))
+
+
+def _moved(hint: CacheHint, indexes: Sequence[int]) -> CacheHint | None:
+    after = sum(index <= hint.after for index in indexes) - 1
+    return None if after < 0 else replace(hint, after=after)

@@ -1,7 +1,4 @@
-"""Images on their way to a target.
-
-their size in pixels, scaling, and the budget for many of them.
-"""
+"""Images on their way to a target: their size in pixels, scaling, and a budget for many."""
 
 import base64
 import binascii
@@ -20,97 +17,99 @@ from metis.canonical.message import Message
 from metis.projection.loss import LossRecorder
 from metis.projection.target import is_native
 
+IMAGE_BUDGET = 8 * 1024 * 1024
+"""How many characters of base64 images a session sends with a request."""
+
 _HEADS = (64, 1 << 12, 1 << 18)
-"""How many characters are looked at: most pictures tell their size in the first few."""
+"""How many characters to decode: most images state their size in the first few."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
 _SIZE_MARKERS = frozenset({*range(0xC0, 0xD0)}) - {0xC4, 0xC8, 0xCC}
+_STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xDA)})
 _LOSSLESS_HEAD = 25
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xDA)})
+_FORMATS = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
+_QUALITY = 90
+_STEPS = 4
 
 Size = tuple[int, int]
 """Width and height."""
 
 
 def image_size(data: str) -> Size | None:
-    """Width and height of a picture in base64; None if they cannot be read."""
+    """Return width and height of a base64 image; None if they cannot be read."""
     for characters in _HEADS:
         try:
             head = base64.b64decode(data[:characters])
         except (binascii.Error, ValueError):
             return None
-        read = next((one for start, one in _READERS.items() if head.startswith(start)), None)
+        read = next((one for start, one in _SIZE_READERS.items() if head.startswith(start)), None)
         size = None if read is None else read(head)
         if size is not None:
             return size if min(size) > 0 else None
-        if read is not _jpeg or characters >= len(data):
+        if read is not _jpeg_size or characters >= len(data):
             break
     return None
 
 
-def _png(head: bytes) -> Size | None:
-    return _pair(head, 16, 4, "big")
+def _png_size(head: bytes) -> Size | None:
+    return _two_numbers(head, 16, 4, "big")
 
 
-def _gif(head: bytes) -> Size | None:
-    return _pair(head, 6, 2, "little")
+def _gif_size(head: bytes) -> Size | None:
+    return _two_numbers(head, 6, 2, "little")
 
 
-def _webp(head: bytes) -> Size | None:
+def _webp_size(head: bytes) -> Size | None:
     kind = head[12:16]
     if kind == b"VP8 ":
-        size = _pair(head, 26, 2, "little")
+        size = _two_numbers(head, 26, 2, "little")
         return None if size is None else (size[0] & 0x3FFF, size[1] & 0x3FFF)
     if kind == b"VP8L" and len(head) >= _LOSSLESS_HEAD:
         bits = int.from_bytes(head[21:25], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8X":
-        size = _pair(head, 24, 3, "little")
+        size = _two_numbers(head, 24, 3, "little")
         return None if size is None else (size[0] + 1, size[1] + 1)
     return None
 
 
-def _jpeg(head: bytes) -> Size | None:
-    """The size stands in the first frame header, behind segments that each tell their length."""
+def _jpeg_size(head: bytes) -> Size | None:
+    """Read the size from the first frame header, which follows segments that state their length."""
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:  # noqa: PLR2004 - how a marker begins
         marker = head[at + 1]
         if marker in _SIZE_MARKERS:
             height, width = (int.from_bytes(head[at + n : at + n + 2], "big") for n in (5, 7))
             return width, height
-        length = 0 if marker in _STANDALONE else int.from_bytes(head[at + 2 : at + 4], "big")
-        at += 2 + length
+        is_standalone = marker in _STANDALONE_MARKERS
+        at += 2 + (0 if is_standalone else int.from_bytes(head[at + 2 : at + 4], "big"))
     return None
 
 
-def _pair(head: bytes, at: int, length: int, order: Literal["big", "little"]) -> Size | None:
+def _two_numbers(head: bytes, at: int, length: int, order: Literal["big", "little"]) -> Size | None:
     if len(head) < at + 2 * length:
         return None
     first, second = head[at : at + length], head[at + length : at + 2 * length]
     return int.from_bytes(first, order), int.from_bytes(second, order)
 
 
-_READERS: Mapping[bytes, Callable[[bytes], Size | None]] = {
-    _PNG: _png,
-    _JPEG: _jpeg,
-    b"GIF8": _gif,
-    b"RIFF": _webp,
+_SIZE_READERS: Mapping[bytes, Callable[[bytes], Size | None]] = {
+    _PNG: _png_size,
+    _JPEG: _jpeg_size,
+    b"GIF8": _gif_size,
+    b"RIFF": _webp_size,
 }
 
 
-_FORMATS = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
-_QUALITY = 90
-
-
 def count_images(messages: Sequence[Message]) -> int:
-    """How many pictures a conversation shows, those in results with them."""
+    """Return how many images a history has, including those in results."""
     blocks = [block for message in messages for block in message.content]
     results = (block.content for block in blocks if isinstance(block, ToolResultBlock))
     return sum(isinstance(block, ImageBlock) for block in chain(blocks, *results))
 
 
 def size_if_larger(block: ImageBlock, side: int | None) -> Size | None:
-    """The size of a picture that is longer than a side; None if it is not, or nobody can tell."""
+    """Return the size of an image that is wider or higher than a side; else None."""
     if side is None or block.source.kind != "base64":
         return None
     size = image_size(block.source.data)
@@ -118,103 +117,101 @@ def size_if_larger(block: ImageBlock, side: int | None) -> Size | None:
 
 
 def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
-    """The picture with its longer side brought to that length; None if it cannot be done."""
-    made = _scaled(block.source.data, side)
-    if made is None:
+    """Return the image with its longer side brought to a length; None if that is not possible.
+
+    It needs Pillow, which is optional. The same image always gives the same smaller one, so that a
+    prefix which a provider has cached stays as it was (T90).
+    """
+    scaled = _scaled(block.source.data, side)
+    if scaled is None:
         return None
-    data, media_type = made
+    data, media_type = scaled
     return replace(block, source=replace(block.source, data=data), media_type=media_type)
 
 
 @lru_cache(maxsize=16)
 def _scaled(data: str, side: int) -> tuple[str, str] | None:
     try:
-        pictures: Any = importlib.import_module("PIL.Image")
+        pillow: Any = importlib.import_module("PIL.Image")
     except ImportError:
         return None
     try:
-        picture = pictures.open(io.BytesIO(base64.b64decode(data)))
-        media_type = pictures.MIME.get(picture.format, "image/png")
+        image = pillow.open(io.BytesIO(base64.b64decode(data)))
+        media_type = pillow.MIME.get(image.format, "image/png")
         if media_type not in _FORMATS:
             media_type = "image/png"
         if media_type == "image/jpeg":
-            picture = picture.convert("RGB")
-        elif picture.mode not in ("L", "RGB", "RGBA"):
-            picture = picture.convert("RGBA")
-        picture.thumbnail((side, side))
-        written = io.BytesIO()
-        picture.save(written, _FORMATS[media_type], quality=_QUALITY)
-    except Exception:  # noqa: BLE001 - whatever is wrong with a picture, it cannot be made smaller
+            image = image.convert("RGB")
+        elif image.mode not in ("L", "RGB", "RGBA"):
+            image = image.convert("RGBA")
+        image.thumbnail((side, side))
+        output = io.BytesIO()
+        image.save(output, _FORMATS[media_type], quality=_QUALITY)
+    except Exception:  # noqa: BLE001 - whatever is wrong with an image, it cannot be scaled
         return None
-    return base64.b64encode(written.getvalue()).decode(), media_type
+    return base64.b64encode(output.getvalue()).decode(), media_type
 
 
-IMAGE_BUDGET = 8 * 1024 * 1024
-"""The characters of pictures that a session sends along: eight megabytes of base64."""
+class _InlineImage(Struct, frozen=True):
+    """An image whose bytes are in a history, and where it is."""
 
-_STEPS = 4
-
-
-class _Shown(Struct, frozen=True):
-    """A picture whose bytes are in a conversation, and where it stands."""
-
-    message: int
-    block: int
-    inner: int | None
+    message_index: int
+    block_index: int
+    inner_index: int | None
     image: ImageBlock
 
     @property
     def path(self) -> str:
-        place = f"$.content[{self.block}]"
-        return place if self.inner is None else f"{place}.content[{self.inner}]"
+        path = f"$.content[{self.block_index}]"
+        return path if self.inner_index is None else f"{path}.content[{self.inner_index}]"
 
 
 def keep_newest_images(
-    messages: Sequence[Message], budget: int, ledger: LossRecorder
+    messages: Sequence[Message], budget: int, recorder: LossRecorder
 ) -> list[Message]:
-    """The conversation with notes for its oldest pictures, so that the others fit into a budget.
+    """Return the history with notes for its oldest images, so that the others fit into a budget.
 
-    Room is made in steps of a quarter of the budget: a picture more changes what was sent before
-    only now and then, and what the provider has cached mostly stays. The newest picture, critical
-    ones and those of the target's own clients are never left out.
+    Images are left out in steps of a quarter of the budget: one more image changes what was sent
+    before only now and then, and the prefix that a provider has cached mostly stays. The newest
+    image, critical ones and those of the target's own clients are never left out.
     """
     sent = list(messages)
-    shown = list(_shown(messages)) if "image" in ledger.target.user_blocks else []
-    over = sum(len(each.image.source.data) for each in shown) - budget
-    if over <= 0:
+    has_images = "image" in recorder.target.user_blocks
+    images = list(_inline_images(messages)) if has_images else []
+    excess = sum(len(one.image.source.data) for one in images) - budget
+    if excess <= 0:
         return sent
     step = max(1, budget // _STEPS)
-    over += -over % step
-    before = 0
-    for each in shown[:-1]:
-        message = messages[each.message]
-        if before < over and not each.image.critical and not is_native(message, ledger.target):
-            reason = f"more than {budget} characters of images; the newest stay"
-            ledger.record_altered(
-                message, "image", each.path, f"{reason}; a note stands in its place"
-            )
-            sent[each.message] = _without(sent[each.message], each)
-        before += len(each.image.source.data)
+    excess += -excess % step
+    older_size = 0
+    for one in images[:-1]:
+        message = messages[one.message_index]
+        is_kept = one.image.critical or is_native(message, recorder.target)
+        if older_size < excess and not is_kept:
+            reason = f"more than {budget} characters of images; the newest stay; replaced by a note"
+            recorder.record_altered(message, "image", one.path, reason)
+            sent[one.message_index] = _with_note(sent[one.message_index], one)
+        older_size += len(one.image.source.data)
     return sent
 
 
-def _shown(messages: Sequence[Message]) -> Iterator[_Shown]:
-    for place, message in enumerate(messages):
+def _inline_images(messages: Sequence[Message]) -> Iterator[_InlineImage]:
+    for message_index, message in enumerate(messages):
         for index, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock):
                 for inner, part in enumerate(block.content):
                     if isinstance(part, ImageBlock) and part.source.kind == "base64":
-                        yield _Shown(place, index, inner, part)
+                        yield _InlineImage(message_index, index, inner, part)
             elif isinstance(block, ImageBlock) and block.source.kind == "base64":
-                yield _Shown(place, index, None, block)
+                yield _InlineImage(message_index, index, None, block)
 
 
-def _without(message: Message, shown: _Shown) -> Message:
-    note = TextBlock(f"[image {shown.image.media_type}: left out to make room for newer ones]")
-    block = message.content[shown.block]
-    told: ContentBlock = note
-    if isinstance(block, ToolResultBlock) and shown.inner is not None:
-        inner = (*block.content[: shown.inner], note, *block.content[shown.inner + 1 :])
-        told = replace(block, content=inner)
-    content = (*message.content[: shown.block], told, *message.content[shown.block + 1 :])
-    return replace(message, content=content)
+def _with_note(message: Message, one: _InlineImage) -> Message:
+    note = TextBlock(f"[image {one.image.media_type}: left out to make room for newer ones]")
+    block = message.content[one.block_index]
+    replacement: ContentBlock = note
+    if isinstance(block, ToolResultBlock) and one.inner_index is not None:
+        before, after = block.content[: one.inner_index], block.content[one.inner_index + 1 :]
+        replacement = replace(block, content=(*before, note, *after))
+    before, after = message.content[: one.block_index], message.content[one.block_index + 1 :]
+    return replace(message, content=(*before, replacement, *after))

@@ -1,5 +1,7 @@
 """Losses: what does not reach a target as it was, and why."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
 from msgspec import Struct
@@ -9,7 +11,7 @@ from metis.projection.target import Target
 
 
 class Change(StrEnum):
-    """What happened to a part on its way."""
+    """What happened to a part of a message or an option."""
 
     DROPPED = "dropped"
     ALTERED = "altered"
@@ -31,30 +33,43 @@ class Loss(Struct, frozen=True, kw_only=True):
         return f"{self.message_id} {self.path}: {self.block_type} {self.change}: {self.reason}"
 
 
+class Projection(Struct, frozen=True):
+    """The messages as they can be sent to a target, and what was lost on the way."""
+
+    messages: Sequence[Message]
+    losses: list[Loss]
+    call_ids: AbstractSet[str] | None = None
+    """The calls in it, if all are answered: then messages that follow can be projected alone."""
+    has_large_images: bool = False
+    """Whether it has images that are too large if there are many (T90)."""
+    attachments: Sequence[tuple[Message, Message]] = ()
+    """Messages of the target's clients, before and after another message was attached to them."""
+
+
 class LossRecorder:
-    """Collects the losses of one request."""
+    """Collects the losses of one request to a target."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.losses: list[Loss] = []
         self.has_large_images = False
-        """Whether an image was let through that is large where there are many."""
+        """Whether an image was accepted that is too large if there are many."""
         self.attachments: list[tuple[Message, Message]] = []
-        """The messages of the target's clients that others were attached to, before and after."""
+        """Messages of the target's clients, before and after another was attached to them."""
 
     def record_dropped(self, message: Message, block_type: str, path: str, reason: str) -> None:
-        """A part is left out."""
-        self._write(Change.DROPPED, message, block_type, path, reason)
+        """Record a part that is left out."""
+        self._record(Change.DROPPED, message, block_type, path, reason)
 
     def record_altered(self, message: Message, block_type: str, path: str, reason: str) -> None:
-        """A part is sent in another form or place."""
-        self._write(Change.ALTERED, message, block_type, path, reason)
+        """Record a part that is sent in another form or at another position."""
+        self._record(Change.ALTERED, message, block_type, path, reason)
 
     def record_synthesised(self, message: Message, block_type: str, path: str, reason: str) -> None:
-        """A part is made up because the target wants one."""
-        self._write(Change.SYNTHESISED, message, block_type, path, reason)
+        """Record a part that is made up because the target needs one."""
+        self._record(Change.SYNTHESISED, message, block_type, path, reason)
 
-    def _write(
+    def _record(
         self, change: Change, message: Message, block_type: str, path: str, reason: str
     ) -> None:
         self.losses.append(

@@ -24,263 +24,189 @@ from metis.canonical.blocks import (
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
-from metis.projection.content import IndexedBlock, fail_if_critical, with_blocks
+from metis.projection.content import (
+    IndexedBlock,
+    are_identical,
+    calls_of,
+    fail_if_critical,
+    result_of,
+    with_blocks,
+)
 from metis.projection.loss import LossRecorder
 from metis.projection.target import Target, is_native
 
-_Block = TypeVar("_Block", ToolUseBlock, ToolResultBlock)
-
-
-def make_ids_unique(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]:
-    """The same calls and results under ids of which none is empty or names two calls (T08-T10).
-
-    A new id depends on what came before it only, so it is the same in every later request.
-    """
-    ids = _Ids(ledger)
-    return [ids.settle(message) for message in messages]
-
-
-class _Ids:
-    """The ids that were given so far; results follow the calls of the last turn with their id."""
-
-    def __init__(self, ledger: LossRecorder) -> None:
-        self._ledger = ledger
-        self._counts: dict[str, int] = {}
-        self._used: set[str] = set()
-        self._waiting: dict[str, list[str]] = {}
-        self._last: dict[str, str] = {}
-
-    def settle(self, message: Message) -> Message:
-        if message.role == Role.ASSISTANT:
-            return self._settle_calls(message)
-        if message.role == Role.TOOL:
-            return self._settle_result(message)
-        return message
-
-    def _settle_calls(self, message: Message) -> Message:
-        calls: list[ToolUseBlock] = []
-        kept: list[IndexedBlock] = []
-        for index, block in enumerate(message.content):
-            if not isinstance(block, ToolUseBlock):
-                kept.append((index, block))
-            elif block.id and block in calls:
-                reason = "the turn holds the same call twice"
-                fail_if_critical(block, message, f"$.content[{index}]", reason)
-                self._ledger.record_dropped(message, "tool_use", f"$.content[{index}]", reason)
-            else:
-                is_first = not any(call.id == block.id for call in calls)
-                calls.append(block)
-                kept.append((index, self._settle_call(block, message, index, is_first=is_first)))
-        same = len(kept) == len(message.content) and all(
-            block is message.content[index] for index, block in kept
-        )
-        return message if same else with_blocks(message, kept)
-
-    def _settle_call(
-        self, call: ToolUseBlock, message: Message, index: int, *, is_first: bool
-    ) -> ToolUseBlock:
-        count = self._counts.get(call.id, 0)
-        self._counts[call.id] = count + 1
-        new = call.id
-        while not new or new in self._used:
-            new = hashed_tool_id(message.session_id, call.id, str(count))
-            count += 1
-        self._used.add(new)
-        if is_first:
-            self._waiting[call.id] = []
-        self._waiting[call.id].append(new)
-        return self._renamed(call, "id", new, message, index)
-
-    def _settle_result(self, message: Message) -> Message:
-        result = message.content[0] if message.content else None
-        if not isinstance(result, ToolResultBlock):
-            return message
-        theirs = result.tool_use_id
-        waiting = self._waiting.get(theirs)
-        new = waiting.pop(0) if waiting else self._last.get(theirs, theirs)
-        self._last[theirs] = new
-        if new == theirs:
-            return message
-        named = self._renamed(result, "tool_use_id", new, message, 0)
-        metadata = replace(message.metadata, parent_tool_use_id=new)
-        return replace(message, content=(named,), metadata=metadata)
-
-    def _renamed(self, block: _Block, field: str, new: str, message: Message, index: int) -> _Block:
-        old = getattr(block, field)
-        if old == new:
-            return block
-        reason = "the id names another call, too" if old else "the call has no id"
-        self._ledger.record_altered(message, block.type, f"$.content[{index}].{field}", reason)
-        return replace(block, **{field: new})
-
-
 NO_RESULT = "No result of this call is available. It may or may not have run."
-"""What an unanswered call is answered with; it claims nothing about the cause (T21)."""
+"""The result of an unanswered call; it claims nothing about the cause (T21)."""
+PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+"""A tool name that every target accepts, if it is not too long."""
 
-
-def repair_exchanges(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]:
-    """The same conversation with every call answered right after it, once (T15, T17, T19-T23)."""
-    messages = [part for message in messages for part in _single_results(message, ledger)]
-    messages = make_ids_unique(messages, ledger)
-    answers = _answers(messages, ledger)
-    repaired: list[Message] = []
-    for index, message in enumerate(messages):
-        if message.role == Role.TOOL:
-            result = result_of(message)
-            if result is not None and index in answers.orphans and ledger.target.stores_history:
-                repaired.append(message)  # its call lies in an answer that the target keeps
-            elif result is None or index in answers.orphans:
-                repaired.append(_flattened(message, ledger))
-            continue
-        repaired.append(message)
-        calls = calls_of(message)
-        if calls:
-            repaired += [answers.take(call, message, ledger) for call in calls]
-    return repaired
+_FOREIGN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]+")
+_HASH_LENGTH = 8
+_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+_SERVER_RESULT_SUFFIX = "_tool_result"
+_AS_TEXT = "tools are not supported by the model; sent as text"
+_Block = TypeVar("_Block", ToolUseBlock, ToolResultBlock)
+_decode = msgspec.json.Decoder().decode
 
 
 def are_complete(messages: Sequence[Message], target: Target) -> bool:
-    """Whether nothing has to be repaired; the common case, and a quick look.
+    """Whether no exchange has to be repaired, as is usual.
 
-    What came from the target itself may have several answers in a row before their results, and
-    results in any order.
+    What came from a client of the target may have several responses in a row before their results,
+    and results in any order.
     """
-    waiting: list[str] = []
-    seen: set[str] = set()
+    open_calls: list[str] = []
+    call_ids: set[str] = set()
     for message in messages:
         if message.role == Role.TOOL:
             result = result_of(message)
             if result is None or len(message.content) != 1:
                 return False
-            is_kept = target.stores_history and result.tool_use_id not in seen
-            if result.tool_use_id not in waiting and not is_kept:
+            call_id = result.tool_use_id
+            if call_id not in open_calls:
+                if target.stores_history and call_id not in call_ids:
+                    continue
                 return False
-            if result.tool_use_id not in waiting:
-                continue
-            if result.tool_use_id != waiting[0] and not is_native(message, target):
+            if call_id != open_calls[0] and not is_native(message, target):
                 return False
-            waiting.remove(result.tool_use_id)
+            open_calls.remove(call_id)
             continue
-        if waiting and not (message.role == Role.ASSISTANT and is_native(message, target)):
+        if open_calls and not (message.role == Role.ASSISTANT and is_native(message, target)):
             return False
         for call in calls_of(message):
-            if call.id in seen or not call.id:
+            if call.id in call_ids or not call.id:
                 return False
-            seen.add(call.id)
-            waiting.append(call.id)
-    return not waiting
+            call_ids.add(call.id)
+            open_calls.append(call.id)
+    return not open_calls
 
 
-class _Answers:
-    """The results of a conversation by the call that they answer."""
+def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
+    """Return the history with every call answered right after it, once (T15, T17, T19-T23)."""
+    messages = [part for message in messages for part in _single_results(message, recorder)]
+    messages = _make_ids_unique(messages, recorder)
+    results = _Results(messages, recorder)
+    repaired: list[Message] = []
+    for index, message in enumerate(messages):
+        if message.role == Role.TOOL:
+            result = result_of(message)
+            is_orphan = index in results.orphans
+            if result is not None and is_orphan and recorder.target.stores_history:
+                repaired.append(message)  # its call is in a response that the target stores
+            elif result is None or is_orphan:
+                reason = "the call that it answers is not in the history; sent as text"
+                repaired.append(_result_as_text(message, recorder, reason))
+            continue
+        repaired.append(message)
+        repaired += [results.pop(call, message) for call in calls_of(message)]
+    return repaired
 
-    def __init__(self) -> None:
-        self.by_call: dict[str, Message] = {}
+
+class _Results:
+    """The results of a history by the call that they answer."""
+
+    def __init__(self, messages: Sequence[Message], recorder: LossRecorder) -> None:
+        self._recorder = recorder
+        self._by_call: dict[str, Message] = {}
         self.orphans: set[int] = set()
+        """The indexes of results whose call is not in the history."""
+        response_of: dict[str, int] = {}
+        last_response = -1
+        for index, message in enumerate(messages):
+            if message.role != Role.TOOL:
+                last_response = index
+                response_of.update((call.id, index) for call in calls_of(message))
+                continue
+            result = result_of(message)
+            if result is None or result.tool_use_id not in response_of:
+                self.orphans.add(index)
+                continue
+            is_moved = response_of[result.tool_use_id] != last_response
+            self._add(result.tool_use_id, message, is_moved=is_moved)
 
-    def take(self, call: ToolUseBlock, message: Message, ledger: LossRecorder) -> Message:
-        """The result of a call, or one that is made up."""
-        found = self.by_call.pop(call.id, None)
-        if found is not None:
-            return found
+    def _add(self, call_id: str, message: Message, *, is_moved: bool) -> None:
+        earlier = self._by_call.get(call_id)
+        if earlier is not None:
+            reason = "a later result of the same call replaces it"
+            fail_if_critical(earlier.content[0], earlier, "$.content[0]", reason)
+            self._recorder.record_dropped(earlier, "tool_result", "$.content[0]", reason)
+        if is_moved:
+            reason = "moved to the call that it answers"
+            self._recorder.record_altered(message, "tool_result", "$.content[0]", reason)
+        self._by_call[call_id] = message
+
+    def pop(self, call: ToolUseBlock, message: Message) -> Message:
+        """Return the result of a call of a message, or a made-up one."""
+        result = self._by_call.pop(call.id, None)
+        if result is not None:
+            return result
         reason = f"the call of {call.name} has no result"
-        ledger.record_synthesised(message, "tool_result", "$.content", reason)
-        result = ToolResultBlock(call.id, (TextBlock(NO_RESULT),), is_error=True)
+        self._recorder.record_synthesised(message, "tool_result", "$.content", reason)
+        block = ToolResultBlock(call.id, (TextBlock(NO_RESULT),), is_error=True)
         return Message(
             id=message.id,
             session_id=message.session_id,
             role=Role.TOOL,
-            content=(result,),
+            content=(block,),
             created_at=message.created_at,
             metadata=MessageMetadata(parent_tool_use_id=call.id, origin="projection"),
         )
 
 
-def _answers(messages: Sequence[Message], ledger: LossRecorder) -> _Answers:
-    answers = _Answers()
-    turn_of: dict[str, int] = {}
-    turn = -1
-    for index, message in enumerate(messages):
-        if message.role != Role.TOOL:
-            turn = index
-            turn_of.update((call.id, index) for call in calls_of(message))
-            continue
-        result = result_of(message)
-        if result is None or result.tool_use_id not in turn_of:
-            answers.orphans.add(index)
-            continue
-        first = answers.by_call.get(result.tool_use_id)
-        if first is not None:
-            reason = "another result of the same call came later"
-            fail_if_critical(first.content[0], first, "$.content[0]", reason)
-            ledger.record_dropped(first, "tool_result", "$.content[0]", reason)
-        if turn_of[result.tool_use_id] != turn:
-            reason = "moved to the call that it answers"
-            ledger.record_altered(message, "tool_result", "$.content[0]", reason)
-        answers.by_call[result.tool_use_id] = message
-    return answers
-
-
-_GONE = "the call that it answers is not in the history; sent as text"
-
-
-def _flattened(message: Message, ledger: LossRecorder, reason: str = _GONE) -> Message:
-    """A result without a call, as words of the user (T20)."""
-    result = result_of(message)
-    inner = message.content if result is None else result.content
-    fail_if_critical(message.content[0], message, "$.content[0]", reason)
-    ledger.record_altered(message, message.content[0].type, "$.content[0]", reason)
-    lead = TextBlock("Result of an earlier tool call:")
-    told = with_blocks(message, [(0, lead), *((0, block) for block in inner)])
-    metadata = replace(told.metadata, parent_tool_use_id=None)
-    return replace(told, role=Role.USER, metadata=metadata)
-
-
-def _single_results(message: Message, ledger: LossRecorder) -> list[Message]:
-    """A tool message with several blocks as several messages, one block each."""
+def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
+    """Split a tool message with several blocks into messages with one block each."""
     if message.role != Role.TOOL or len(message.content) == 1:
         return [message]
     if not message.content:
-        ledger.record_dropped(message, "message", "$", "it holds nothing that can be sent")
+        recorder.record_dropped(message, "message", "$", "it holds nothing that can be sent")
     parts: list[Message] = []
     for index, block in enumerate(message.content):
-        place = f"$.content[{index}]"
+        path = f"$.content[{index}]"
         hints = tuple(replace(h, after=0) for h in message.metadata.hints if h.after == index)
-        if isinstance(block, ToolResultBlock):
-            ledger.record_altered(
-                message, block.type, place, "the result is sent as a message of its own"
-            )
-            about = replace(message.metadata, parent_tool_use_id=block.tool_use_id, hints=hints)
-            parts.append(replace(message, content=(block,), metadata=about))
-        else:
-            ledger.record_altered(message, block.type, place, "no result; sent as a user message")
-            about = replace(message.metadata, parent_tool_use_id=None, hints=hints)
-            parts.append(replace(message, role=Role.USER, content=(block,), metadata=about))
+        is_result = isinstance(block, ToolResultBlock)
+        call_id = block.tool_use_id if is_result else None
+        what = "the result is sent as its own message" if is_result else "sent as a user message"
+        recorder.record_altered(message, block.type, path, what)
+        metadata = replace(message.metadata, parent_tool_use_id=call_id, hints=hints)
+        role = message.role if is_result else Role.USER
+        parts.append(replace(message, role=role, content=(block,), metadata=metadata))
     return parts
 
 
-def flatten_exchanges(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]:
-    """Calls and results as text, for a model that takes no tools; nothing that was said is lost."""
+def flatten_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
+    """Return calls and results as text, for a model without tools; no content is lost."""
     flat: list[Message] = []
     for message in messages:
-        if is_native(message, ledger.target):
+        if is_native(message, recorder.target):
             flat.append(message)
         elif message.role == Role.TOOL:
-            flat.append(_flattened(message, ledger, "the model takes no tools; sent as text"))
+            flat.append(_result_as_text(message, recorder, _AS_TEXT))
         elif calls_of(message):
-            flat.append(_told(message, ledger))
+            flat.append(_calls_as_text(message, recorder))
         else:
             flat.append(message)
     return flat
 
 
-def _told(message: Message, ledger: LossRecorder) -> Message:
+def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Message:
+    """Turn a result without a call into a user message (T20)."""
+    result = result_of(message)
+    content = message.content if result is None else result.content
+    fail_if_critical(message.content[0], message, "$.content[0]", reason)
+    recorder.record_altered(message, message.content[0].type, "$.content[0]", reason)
+    lead = TextBlock("Result of an earlier tool call:")
+    flat = with_blocks(message, [(0, lead), *((0, block) for block in content)])
+    metadata = replace(flat.metadata, parent_tool_use_id=None)
+    return replace(flat, role=Role.USER, metadata=metadata)
+
+
+def _calls_as_text(message: Message, recorder: LossRecorder) -> Message:
     content: list[ContentBlock] = []
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock):
-            reason = "the model takes no tools; sent as text"
-            fail_if_critical(block, message, f"$.content[{index}]", reason)
-            ledger.record_altered(message, "tool_use", f"$.content[{index}]", reason)
+            path = f"$.content[{index}]"
+            fail_if_critical(block, message, path, _AS_TEXT)
+            recorder.record_altered(message, "tool_use", path, _AS_TEXT)
             content.append(call_as_text(block))
         else:
             content.append(block)
@@ -288,179 +214,239 @@ def _told(message: Message, ledger: LossRecorder) -> Message:
 
 
 def call_as_text(call: ToolUseBlock) -> TextBlock:
-    """A call in words; arguments that were no JSON are told as they came."""
+    """Describe a call as text; arguments that are not JSON appear as they came."""
     if call.invalid is not None:
         return TextBlock(f"[called {call.name} with {call.invalid.raw}]")
     arguments = msgspec.json.encode(call.input, order="deterministic").decode()
     return TextBlock(f"[called {call.name} with {arguments}]")
 
 
-def calls_of(message: Message) -> list[ToolUseBlock]:
-    """The calls that an answer holds."""
-    if message.role != Role.ASSISTANT:
-        return []
-    return [block for block in message.content if isinstance(block, ToolUseBlock)]
+def _make_ids_unique(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
+    """Return calls and results under ids of which none is empty or names two calls (T08-T10).
+
+    A new id depends only on what came before it, so it is the same in every later request.
+    """
+    ids = _UniqueIds(recorder)
+    return [ids.rename(message) for message in messages]
 
 
-def result_of(message: Message) -> ToolResultBlock | None:
-    """The result that a tool message holds."""
-    if message.role != Role.TOOL or not message.content:
-        return None
-    block = message.content[0]
-    return block if isinstance(block, ToolResultBlock) else None
+class _UniqueIds:
+    """The ids given so far; a result follows the latest open call with its id."""
 
+    def __init__(self, recorder: LossRecorder) -> None:
+        self._recorder = recorder
+        self._counts: dict[str, int] = {}
+        self._used: set[str] = set()
+        self._open: dict[str, list[str]] = {}
+        self._latest: dict[str, str] = {}
 
-PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
-"""A name of a tool that every target takes, if it is not too long."""
+    def rename(self, message: Message) -> Message:
+        """Return the message under ids that are unique in the request."""
+        if message.role == Role.ASSISTANT:
+            return self._rename_calls(message)
+        if message.role == Role.TOOL:
+            return self._rename_result(message)
+        return message
 
-_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]+")
-_HASH_LENGTH = 8
-_read = msgspec.json.Decoder().decode
+    def _rename_calls(self, message: Message) -> Message:
+        calls: list[ToolUseBlock] = []
+        content: list[IndexedBlock] = []
+        for index, block in enumerate(message.content):
+            if not isinstance(block, ToolUseBlock):
+                content.append((index, block))
+            elif block.id and block in calls:
+                path, reason = f"$.content[{index}]", "the response holds the same call twice"
+                fail_if_critical(block, message, path, reason)
+                self._recorder.record_dropped(message, "tool_use", path, reason)
+            else:
+                is_first = not any(call.id == block.id for call in calls)
+                calls.append(block)
+                content.append((index, self._rename_call(block, message, index, is_first=is_first)))
+        same = are_identical([block for _, block in content], message.content)
+        return message if same else with_blocks(message, content)
+
+    def _rename_call(
+        self, call: ToolUseBlock, message: Message, index: int, *, is_first: bool
+    ) -> ToolUseBlock:
+        count = self._counts.get(call.id, 0)
+        self._counts[call.id] = count + 1
+        new_id = call.id
+        while not new_id or new_id in self._used:
+            new_id = hashed_tool_id(message.session_id, call.id, str(count))
+            count += 1
+        self._used.add(new_id)
+        if is_first:
+            self._open[call.id] = []
+        self._open[call.id].append(new_id)
+        return self._with_id(call, "id", new_id, message, index)
+
+    def _rename_result(self, message: Message) -> Message:
+        result = message.content[0] if message.content else None
+        if not isinstance(result, ToolResultBlock):
+            return message
+        old_id = result.tool_use_id
+        open_ids = self._open.get(old_id)
+        new_id = open_ids.pop(0) if open_ids else self._latest.get(old_id, old_id)
+        self._latest[old_id] = new_id
+        if new_id == old_id:
+            return message
+        renamed = self._with_id(result, "tool_use_id", new_id, message, 0)
+        metadata = replace(message.metadata, parent_tool_use_id=new_id)
+        return replace(message, content=(renamed,), metadata=metadata)
+
+    def _with_id(
+        self, block: _Block, field: str, new_id: str, message: Message, index: int
+    ) -> _Block:
+        old_id = getattr(block, field)
+        if old_id == new_id:
+            return block
+        reason = "another call has the same id" if old_id else "the call has no id"
+        self._recorder.record_altered(message, block.type, f"$.content[{index}].{field}", reason)
+        return replace(block, **{field: new_id})
 
 
 @lru_cache(maxsize=1000)
 def wire_tool_name(name: str, max_length: int = 64) -> str:
-    """The name of a tool as a target takes it: the same, or a short form with a hash (T111).
+    """Return a tool name that a target accepts: the same, or a short form with a hash (T111).
 
-    >>> wire_name("read_file"), wire_name("files/read me")
+    >>> wire_tool_name("read_file"), wire_tool_name("files/read me")
     ('read_file', 'files_read_me_80fe9844')
     """
     if len(name) <= max_length and PORTABLE_NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
-    stem = _FOREIGN.sub("_", name)[: max_length - _HASH_LENGTH - 1].strip("_") or "tool"
+    stem = _FOREIGN_CHARACTERS.sub("_", name)[: max_length - _HASH_LENGTH - 1].strip("_") or "tool"
     return f"{stem}_{digest}"
 
 
-def project_calls(messages: list[Message], ledger: LossRecorder) -> list[Message]:
-    """The conversation with calls as the target takes them, and the faults told in the answers."""
+def project_calls(messages: list[Message], recorder: LossRecorder) -> list[Message]:
+    """Return calls with names and arguments that the target accepts; results state the faults."""
     faults: dict[str, InvalidInput] = {}
     sent: list[Message] = []
     for message in messages:
         calls = calls_of(message)
-        if calls and not is_native(message, ledger.target):
+        if calls and not is_native(message, recorder.target):
             faults.update((call.id, call.invalid) for call in calls if call.invalid is not None)
-            sent.append(_project_calls(message, ledger))
+            sent.append(_project_calls(message, recorder))
         elif faults and (result := result_of(message)) is not None:
-            sent.append(_explained(message, result, faults.pop(result.tool_use_id, None), ledger))
+            fault = faults.pop(result.tool_use_id, None)
+            sent.append(_with_fault(message, result, fault, recorder))
         else:
             sent.append(message)
     return sent
 
 
-def _project_calls(message: Message, ledger: LossRecorder) -> Message:
+def _project_calls(message: Message, recorder: LossRecorder) -> Message:
     content = tuple(
-        _project_call(block, message, f"$.content[{index}]", ledger)
+        _project_call(block, message, f"$.content[{index}]", recorder)
         if isinstance(block, ToolUseBlock)
         else block
         for index, block in enumerate(message.content)
     )
-    same = all(map(lambda old, new: old is new, message.content, content))
+    same = are_identical(content, message.content)
     return message if same else replace(message, content=content)
 
 
 def _project_call(
-    call: ToolUseBlock, message: Message, path: str, ledger: LossRecorder
+    call: ToolUseBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ToolUseBlock:
-    name = wire_tool_name(call.name, ledger.target.tool_name_length)
+    name = wire_tool_name(call.name, recorder.target.tool_name_length)
     if name != call.name:
         reason = f"the name is sent as {name}"
         fail_if_critical(call, message, path, reason)
-        ledger.record_altered(message, "tool_use", f"{path}.name", reason)
+        recorder.record_altered(message, "tool_use", f"{path}.name", reason)
         call = replace(call, name=name)
-    if call.invalid is not None and not ledger.target.accepts_raw_arguments:
-        reason = "its arguments are no JSON object; they are sent inside of one"
+    if call.invalid is not None and not recorder.target.accepts_raw_arguments:
+        reason = "its arguments are not a JSON object; sent inside of one"
         fail_if_critical(call, message, path, reason)
-        ledger.record_altered(message, "tool_use", f"{path}.input", reason)
+        recorder.record_altered(message, "tool_use", f"{path}.input", reason)
         call = replace(call, input=_wrapped(call.invalid.raw), invalid=None)
     return call
 
 
 def _wrapped(raw: str) -> dict[str, Any]:
-    """Arguments that are no object, in one that keeps all of them (T32).
+    """Return an object that holds arguments which are not an object (T32).
 
     >>> _wrapped("[1]"), _wrapped('{"a":')
     ({'_value': [1]}, {'_raw': '{"a":'})
     """
     try:
-        value: object = _read(raw)
+        value: object = _decode(raw)
     except (ValueError, RecursionError):
         return {"_raw": raw}
     return {"_value": value}
 
 
-def _explained(
-    message: Message, result: ToolResultBlock, fault: InvalidInput | None, ledger: LossRecorder
+def _with_fault(
+    message: Message, result: ToolResultBlock, fault: InvalidInput | None, recorder: LossRecorder
 ) -> Message:
-    """The answer to a call whose arguments were invalid; it says what was wrong (T32)."""
+    """Return the result of a call with invalid arguments; it states what was wrong (T32)."""
     if fault is None:
         return message
-    told = f"The arguments of this call were not valid: {fault.error}"
-    texts = [block.text for block in result.content if isinstance(block, TextBlock)]
-    if any(told in text for text in texts):
+    text = f"The arguments of this call were not valid: {fault.error}"
+    if any(isinstance(block, TextBlock) and text in block.text for block in result.content):
         return message
-    ledger.record_altered(
-        message, "tool_result", "$.content[0]", "it says what was wrong with the call"
-    )
-    answer = replace(result, content=(TextBlock(told), *result.content), is_error=True)
-    return replace(message, content=(answer,))
+    reason = "it states what was wrong with the call"
+    recorder.record_altered(message, "tool_result", "$.content[0]", reason)
+    explained = replace(result, content=(TextBlock(text), *result.content), is_error=True)
+    return replace(message, content=(explained,))
 
 
-_CALLS = ("server_tool_use", "mcp_tool_use")
-_RESULT = "_tool_result"
+def drop_unpaired_server_calls(
+    messages: Sequence[Message], recorder: LossRecorder
+) -> list[Message]:
+    """Leave out server-side calls without a result, and results without a call (T197).
 
-
-def drop_unpaired_server_calls(messages: Sequence[Message], ledger: LossRecorder) -> list[Message]:
-    """The conversation without server-side calls that have no result, and the other way round.
-
-    They are never answered by a client. A call in the last turn may still be going on.
+    No client answers such calls. A call in the last response may still be running.
     """
     if not any(isinstance(block, OpaqueBlock) for m in messages for block in m.content):
         return list(messages)
-    issuers = ledger.target.issuers
-    halves = [half for message in messages for half in _halves(message, issuers)]
-    called = {own for _, own, is_call in halves if is_call}
-    answered = {own for _, own, is_call in halves if not is_call}
-    whole = called & answered
-    kept: list[Message] = []
+    issuers = recorder.target.issuers
+    halves = [half for message in messages for half in _server_halves(message, issuers)]
+    calls = {call_id for _, call_id, is_call in halves if is_call}
+    paired = calls & {call_id for _, call_id, is_call in halves if not is_call}
+    sent: list[Message] = []
     for index, message in enumerate(messages):
-        is_open = index == len(messages) - 1 and message.role == Role.ASSISTANT
-        lost = [
-            place
-            for place, own, is_call in _halves(message, issuers)
-            if own not in whole and not (is_call and is_open)
+        is_running = index == len(messages) - 1 and message.role == Role.ASSISTANT
+        unpaired = [
+            block_index
+            for block_index, call_id, is_call in _server_halves(message, issuers)
+            if call_id not in paired and not (is_call and is_running)
         ]
-        is_kept = not lost or is_native(message, ledger.target)
-        kept.append(message if is_kept else _without(message, lost, ledger))
-    return kept
+        if unpaired and not is_native(message, recorder.target):
+            sent.append(_without_blocks(message, unpaired, recorder))
+        else:
+            sent.append(message)
+    return sent
 
 
-def _halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, str, bool]]:
-    """The index and the id of each half in a message, and whether it is the call."""
+def _server_halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[int, str, bool]]:
+    """Yield index and call id of each server-side call or result, and whether it is the call."""
     for index, block in enumerate(message.content):
         if not isinstance(block, OpaqueBlock) or block.kind is None or block.issuer not in issuers:
             continue
-        is_call = block.kind in _CALLS
-        if is_call or block.kind.endswith(_RESULT):
-            own = _id_of(block.data, is_call=is_call)
-            if isinstance(own, str):
-                yield index, own, is_call
+        is_call = block.kind in _SERVER_CALLS
+        if is_call or block.kind.endswith(_SERVER_RESULT_SUFFIX):
+            call_id = _server_call_id(block.data, is_call=is_call)
+            if isinstance(call_id, str):
+                yield index, call_id, is_call
 
 
-def _id_of(data: Any, *, is_call: bool) -> Any:
-    """The id that both halves name; Bedrock has it one level deeper than others."""
-    part = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    inner = part.get("toolUse" if is_call else "toolResult")
+def _server_call_id(data: Any, *, is_call: bool) -> Any:
+    """Return the id that call and result share; Bedrock has it one level deeper than Anthropic."""
+    fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    inner = fields.get("toolUse" if is_call else "toolResult")
     if isinstance(inner, dict):
         return cast("dict[str, Any]", inner).get("toolUseId")
-    return part.get("id" if is_call else "tool_use_id")
+    return fields.get("id" if is_call else "tool_use_id")
 
 
-def _without(message: Message, lost: Sequence[int], ledger: LossRecorder) -> Message:
-    reason = "a call that the provider ran and its result belong together, and one is missing"
-    for index in lost:
+def _without_blocks(message: Message, indexes: Sequence[int], recorder: LossRecorder) -> Message:
+    reason = "a server-side call and its result belong together, and one is missing"
+    for index in indexes:
         path = f"$.content[{index}]"
         fail_if_critical(message.content[index], message, path, reason)
-        ledger.record_dropped(message, "opaque", path, reason)
-    left = [(index, block) for index, block in enumerate(message.content) if index not in lost]
-    return with_blocks(message, left)
+        recorder.record_dropped(message, "opaque", path, reason)
+    return with_blocks(
+        message, [one for one in enumerate(message.content) if one[0] not in indexes]
+    )

@@ -1,7 +1,4 @@
-"""Recorded exchanges with a provider, one JSON object per line.
-
-And the protocol that a body is in.
-"""
+"""Recorded exchanges with a provider, one JSON object per line, and the protocol of a body."""
 
 import base64
 import binascii
@@ -12,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from metis.adapters import registry
-from metis.adapters.adapter import Adapter
+from metis.adapters import Adapter, get, names
 from metis.adapters.profiles import PROFILES
 from metis.canonical.errors import DecodeError
 from metis.wire.json_access import maybe_list, maybe_object
@@ -26,7 +22,7 @@ PROTOCOL_NAMES: Mapping[str, str] = {
     "openai_chat": "Chat Completions",
     "openai_responses": "OpenAI Responses",
 }
-"""The protocols that are told apart, with the names that people call them by."""
+"""The protocols that can be recognised, with their names for users."""
 
 _KEYS: Mapping[str, frozenset[str]] = {
     "anthropic": frozenset(
@@ -69,34 +65,34 @@ _PARTS: Mapping[str, str] = {
 }
 """Which kinds of parts only one protocol has; Bedrock's parts have no kind."""
 _STRONG = 3
-_LOOKED_AT = 100
+_MAX_ITEMS = 100
 
 
 def guess_protocol(body: Any) -> str | None:
-    """The protocol that a request body looks like; None if it could be several, or is none."""
+    """Return the protocol that a request body looks like; None if none or several fit."""
     scores = dict.fromkeys(_KEYS, 0)
     wire = maybe_object(body)
     for protocol, keys in _KEYS.items():
         scores[protocol] += len(keys & wire.keys())
-    for protocol in _marks(wire):
+    for protocol in _unique_features(wire):
         scores[protocol] += _STRONG
     best = max(scores.values())
-    found = [protocol for protocol, score in scores.items() if score == best]
-    return found[0] if best and len(found) == 1 else None
+    matches = [protocol for protocol, score in scores.items() if score == best]
+    return matches[0] if best and len(matches) == 1 else None
 
 
 def adapter_for(protocol: str) -> str | None:
-    """The name of the first adapter that speaks a protocol."""
+    """Return the name of the first adapter for a protocol."""
     return next((name for name, one in PROFILES.items() if one.protocol == protocol), None)
 
 
-def _marks(wire: Mapping[str, Any]) -> Iterator[str]:
-    """A protocol for everything in a request that only this one says in that way."""
-    for tool in maybe_list(wire.get("tools"))[:_LOOKED_AT]:
+def _unique_features(wire: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a protocol for each feature of a request that only this protocol has."""
+    for tool in maybe_list(wire.get("tools"))[:_MAX_ITEMS]:
         if "input_schema" in maybe_object(tool):
             yield "anthropic"
-    for turn in maybe_list(wire.get("messages"))[:_LOOKED_AT]:
-        message = maybe_object(turn)
+    for item in maybe_list(wire.get("messages"))[:_MAX_ITEMS]:
+        message = maybe_object(item)
         for part in maybe_list(message.get("content")):
             kind = maybe_object(part).get("type", "bedrock")
             if kind in _PARTS:
@@ -111,13 +107,13 @@ def _marks(wire: Mapping[str, Any]) -> Iterator[str]:
 
 
 _PROTOCOLS: Mapping[str, str] = {"anthropic_messages": "anthropic"}
-"""Names of protocols in recordings that are not ours."""
+"""Names that recordings use for our protocols."""
 
 SYNTHETIC = "hand_made"
-"""What a recording says of itself that is no true traffic."""
+"""The value of `recorded` for an exchange that never took place."""
 
 _TYPES = re.compile(r"`([a-z |]+)`")
-_WORDS: Mapping[str, str] = {"str": "string", "int": "integer", "bool": "boolean"}
+_JSON_TYPES: Mapping[str, str] = {"str": "string", "int": "integer", "bool": "boolean"}
 
 
 class Recording(Struct, frozen=True, kw_only=True):
@@ -138,21 +134,21 @@ class Recording(Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes | None:
-        """The bytes of a plain response; None if there was none, or if it came as a stream."""
-        found: object = self.response
-        if isinstance(found, dict):
-            return msgspec.json.encode(maybe_object(found))
+        """The bytes of a plain response; None if there was none, or if it was streamed."""
+        response: object = self.response
+        if isinstance(response, dict):
+            return msgspec.json.encode(maybe_object(response))
         return None if self.response_text is None else self.response_text.encode()
 
     @property
     def stream(self) -> bytes | None:
-        """The bytes of a streamed response; None if it came whole."""
+        """The bytes of a streamed response; None if it was not streamed."""
         if self.raw_b64 is not None:
             return _bytes_of(self.raw_b64)
         if self.sse is not None:
             return self.sse.encode()
-        found: object = self.response
-        return msgspec.json.encode(maybe_list(found)) if isinstance(found, list) else None
+        response: object = self.response
+        return msgspec.json.encode(maybe_list(response)) if isinstance(response, list) else None
 
 
 def _bytes_of(text: str) -> bytes:
@@ -166,17 +162,17 @@ _read = msgspec.json.Decoder(Recording).decode
 
 
 def read_recording(line: bytes) -> Recording:
-    """The recording on a line.
+    """Return the recording on a line of a file.
 
     Raises:
-        DecodeError: the line is no recording; the path names the place.
+        DecodeError: the line is not a recording; the path says where.
     """
     try:
         recording = _read(line)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `")
-        reason = _TYPES.sub(_in_words, reason)
-        raise DecodeError(reason[:1].lower() + reason[1:], path=place[:-1] or "$") from None
+        reason, _, path = str(error).partition(" - at `")
+        reason = _TYPES.sub(_as_json_types, reason)
+        raise DecodeError(reason[:1].lower() + reason[1:], path=path[:-1] or "$") from None
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
     if all(part is None for part in (recording.request, recording.body, recording.stream)):
@@ -184,24 +180,24 @@ def read_recording(line: bytes) -> Recording:
     return recording
 
 
-def _in_words(types: re.Match[str]) -> str:
-    """The types that an error of msgspec names, in the words of JSON."""
-    return " or ".join(_WORDS.get(name, name) for name in types[1].split(" | "))
+def _as_json_types(types: re.Match[str]) -> str:
+    """Return the Python types that an error of msgspec names as JSON types."""
+    return " or ".join(_JSON_TYPES.get(name, name) for name in types[1].split(" | "))
 
 
 def adapter_of(recording: Recording, default: str | None = None) -> Adapter | None:
-    """The adapter that speaks the protocol of a recording; None if there is none.
+    """Return the adapter for the protocol of a recording; None if there is none.
 
-    `otherwise` names the adapter for recordings that do not say what they are.
+    `default` names the adapter for recordings without a protocol.
     """
     if recording.protocol is None:
-        return _named(default or recording.provider)
+        return _get(default or recording.provider)
     protocol = _PROTOCOLS.get(recording.protocol, recording.protocol)
-    adapter = _named(recording.provider)
+    adapter = _get(recording.provider)
     if adapter is not None and adapter.profile.protocol == protocol:
         return adapter
-    return _named(adapter_for(protocol))
+    return _get(adapter_for(protocol))
 
 
-def _named(name: str | None) -> Adapter | None:
-    return registry.get(name) if name is not None and name in registry.names() else None
+def _get(name: str | None) -> Adapter | None:
+    return get(name) if name is not None and name in names() else None

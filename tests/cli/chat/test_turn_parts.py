@@ -22,8 +22,14 @@ def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "s
         loss("image", Change.DROPPED),
         loss("document", Change.ALTERED),
         loss("opaque", Change.DROPPED),
-        loss("tool_use", Change.ALTERED, reason="the model takes no tools; sent as text"),
-        loss("tool_result", Change.ALTERED, reason="the model takes no tools; sent as text"),
+        loss(
+            "tool_use", Change.ALTERED, reason="tools are not supported by the model; sent as text"
+        ),
+        loss(
+            "tool_result",
+            Change.ALTERED,
+            reason="tools are not supported by the model; sent as text",
+        ),
         loss("tool_result", Change.DROPPED),
         loss("text", Change.ALTERED, "$.content[0].citations"),
         loss("thinking", Change.DROPPED),
