@@ -165,7 +165,7 @@ def test_a_binary_file_attached() -> None:
 
 def test_a_fault_in_the_settings(home: Path) -> None:
     (home / "config.toml").write_text("\nmodel = sonnet\n")
-    assert f"{home}/config.toml:2: this is no TOML" in sentence(run("hi"), 2)
+    assert f"{home}/config.toml:2: invalid TOML" in sentence(run("hi"), 2)
 
 
 def test_a_key_file_that_others_can_read(home: Path) -> None:

@@ -244,10 +244,10 @@ def test_settings_are_shown_with_their_origin_and_changed(
     [
         ("modle", "x", "did you mean model?"),
         ("model", "gtp-5", "did you mean gpt-5"),
-        ("tools", "perhaps", "this is no TOML"),
+        ("tools", "perhaps", "invalid TOML"),
         ("budget.day_usd", "-1", "-1 is not a valid limit"),
-        ("max_output_tokens", "1.5", "has to be a whole number"),
-        ("base_urls.nobody", "http://x", "no provider is named 'nobody'"),
+        ("max_output_tokens", "1.5", "expected a whole number"),
+        ("base_urls.nobody", "http://x", "unknown provider 'nobody'"),
     ],
 )
 def test_a_value_that_cannot_be_is_not_written(

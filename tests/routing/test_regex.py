@@ -1,12 +1,19 @@
+"""Regular expressions in rules: RE2 finds what the standard library finds, in linear time."""
+
 import re
+import time
 import warnings
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from metis.routing.regex import MAX_TEXT, Regex
+from metis.canonical.errors import Problem
+from metis.routing import TurnFacts
+from metis.routing.predicates import all_hold, read_conditions
 
+NOW = datetime(2026, 5, 8, 12, tzinfo=UTC)
 ATOMS = st.sampled_from(
     [
         "a",
@@ -41,10 +48,19 @@ def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 PATTERNS = st.recursive(ATOMS, grow, max_leaves=8)
 
 
+def matches(pattern: str, text: str) -> bool:
+    problems: list[Problem] = []
+    conditions = read_conditions({"message_matches": pattern}, "$", problems)
+    if problems:
+        raise ValueError(problems[0].text)
+    return all_hold(conditions, TurnFacts(now=NOW, message=text))
+
+
 @given(st.sampled_from(["", "(?i)", "(?m)", "(?s)"]), PATTERNS, st.text("aAb1 \n_", max_size=8))
 def test_it_finds_what_the_standard_library_finds(flags: str, pattern: str, text: str) -> None:
     assume(text or r"\B" not in pattern)  # the library's answer changed with its version
-    assert Regex(flags + pattern).search(text) == bool(re.search(flags + pattern, text))
+    assume("$" not in pattern or not text.endswith("\n"))  # `$` is only the end of the text here
+    assert matches(flags + pattern, text) == bool(re.search(flags + pattern, text))
 
 
 @pytest.mark.parametrize(
@@ -54,41 +70,50 @@ def test_it_finds_what_the_standard_library_finds(flags: str, pattern: str, text
         (r"^\s*#", "  # title"),
         (r"[\]\\^-]+", "a-b"),
         (r"[]a]", "]"),
-        (r"a{,2}b{", "b{"),
         (r"x{a}", "x{a}"),
-        (r"\.py$", "main.py\n"),
-        (r"\Aab\Z", "ab"),
-        (r"\t|é", "café"),
+        (r"\.py$", "main.py"),
+        (r"\Aab\z", "ab"),
+        (r"(?i)\t|É", "café"),
+        (r"(?P<name>a)", "a"),
         (r"", ""),
     ],
 )
 def test_patterns_of_rules_files(pattern: str, text: str) -> None:
-    assert Regex(pattern).search(text) == bool(re.search(pattern, text)) is True
+    assert matches(pattern, text)
 
 
-TOO_MUCH = ["a" * 501, "((((a{9}){9}){9}){9}){9}", "(" * 60 + ")" * 60, "a{9999}"]
-UNKNOWN = ["(?=a)", "(?P<n>a)", r"\1", "(?x)a", r"\q", "a*+"]
+TOO_MUCH = ["((((a{9}){9}){9}){9}){9}", "a{9999}"]
+UNKNOWN = ["(?=a)", r"\1", "(?x)a", r"\q", "a*+"]
 BROKEN = ["(", ")", "a)", "[a", "*", "a**", "a{2,1}", "\\", "[b-a]"]
 
 
 @pytest.mark.parametrize("pattern", [*TOO_MUCH, *UNKNOWN, *BROKEN])
 def test_what_it_cannot_do_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        Regex(pattern)
+    with pytest.raises(ValueError, match="invalid regular expression"):
+        matches(pattern, "a")
 
 
 def test_a_pattern_that_runs_away_elsewhere_takes_no_time_here() -> None:
-    assert not Regex("(a*)*(a|aa)+(a?){30}b").search("a" * MAX_TEXT)
-    assert Regex("a").search("b" * (MAX_TEXT - 1) + "a")
-    assert not Regex("a").search("b" * MAX_TEXT + "a")
+    text, started_s = "a" * 1_000_000, time.monotonic()
+    assert not matches("(a*)*(a|aa)+(a?){30}b", text)
+    assert matches("a$", "b" * 1_000_000 + "a")
+    assert time.monotonic() - started_s < 10
+
+
+def test_any_text_can_be_searched() -> None:
+    assert matches("a.b", "a\udc80b")
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_pattern_or_an_error(pattern: str) -> None:
     try:
-        found = Regex(pattern).search("some text")
+        result = matches(pattern, "some text")
     except ValueError:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of sets that may once mean more
-        assert found == bool(re.search(pattern, "some text"))
+        try:
+            expected = bool(re.search(pattern, "some text"))
+        except re.error:
+            return  # RE2 knows some syntax that the library does not
+    assert result == expected

@@ -40,7 +40,7 @@ _OWNER_ONLY = 0o600
 def print_settings() -> int:
     """Print every setting as a line of the file, with its description and its source."""
     paths = UserPaths.from_environment()
-    loaded = load(places=paths)
+    loaded = load(paths=paths)
     state = "" if paths.settings.exists() else " (not there yet: `metis config set` creates it)"
     click.echo(click.style(f"# {paths.settings}{state}", dim=True))
     for name, setting in SETTINGS.items():

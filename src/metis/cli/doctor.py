@@ -76,7 +76,7 @@ def _sections(paths: UserPaths, url: str | None) -> Iterator[tuple[str, list[Fin
     yield "Versions", list(_versions())
     yield "Settings", list(_settings(paths))
     try:
-        loaded = load({"store": url}, places=paths)
+        loaded = load({"store": url}, paths=paths)
     except MetisError:
         return  # the section on settings says why, and everything below depends on them
     yield "API keys", list(_keys(Keys(file=paths.keys), paths.keys))
@@ -101,7 +101,7 @@ def _versions() -> Iterator[Finding]:
 
 def _settings(paths: UserPaths) -> Iterator[Finding]:
     try:
-        loaded = load(places=paths)
+        loaded = load(paths=paths)
     except MetisError as error:
         yield Finding("bad", error_line(error), "fix or delete that line")
         return

@@ -117,7 +117,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
     """
     paths = UserPaths.from_environment()
     thinking = None if start.thinking is None else parse_thinking(start.thinking)
-    loaded = load({"model": start.model, "store": start.store, "tools": start.tools}, places=paths)
+    loaded = load({"model": start.model, "store": start.store, "tools": start.tools}, paths=paths)
     url = loaded.settings.store or paths.store_url
     stored = await _stored_state(url, start)
     chooser = ModelChooser(loaded, Keys(file=paths.keys), paths.local)

@@ -1,11 +1,10 @@
-"""Availability: which models and providers have failed too often to be asked again just now."""
+"""Availability: which models and providers failed too often to be called again for now."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from metis.canonical.errors import (
     AuthenticationError,
@@ -15,11 +14,12 @@ from metis.canonical.errors import (
     ProviderError,
 )
 
-_OWN_FAULT = (InvalidRequestError, ContextOverflowError)
+# These errors are about the request, and say nothing about the provider.
+_REQUEST_ERRORS = (InvalidRequestError, ContextOverflowError)
 
 
 class AvailabilityLimits(Struct, frozen=True, kw_only=True):
-    """After how many failures within which time nobody is asked any more, and for how long."""
+    """How many failures in which time start an outage, and when it ends by itself."""
 
     model_failures: int = 5
     models_down: int = 3
@@ -31,7 +31,7 @@ class AvailabilityLimits(Struct, frozen=True, kw_only=True):
 
 
 class Outage(Struct, frozen=True, kw_only=True):
-    """A model or a whole provider that is not asked for now, and why."""
+    """A model, or a provider with all its models, that is not called for now."""
 
     provider: str
     scope: Literal["model", "provider"]
@@ -40,27 +40,30 @@ class Outage(Struct, frozen=True, kw_only=True):
     reason: str
     began_at: datetime
     is_local_fault: bool = False
-    """Whether the fault may be mended on this side: a key, a network."""
+    """Whether the user may be able to fix it: a key, a network."""
 
     def __str__(self) -> str:
-        who = self.models[0] if self.scope == "model" else f"all of {self.provider}"
-        return f"{who}: {self.reason}"
+        subject = self.models[0] if self.scope == "model" else f"all of {self.provider}"
+        return f"{subject}: {self.reason}"
 
 
 class _Health:
-    """What happened to one model, or to one provider."""
+    """The recent failures of one model or provider."""
 
-    __slots__ = ("failed_at", "last_attempt_at", "network_at", "outage")
+    __slots__ = ("failed_at", "last_attempt_at", "network_failed_at", "outage")
 
     def __init__(self) -> None:
         self.failed_at: list[datetime] = []
-        self.network_at: list[datetime] = []
+        self.network_failed_at: list[datetime] = []
         self.last_attempt_at: datetime | None = None
         self.outage: Outage | None = None
 
+    def reset(self) -> None:
+        self.outage, self.failed_at, self.network_failed_at = None, [], []
+
 
 class Availability:
-    """Counts failed and good calls; one report a call, however often it was tried inside."""
+    """Counts failed and good calls; each call is recorded once, however often it was retried."""
 
     def __init__(
         self,
@@ -74,104 +77,111 @@ class Availability:
         self._providers: dict[str, _Health] = {}
 
     def outage(self, model: str) -> Outage | None:
-        """Why a model is not to be asked now: its provider's outage, or its own."""
-        now = self._clock()
+        """Return the outage of a model's provider or of the model itself, if there is one."""
         for health in (self._providers.get(_provider(model)), self._models.get(model)):
-            if health is not None and health.outage is not None and not self._rested(health, now):
+            if health is not None and health.outage is not None and not self._is_over(health):
                 return health.outage
         return None
 
     def record_failure(self, model: str, error: ProviderError) -> tuple[Outage, ...]:
-        """Report a call that failed for good; the outages that begin with it."""
-        if isinstance(error, _OWN_FAULT):  # says nothing about the provider
+        """Record a call that failed for good; return the outages that begin with it."""
+        if isinstance(error, _REQUEST_ERRORS):
             return ()
         now = self._clock()
-        health, provider = self._health(model, now)
+        health = self._attempt(self._models, model, now)
+        provider = self._attempt(self._providers, _provider(model), now)
         health.failed_at = [*_recent(health.failed_at, now, self._limits.window), now]
         began: list[Outage] = []
-        if len(health.failed_at) >= self._limits.model_failures and health.outage is None:
-            reason = f"{len(health.failed_at)} failures in a row; only this model is affected"
-            health.outage = _outage(model, "model", (model,), reason, now)
+        failures = len(health.failed_at)
+        if failures >= self._limits.model_failures and health.outage is None:
+            health.outage = Outage(
+                provider=_provider(model),
+                scope="model",
+                models=(model,),
+                reason=f"failed {failures} times in a row; only this model is affected",
+                began_at=now,
+            )
             began.append(health.outage)
         reason = self._provider_reason(model, provider, error, now)
         if reason is not None and provider.outage is None:
-            models = self._down(model, now) or (model,)
-            is_ours = isinstance(error, AuthenticationError | NetworkError)
-            made = _outage(model, "provider", models, reason, now)
-            provider.outage = replace(made, is_local_fault=is_ours)
+            provider.outage = Outage(
+                provider=_provider(model),
+                scope="provider",
+                models=self._models_down(model, now) or (model,),
+                reason=reason,
+                began_at=now,
+                is_local_fault=isinstance(error, AuthenticationError | NetworkError),
+            )
             began.append(provider.outage)
         return tuple(began)
 
     def record_success(self, model: str) -> tuple[Outage, ...]:
-        """Report a good call; the outages that end with it."""
-        now = self._clock()
-        ended = tuple(
-            health.outage for health in self._health(model, now) if health.outage is not None
+        """Record a good call; return the outages that end with it."""
+        both = self._models.pop(model, None), self._providers.pop(_provider(model), None)
+        return tuple(
+            health.outage
+            for health in both
+            if health is not None and health.outage is not None and not self._is_over(health)
         )
-        del self._models[model], self._providers[_provider(model)]
-        return ended
 
     def clear_expired(self) -> tuple[Outage, ...]:
-        """End the outages that have rested long enough, and tell them."""
-        now, ended = self._clock(), list[Outage]()
+        """End the outages whose cooldown is over; return them."""
+        ended: list[Outage] = []
         for health in (*self._providers.values(), *self._models.values()):
-            if health.outage is not None and self._rested(health, now):
+            if health.outage is not None and self._is_over(health):
                 ended.append(health.outage)
-                health.outage, health.failed_at, health.network_at = None, [], []
+                health.reset()
         return tuple(ended)
 
     def clear_local_fault(self, model: str) -> tuple[Outage, ...]:
-        """Let a model be asked again now if the fault may have been mended on this side."""
+        """End the outage of a model's provider if the user may have fixed it; return it."""
         health = self._providers.get(_provider(model))
         if health is None or health.outage is None or not health.outage.is_local_fault:
             return ()
         ended = health.outage
-        health.outage, health.failed_at, health.network_at = None, [], []
+        health.reset()
         return (ended,)
 
-    def _health(self, model: str, now: datetime) -> tuple[_Health, _Health]:
-        """The health of a model and of its provider, with this attempt noted; rest heals."""
-        pair = (
-            self._models.setdefault(model, _Health()),
-            self._providers.setdefault(_provider(model), _Health()),
-        )
-        for health in pair:
-            if self._rested(health, now):
-                health.outage, health.failed_at, health.network_at = None, [], []
-            health.last_attempt_at = now
-        return pair
+    def _attempt(self, healths: dict[str, _Health], name: str, now: datetime) -> _Health:
+        """Return the health of a model or provider, with one more attempt."""
+        health = healths.setdefault(name, _Health())
+        if self._is_over(health):
+            health.reset()
+        health.last_attempt_at = now
+        return health
 
-    def _rested(self, health: _Health, now: datetime) -> bool:
+    def _is_over(self, health: _Health) -> bool:
         last = health.last_attempt_at
-        return last is not None and now - last >= self._limits.cooldown
+        return last is not None and self._clock() - last >= self._limits.cooldown
 
     def _provider_reason(
         self, model: str, provider: _Health, error: ProviderError, now: datetime
     ) -> str | None:
+        """Return why the provider is down as a whole, if it is."""
         if isinstance(error, AuthenticationError):
             return "it does not accept the key"
         limits = self._limits
         if isinstance(error, NetworkError):
-            recent = _recent(provider.network_at, now, limits.network_window)
-            provider.network_at = [*recent, now]
-            if len(provider.network_at) >= limits.network_errors:
+            recent = _recent(provider.network_failed_at, now, limits.network_window)
+            provider.network_failed_at = [*recent, now]
+            if len(provider.network_failed_at) >= limits.network_errors:
                 return "it cannot be reached"
-        down = self._down(model, now)
+        down = self._models_down(model, now)
         if len(down) >= limits.models_down:
             return f"{len(down)} of its models are down"
         return None
 
-    def _down(self, model: str, now: datetime) -> tuple[str, ...]:
-        """The models of the same provider that went down a short time ago, sorted."""
-        return tuple(sorted(self._down_names(_provider(model), now)))
-
-    def _down_names(self, provider: str, now: datetime) -> Iterator[str]:
-        for model, health in self._models.items():
-            outage = health.outage
-            if outage is None or outage.provider != provider:
-                continue
-            if now - outage.began_at <= self._limits.window:
-                yield model
+    def _models_down(self, model: str, now: datetime) -> tuple[str, ...]:
+        """Return the models of the same provider that went down recently, sorted."""
+        return tuple(
+            sorted(
+                name
+                for name, health in self._models.items()
+                if health.outage is not None
+                and health.outage.provider == _provider(model)
+                and now - health.outage.began_at <= self._limits.window
+            )
+        )
 
 
 def _provider(model: str) -> str:
@@ -180,15 +190,3 @@ def _provider(model: str) -> str:
 
 def _recent(moments: list[datetime], now: datetime, window: timedelta) -> list[datetime]:
     return [moment for moment in moments if now - moment <= window]
-
-
-def _outage(
-    model: str,
-    scope: Literal["model", "provider"],
-    models: tuple[str, ...],
-    reason: str,
-    now: datetime,
-) -> Outage:
-    return Outage(
-        provider=_provider(model), scope=scope, models=models, reason=reason, began_at=now
-    )

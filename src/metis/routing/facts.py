@@ -1,4 +1,4 @@
-"""TurnFacts: everything that a decision may depend on, taken once when a turn starts."""
+"""The facts of a turn that a routing decision may depend on, collected when it starts."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ _OVERRIDE = re.compile(r"@(\S+)(?:\s+|$)")
 
 
 class Tier(StrEnum):
-    """How much thought a delegated task is given."""
+    """The class of model that a delegated task gets."""
 
     FAST = "fast"
     BALANCED = "balanced"
@@ -24,43 +24,43 @@ class Tier(StrEnum):
 
 
 class TurnFacts(Struct, frozen=True, kw_only=True):
-    """A turn as the router sees it."""
+    """Everything that the router knows about a turn."""
 
     now: datetime
-    """The time in the user's own zone; rules about the time of day go by it."""
+    """The time in the user's time zone, for rules about the time of day."""
     message: str = ""
-    """The user's text, without an `@alias` in front."""
+    """The text of the prompt, without an `@alias` at its start."""
     override: str | None = None
-    """The model that this message asks for."""
+    """The model that the prompt names."""
     sticky: str | None = None
-    """The model that the user set for the session."""
+    """The model that is set for the session or its thread."""
     tier: Tier | None = None
-    """What a planner asked for; set in worker sessions only."""
+    """The tier of a worker session; None in other sessions."""
     workspace_path: str = ""
     estimated_input_tokens: int = 0
     minimum_tokens: int | None = None
-    """What a window must hold at least, if older parts can be summed up; None is all of it."""
+    """The tokens of a compacted history; None if it cannot be compacted."""
     reserved_output_tokens: int = 0
-    """How much of the window must stay free for the answer."""
+    """The tokens of the window that are reserved for the response."""
     has_images: bool = False
     has_tool_calls_in_history: bool = False
     needs_tools: bool = False
     needs_system_prompt: bool = False
     needs_structured_output: bool = False
     side_effects: AbstractSet[SideEffects] = frozenset()
-    """What the tools that are offered in this turn can do."""
+    """The side effects of the tools of this turn."""
     skills_matching_message: AbstractSet[str] = frozenset()
     file_extensions_in_context: AbstractSet[str] = frozenset()
-    """Such as `.py`, in lower case."""
+    """In lower case, such as `.py`."""
     cost_today_usd: Decimal = Decimal(0)
-    """What this UTC day has cost so far."""
+    """The cost of this UTC day so far."""
     team_budget_remaining_usd: Decimal | None = None
     """None if the team has no budget."""
     neighbours: tuple[Neighbour, ...] = ()
-    """Earlier turns like this one, if somebody keeps them."""
+    """Similar earlier turns, if a program supplies them."""
 
     def __post_init__(self) -> None:
-        """Refuse amounts that cannot be compared."""
+        """Refuse NaN and infinite amounts, which cannot be compared."""
         for name in ("cost_today_usd", "team_budget_remaining_usd"):
             amount = getattr(self, name)
             if amount is not None and not amount.is_finite():
@@ -68,26 +68,26 @@ class TurnFacts(Struct, frozen=True, kw_only=True):
 
 
 class AddressedPrompt(Struct, frozen=True):
-    """A message apart from the model that it asks for."""
+    """A prompt, and the model that it names."""
 
     text: str
     override: str | None = None
 
 
 def parse_override(text: str) -> AddressedPrompt:
-    r"""Take an `@alias` off the start of a message; `\\@` stands for a plain `@`.
+    r"""Split an `@alias` off the start of a prompt; `\\@` stands for a plain `@`.
 
-    >>> read_override("@haiku fix the typo")
-    Asked(text='fix the typo', override='haiku')
-    >>> read_override(r"\\@haiku is a name")
-    Asked(text='@haiku is a name', override=None)
+    >>> parse_override("@haiku fix the typo")
+    AddressedPrompt(text='fix the typo', override='haiku')
+    >>> parse_override(r"\\@haiku is a name")
+    AddressedPrompt(text='@haiku is a name', override=None)
     """
     if text.startswith("\\@"):
         return AddressedPrompt(text[1:])
-    found = _OVERRIDE.match(text)
-    if found is None:
+    match = _OVERRIDE.match(text)
+    if match is None:
         return AddressedPrompt(text)
-    body = text[found.end() :]
+    body = text[match.end() :]
     if not body:
-        raise InvalidValueError(f"after @{found[1]} there is no message", path="$.message")
-    return AddressedPrompt(body, found[1])
+        raise InvalidValueError(f"there is no message after @{match[1]}", path="$.message")
+    return AddressedPrompt(body, match[1])

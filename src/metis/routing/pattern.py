@@ -1,4 +1,4 @@
-"""Patterns: which model did well on turns like this one, and how sure that is."""
+"""Pattern matching: which model did well on similar earlier turns, and how sure that is."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -8,35 +8,35 @@ from math import fsum
 from msgspec import Struct
 
 NEIGHBOUR_COUNT = 10
-"""How many of the nearest earlier turns are asked."""
+"""How many of the most similar earlier turns count."""
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
-    """A group of earlier turns that one model took, and how like this turn they are."""
+    """A group of similar earlier turns that one model took."""
 
     model: str
     similarity: float
     success: float
-    """The mean of their verdicts, between 0 and 1."""
+    """The mean success, between 0 and 1."""
     sample_size: int
     cost_usd: Decimal
-    """The mean cost of one of them."""
+    """The mean cost of a turn."""
 
 
 class PatternSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much the cost counts, and how sure a pattern must be to be followed."""
+    """How much the cost counts, and how clear a pattern must be to decide."""
 
     cost_weight: float = 0.05
     min_confidence: float = 0.05
     min_sample_size: int = 5
     fingerprint_version: int = 1
-    """How whoever keeps the neighbours finds them; version 2 compares embeddings, too."""
+    """How the supplier of neighbours finds them; version 2 compares embeddings, too."""
     embedding_provider: str | None = None
     embedding_alpha: float = 0.6
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """How well a model fits a turn."""
+    """The score of a model for a turn."""
 
     model: str
     score: float
@@ -44,16 +44,16 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 class PatternMatch(Struct, frozen=True, kw_only=True):
-    """What the neighbours say: the models from best to worst, and how clear the first place is."""
+    """The models from best to worst, and how clear the lead of the first is."""
 
     scores: tuple[Score, ...]
     confidence: float
     doubt: str | None = None
-    """Why the match is not to be followed, if it is not."""
+    """Why the match does not decide, if it does not."""
 
     @property
     def best(self) -> Score:
-        """The first place."""
+        """The model with the highest score."""
         return self.scores[0]
 
 
@@ -88,7 +88,7 @@ def match_pattern(
 
 
 def _nearest_first(neighbour: Neighbour) -> tuple[float, str, int, float, Decimal]:
-    """An order that does not depend on the order in which the neighbours were given."""
+    """Return a sort key that makes the result independent of the input order."""
     return (
         -neighbour.similarity,
         neighbour.model,
@@ -99,12 +99,12 @@ def _nearest_first(neighbour: Neighbour) -> tuple[float, str, int, float, Decima
 
 
 def _mean(group: Sequence[Neighbour], field: str) -> float:
-    weighed = (float(getattr(each, field)) * each.sample_size for each in group)
-    return fsum(weighed) / sum(each.sample_size for each in group)
+    weighted = (float(getattr(neighbour, field)) * neighbour.sample_size for neighbour in group)
+    return fsum(weighted) / sum(neighbour.sample_size for neighbour in group)
 
 
 def _efficiency(cost: float, costs: Iterable[float]) -> float:
-    """1 for the cheapest model, 0 for the dearest; 0 for all if they cost the same."""
+    """Return 1 for the cheapest model, 0 for the most expensive; 0 for all if costs are equal."""
     least, most = min(costs), max(costs)
     return 0.0 if least == most else (most - cost) / (most - least)
 

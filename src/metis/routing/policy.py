@@ -46,7 +46,7 @@ from metis.routing.pattern import PatternSettings
 from metis.routing.predicates import RULE, Condition, read_conditions
 
 SCHEMA_VERSION = 1
-"""The version of the rules file that this reader knows."""
+"""The supported version of the rules file."""
 
 _SECTIONS = frozenset(
     ("schema_version", "global_default", "tiers", "pattern", "rules", "exclude", "workspaces")
@@ -57,7 +57,7 @@ _VERSIONS = (1, 2)
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A model for the turns of which all conditions hold."""
+    """A model for turns for which all conditions hold."""
 
     name: str
     when: tuple[Condition, ...]
@@ -65,7 +65,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Scope(Struct, frozen=True, kw_only=True):
-    """What holds for one workspace, or for all of them."""
+    """The settings of one workspace, or of all workspaces."""
 
     default: str | None = None
     tiers: Mapping[Tier, str] | None = None
@@ -74,30 +74,30 @@ class Scope(Struct, frozen=True, kw_only=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Everything that a rules file says; all models are canonical ids."""
+    """The content of a rules file, with model ids instead of names."""
 
     common: Scope = Scope()
     workspaces: Mapping[str, Scope] = {}
     exclude: Mapping[SideEffects, frozenset[str]] = {}
     version: str = "none"
-    """A hash of the file's content, so that a decision can be told from one under other rules."""
+    """A hash of the file, recorded with each decision."""
 
     def rules(self, workspace_path: str) -> tuple[Rule, ...]:
-        """The rules for a workspace in the order in which they are asked."""
+        """Return the rules for a workspace in the order in which they are tried."""
         return (*self._workspace(workspace_path).rules, *self.common.rules)
 
     def workspace_default(self, workspace_path: str) -> str | None:
-        """The model that a workspace has by default, if it sets one."""
+        """Return the default model of a workspace, if it sets one."""
         return self._workspace(workspace_path).default
 
     def tiers(self, workspace_path: str) -> Mapping[Tier, str]:
-        """The models for delegated tasks; empty if none are set."""
+        """Return the models for delegated tasks; empty if none are set."""
         return self._workspace(workspace_path).tiers or self.common.tiers or {}
 
     def pattern(self, workspace_path: str) -> PatternSettings:
-        """How patterns are judged in a workspace."""
-        own = self._workspace(workspace_path).pattern
-        return own or self.common.pattern or PatternSettings()
+        """Return the pattern settings of a workspace."""
+        pattern = self._workspace(workspace_path).pattern
+        return pattern or self.common.pattern or PatternSettings()
 
     def _workspace(self, path: str) -> Scope:
         return self.workspaces.get(path, _EMPTY)
@@ -107,11 +107,15 @@ _EMPTY = Scope()
 
 
 def read_policy(text: bytes, catalog: Catalog, *, name: str = "the rules file") -> Policy:
-    """Read a rules file; if anything is wrong with it, the error lists every problem."""
+    """Read a rules file.
+
+    Raises:
+        RoutingPolicyError: it is invalid; the error lists every problem.
+    """
     try:
         data = tomllib.loads(text.decode(), parse_float=Decimal)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RoutingPolicyError(name, [Problem("$", RULE, f"no TOML: {error}")]) from None
+        raise RoutingPolicyError(name, [Problem("$", RULE, f"invalid TOML: {error}")]) from None
     reader = _Reader(catalog)
     policy = reader.policy(data, hashlib.sha256(text).hexdigest()[:16])
     if reader.problems:
@@ -120,7 +124,7 @@ def read_policy(text: bytes, catalog: Catalog, *, name: str = "the rules file") 
 
 
 class _Reader:
-    """Reads part by part, and notes each problem with its path."""
+    """Reads a rules file part by part, and collects each problem with its path."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -130,7 +134,7 @@ class _Reader:
         self._refuse_unknown(data, _SECTIONS, "$")
         given = data.get("schema_version")
         if type(given) is not int or given != SCHEMA_VERSION:
-            self._note("$.schema_version", f"this must be {SCHEMA_VERSION}")
+            self._note("$.schema_version", f"must be {SCHEMA_VERSION}")
         common = self._scope(data, "$", "global_default")
         workspaces = {
             path: self._workspace(content, join_path("$.workspaces", path))
@@ -177,21 +181,21 @@ class _Reader:
         return {tier: self._model(models[tier], join_path(path, tier)) for tier in Tier}
 
     def _pattern(self, data: Mapping[str, Any], path: str) -> PatternSettings:
-        place = join_path(path, "pattern")
+        pattern_path = join_path(path, "pattern")
         try:
             settings = msgspec.convert(data["pattern"], PatternSettings, strict=False)
         except msgspec.ValidationError as error:
-            self._note(place, str(error))
+            self._note(pattern_path, str(error))
             return PatternSettings()
         for name in ("cost_weight", "min_confidence", "embedding_alpha"):
             if not 0 <= getattr(settings, name) <= 1:
-                self._note(join_path(place, name), "a number from 0 to 1")
+                self._note(join_path(pattern_path, name), "a number from 0 to 1")
         if settings.min_sample_size < 1:
-            self._note(join_path(place, "min_sample_size"), "a whole number above zero")
+            self._note(join_path(pattern_path, "min_sample_size"), "a whole number above zero")
         if settings.fingerprint_version not in _VERSIONS:
-            self._note(join_path(place, "fingerprint_version"), "this is 1 or 2")
+            self._note(join_path(pattern_path, "fingerprint_version"), "this is 1 or 2")
         if settings.fingerprint_version == _VERSIONS[-1] and not settings.embedding_provider:
-            self._note(join_path(place, "embedding_provider"), "version 2 needs one")
+            self._note(join_path(pattern_path, "embedding_provider"), "version 2 needs one")
         return settings
 
     def _rules(self, content: object, path: str) -> tuple[Rule, ...]:
@@ -200,11 +204,11 @@ class _Reader:
             return ()
         items = enumerate(cast("list[object]", content))
         rules = tuple(self._rule(item, index, join_path(path, index)) for index, item in items)
-        seen: set[str] = set()
+        names: set[str] = set()
         for index, rule in enumerate(rules):
-            if rule.name in seen:
-                self._note(join_path(path, index), f"a second rule is called {rule.name!r}")
-            seen.add(rule.name)
+            if rule.name in names:
+                self._note(join_path(path, index), f"duplicate rule name {rule.name!r}")
+            names.add(rule.name)
         return rules
 
     def _rule(self, content: object, index: int, path: str) -> Rule:
@@ -242,11 +246,11 @@ class _Reader:
         return {}
 
     def _refuse_unknown(
-        self, table: Mapping[str, object], known: frozenset[str], path: str
+        self, table: Mapping[str, object], allowed: frozenset[str], path: str
     ) -> None:
-        for name in sorted(table.keys() - known):
+        for name in sorted(table.keys() - allowed):
             self._note(
-                join_path(path, name), f"no key is called {name!r}: {', '.join(sorted(known))}"
+                join_path(path, name), f"unknown key {name!r}; known: {', '.join(sorted(allowed))}"
             )
 
     def _note(self, path: str, text: str) -> None:
@@ -254,23 +258,23 @@ class _Reader:
 
 
 RULES_PATH = Path(".metis") / "routing.toml"
-"""Where a workspace keeps its rules."""
+"""The path of the rules file in a workspace."""
 MAX_BYTES = 1_000_000
-"""The largest rules file."""
+"""The largest rules file that is read."""
 
 
 class Rules(Struct, frozen=True):
-    """The rules in force, and what is wrong with the file if it says something else."""
+    """The current rules, and the error of the file if they are an earlier version of it."""
 
     policy: Policy
     problem: RoutingPolicyError | None = None
 
 
 class RulesFile:
-    """Reads a rules file again when its time or size has changed.
+    """A rules file that is read again when its time or size has changed.
 
-    Without a file the `fallback` holds; so it does when the file is removed. Its default model and
-    its tiers also hold where the file names none.
+    An invalid file leaves the last valid rules in force. Without a file the `fallback` applies; its
+    default model and tiers also apply where the file sets none.
     """
 
     def __init__(
@@ -287,7 +291,7 @@ class RulesFile:
         self._rules = Rules(fallback)
 
     def read(self) -> Rules:
-        """The rules that hold now."""
+        """Return the current rules."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size)
@@ -298,22 +302,24 @@ class RulesFile:
             self._stamp, self._rules = None, Rules(self._fallback)
         except OSError as error:
             self._stamp = None
-            self._rules = self._broken(f"the file cannot be read: {error.strerror}")
+            self._rules = self._invalid(f"the file cannot be read: {error.strerror}")
         return self._rules
 
     def _load(self, size: int) -> Rules:
         if size > MAX_BYTES:
-            return self._broken(f"larger than {MAX_BYTES} bytes")
+            return self._invalid(f"larger than {MAX_BYTES} bytes")
         try:
             policy = read_policy(self.path.read_bytes(), self._catalog, name=str(self.path))
-            common, ours = policy.common, self._fallback.common
+            common, fallback = policy.common, self._fallback.common
             common = replace(
-                common, default=common.default or ours.default, tiers=common.tiers or ours.tiers
+                common,
+                default=common.default or fallback.default,
+                tiers=common.tiers or fallback.tiers,
             )
             return Rules(replace(policy, common=common))
         except RoutingPolicyError as error:
             return Rules(self._rules.policy, error)
 
-    def _broken(self, text: str) -> Rules:
+    def _invalid(self, text: str) -> Rules:
         error = RoutingPolicyError(str(self.path), [Problem("$", RULE, text)])
         return Rules(self._rules.policy, error)

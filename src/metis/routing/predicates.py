@@ -1,57 +1,59 @@
-"""Predicates: what a rule can ask about a turn; a closed list, and each is a total function.
+"""The predicates of routing rules: a closed list of total functions over the facts of a turn.
 
-A predicate is a row of `PREDICATES`: how its argument is read from the rules file, and the question
-that it asks. Several predicates in one table must all hold.
+A predicate is a row of `PREDICATES`: how its argument is read from the rules file, and when it
+holds. Several predicates in one table must all hold.
 """
 
 import difflib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import time
 from decimal import Decimal
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from msgspec import Struct
 
 from metis.canonical.errors import Problem
 from metis.canonical.json_value import join_path
 from metis.routing.facts import TurnFacts
-from metis.routing.regex import Regex
 
 MAX_DEPTH = 20
-"""How deep conditions may be nested."""
+"""The deepest nesting of conditions."""
 
 RULE = "routing"
-"""What problems of the rules file are filed under, where no row says more."""
+"""The rule id of problems in a rules file."""
 
 
 class Condition(NamedTuple):
-    """A predicate with its argument, ready to be asked."""
+    """A predicate with its argument."""
 
     name: str
     argument: Any
 
     def holds(self, turn: TurnFacts) -> bool:
-        """Whether the turn is as the condition says."""
+        """Return whether the condition holds for a turn."""
         return PREDICATES[self.name].holds(self.argument, turn)
 
 
 class _Unreadable(ValueError):  # noqa: N818 - a signal inside this module
-    """An argument of the wrong kind."""
+    """An argument has the wrong type or value."""
 
 
 class Predicate(Struct, frozen=True):
-    """How an argument is read, and what is asked with it."""
+    """How an argument is read, and when the predicate holds."""
 
     read: Callable[[Any], Any]
     holds: Callable[[Any, TurnFacts], bool]
 
 
 def read_conditions(when: object, path: str, problems: list[Problem]) -> tuple[Condition, ...]:
-    """The conditions of a `when` table; whatever is wrong with them is added to the problems."""
-    return tuple(_read(when, path, problems, 0))
+    """Return the conditions of a `when` table; everything wrong is added to the problems."""
+    return tuple(_read_table(when, path, problems, 0))
 
 
-def _read(when: object, path: str, problems: list[Problem], depth: int) -> Iterator[Condition]:
+def _read_table(
+    when: object, path: str, problems: list[Problem], depth: int
+) -> Iterator[Condition]:
     if not isinstance(when, dict) or not when:
         problems.append(Problem(path, RULE, "a condition is a table with at least one predicate"))
         return
@@ -59,35 +61,37 @@ def _read(when: object, path: str, problems: list[Problem], depth: int) -> Itera
         problems.append(Problem(path, RULE, f"nested deeper than {MAX_DEPTH} levels"))
         return
     for name, value in cast("dict[str, object]", when).items():
-        place = join_path(path, name)
+        name_path = join_path(path, name)
         if name in _GROUPS:
-            argument = _read_group(name, value, place, problems, depth)
+            argument = _read_group(name, value, name_path, problems, depth)
             yield Condition(name, argument)
         elif name not in PREDICATES:
             near = difflib.get_close_matches(name, PREDICATES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PREDICATES)}"
-            problems.append(Problem(place, RULE, f"no predicate is called {name!r}; {hint}"))
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PREDICATES)}"
+            problems.append(Problem(name_path, RULE, f"unknown predicate {name!r}; {hint}"))
         else:
             try:
                 yield Condition(name, PREDICATES[name].read(value))
             except _Unreadable as error:
-                problems.append(Problem(place, RULE, str(error)))
+                problems.append(Problem(name_path, RULE, str(error)))
 
 
 def _read_group(
     name: str, value: object, path: str, problems: list[Problem], depth: int
 ) -> tuple[tuple[Condition, ...], ...]:
     if name == "not":
-        return (tuple(_read(value, path, problems, depth + 1)),)
+        return (tuple(_read_table(value, path, problems, depth + 1)),)
     if not isinstance(value, list) or not value:
         problems.append(Problem(path, RULE, "a list of conditions, with at least one"))
         return ()
     parts = enumerate(cast("list[object]", value))
-    return tuple(tuple(_read(part, join_path(path, n), problems, depth + 1)) for n, part in parts)
+    return tuple(
+        tuple(_read_table(part, join_path(path, n), problems, depth + 1)) for n, part in parts
+    )
 
 
 def all_hold(conditions: tuple[Condition, ...], turn: TurnFacts) -> bool:
-    """Whether every condition of a table holds."""
+    """Return whether every condition of a table holds."""
     return all(condition.holds(turn) for condition in conditions)
 
 
@@ -103,29 +107,45 @@ def _not(tables: tuple[tuple[Condition, ...], ...], turn: TurnFacts) -> bool:
     return not _all_of(tables, turn)
 
 
-def _read_regex(value: object) -> Regex:
+class _Pattern(Protocol):
+    def search(self, text: bytes) -> object | None: ...
+
+
+def _read_regex(value: object) -> _Pattern:
     if not isinstance(value, str):
         raise _Unreadable("a regular expression is a text")
+    # RE2 takes linear time. A rules file comes with a repository, and a pattern such as `(a+)+$`
+    # would let the engine of the standard library run for hours.
+    re2 = importlib.import_module("re2")  # loads a native library: only for rules that need it
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
     try:
-        return Regex(value)
-    except ValueError as error:
-        raise _Unreadable(f"a regular expression that cannot be used: {error}") from None
+        return re2.compile(value, options)
+    except re2.error as error:
+        reason = error.args[0].decode() if error.args else ""
+        raise _Unreadable(f"invalid regular expression (RE2 syntax): {reason}") from None
 
 
-def _read_words(value: object) -> tuple[str, ...]:
+def _matches(pattern: _Pattern, text: str) -> bool:
+    # A lone surrogate cannot be encoded; a predicate must not raise.
+    return pattern.search(text.encode("utf-8", "replace")) is not None
+
+
+def _read_texts(value: object) -> tuple[str, ...]:
     items = cast("list[object]", value) if isinstance(value, list) else []
-    words = tuple(item for item in items if isinstance(item, str) and item)
-    if not words or len(words) < len(items):
+    texts = tuple(item for item in items if isinstance(item, str) and item)
+    if not texts or len(texts) < len(items):
         raise _Unreadable("a list of texts, with at least one and none of them empty")
-    return words
+    return texts
 
 
 def _read_folded(value: object) -> tuple[str, ...]:
-    return tuple(word.casefold() for word in _read_words(value))
+    return tuple(text.casefold() for text in _read_texts(value))
 
 
 def _read_extensions(value: object) -> frozenset[str]:
-    return frozenset(f".{word.lower().lstrip('.')}" for word in _read_words(value))
+    return frozenset(f".{text.lower().lstrip('.')}" for text in _read_texts(value))
 
 
 def _read_count(value: object) -> int:
@@ -168,15 +188,15 @@ def _hour(value: object) -> time | None:
 
 
 def _is_between(hours: tuple[time, time], turn: TurnFacts) -> bool:
-    """From the first time up to the second, over midnight if the second is the earlier one."""
+    """Return whether it is between two times, over midnight if the second is the earlier one."""
     start, end = hours
     now = turn.now.time()
     return start <= now < end if start < end else now >= start or now < end
 
 
-def _contains_any(words: tuple[str, ...], turn: TurnFacts) -> bool:
+def _contains_any(texts: tuple[str, ...], turn: TurnFacts) -> bool:
     message = turn.message.casefold()
-    return any(word in message for word in words)
+    return any(text in message for text in texts)
 
 
 def _budget_is_below(amount: Decimal, turn: TurnFacts) -> bool:
@@ -187,7 +207,7 @@ def _budget_is_below(amount: Decimal, turn: TurnFacts) -> bool:
 _GROUPS = frozenset(("any_of", "all_of", "not"))
 
 PREDICATES: Mapping[str, Predicate] = {
-    "message_matches": Predicate(_read_regex, lambda regex, turn: regex.search(turn.message)),
+    "message_matches": Predicate(_read_regex, lambda regex, turn: _matches(regex, turn.message)),
     "message_contains_any": Predicate(_read_folded, _contains_any),
     "estimated_input_tokens_gt": Predicate(
         _read_count, lambda count, turn: turn.estimated_input_tokens > count
@@ -200,14 +220,14 @@ PREDICATES: Mapping[str, Predicate] = {
         _read_flag, lambda flag, turn: turn.has_tool_calls_in_history == flag
     ),
     "skills_matching_message_includes": Predicate(
-        _read_words, lambda names, turn: not turn.skills_matching_message.isdisjoint(names)
+        _read_texts, lambda names, turn: not turn.skills_matching_message.isdisjoint(names)
     ),
     "file_extensions_in_context": Predicate(
         _read_extensions,
-        lambda endings, turn: not turn.file_extensions_in_context.isdisjoint(endings),
+        lambda extensions, turn: not turn.file_extensions_in_context.isdisjoint(extensions),
     ),
     "workspace_path_matches": Predicate(
-        _read_regex, lambda regex, turn: regex.search(turn.workspace_path)
+        _read_regex, lambda regex, turn: _matches(regex, turn.workspace_path)
     ),
     "time_of_day_between": Predicate(_read_hours, _is_between),
     "cost_today_exceeds_usd": Predicate(
@@ -218,4 +238,4 @@ PREDICATES: Mapping[str, Predicate] = {
     "all_of": Predicate(tuple, _all_of),
     "not": Predicate(tuple, _not),
 }
-"""Every predicate there is."""
+"""Every predicate by name."""

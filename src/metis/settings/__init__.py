@@ -1,4 +1,4 @@
-"""What a user has set: by option, in the environment, in a file; and where that is."""
+"""The settings of a user, from options, the environment and a file, and the user's paths."""
 
 from metis.settings.files import SettingsFile, UserPaths
 from metis.settings.settings import (

@@ -18,14 +18,14 @@ from metis.wire.reasoning import REASONING_OFF, Reasoning
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One row of the table; a name that ends in `.*` stands for a table with keys of one's own."""
+    """One setting; a name that ends in `.*` is a table whose keys the user chooses."""
 
     name: str
     kind: Any
     """The type of the value."""
     description: str
     example: str
-    """A value as TOML spells it."""
+    """A value in TOML syntax."""
     variable: str | None = None
     """The environment variable that sets it."""
     default: Any = None
@@ -43,7 +43,7 @@ _ROWS = (
         name="store",
         kind=str,
         variable="METIS_STORE",
-        description="Where conversations are kept; metis.db in the folder of data if not set.",
+        description="The database of conversations; metis.db in the data directory if not set.",
         example='"sqlite:////home/me/talks.db"',
     ),
     Setting(
@@ -51,25 +51,25 @@ _ROWS = (
         kind=bool,
         variable="METIS_TOOLS",
         default=True,
-        description="Whether models may use the built-in tools in the folder where metis runs.",
+        description="Whether models may use the built-in tools in the current directory.",
         example="true",
     ),
     Setting(
         name="system",
         kind=str,
-        description="What every model is told first in a new conversation.",
+        description="The system prompt of new conversations.",
         example='"Answer in one sentence."',
     ),
     Setting(
         name="temperature",
         kind=float,
-        description="How freely models choose their words; their own default if not set.",
+        description="The sampling temperature; the model's default if not set.",
         example="0.7",
     ),
     Setting(
         name="max_output_tokens",
         kind=int,
-        description="How long an answer may be; the model's own limit if not set.",
+        description="The longest response, in tokens; the model's limit if not set.",
         example="4096",
     ),
     Setting(
@@ -82,38 +82,38 @@ _ROWS = (
     Setting(
         name="compact_with",
         kind=str,
-        description="The model that sums up what is old when a window is full.",
+        description="The model that summarises old messages when the context window is full.",
         example='"haiku"',
     ),
     Setting(
         name="budget.session_usd",
         kind=Decimal,
-        description="How much one conversation may cost, in US dollars.",
+        description="The most that one conversation may cost, in US dollars.",
         example="1.00",
     ),
     Setting(
         name="budget.day_usd",
         kind=Decimal,
         variable="METIS_BUDGET_DAY_USD",
-        description="How much all conversations of a day may cost.",
+        description="The most that all conversations of a day may cost.",
         example="5.00",
     ),
     Setting(
         name="budget.month_usd",
         kind=Decimal,
-        description="How much all conversations of a month may cost.",
+        description="The most that all conversations of a month may cost.",
         example="50.00",
     ),
     Setting(
         name="base_urls.*",
         kind=str,
-        description="Another address of a provider, by the name of the provider.",
+        description="Another address of a provider, by provider.",
         example='"http://127.0.0.1:8080"',
     ),
     Setting(
         name="fallbacks.*",
         kind=tuple[str, ...],
-        description='Which models step in for one that is down, by its name; "*" is any.',
+        description='The models to fall back to, by the model that is down; "*" is any.',
         example='["gpt-5", "haiku"]',
     ),
 )
@@ -123,7 +123,7 @@ SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
 
 
 def find_setting(name: str, *, location: str) -> Setting:
-    """The row for a name such as `budget.day_usd` or `base_urls.ollama`."""
+    """Return the setting for a name such as `budget.day_usd` or `base_urls.ollama`."""
     table, dot, key = name.partition(".")
     row = SETTINGS.get(name) or (SETTINGS.get(f"{table}.*") if dot and key else None)
     if row is not None and "*" not in name.partition(".")[0]:
@@ -134,41 +134,41 @@ def find_setting(name: str, *, location: str) -> Setting:
 
 
 AUTO = "auto"
-"""The word that leaves it to the model, as if nothing was said."""
+"""Leaves thinking to the model, as if nothing was set."""
 LEVELS = ("off", "on", *EFFORTS[1:])
-"""The other words."""
+"""The levels that can be set."""
 
 
-def parse_thinking(words: str) -> Reasoning | None:
-    """How much to think: a word, or a number of tokens; None is what the model does by itself.
+def parse_thinking(text: str) -> Reasoning | None:
+    """Return the reasoning option for a level or a number of tokens; None for `auto`.
 
-    >>> read_thinking("high"), read_thinking("4000"), read_thinking("auto")
+    >>> parse_thinking("high"), parse_thinking("4000"), parse_thinking("auto")
     (Reasoning(effort='high', budget_tokens=None), Reasoning(effort=None, budget_tokens=4000), None)
 
     Raises:
-        InvalidValueError: it is neither.
+        InvalidValueError: the text is neither.
     """
-    word = words.strip().lower()
-    if word == AUTO:
+    level = text.strip().lower()
+    if level == AUTO:
         return None
-    if word in {"off", "none"}:
+    if level in {"off", "none"}:
         return REASONING_OFF
-    if word == "on":
+    if level == "on":
         return Reasoning()
     for effort in EFFORTS:
-        if word == effort:
+        if level == effort:
             return Reasoning(effort)
-    if word.isascii() and word.isdigit() and int(word):
-        return Reasoning(None, int(word))
-    known = ", ".join((*LEVELS, AUTO))
-    raise InvalidValueError(f"thinking is one of {known}, or a number of tokens, not {words!r}")
+    if level.isascii() and level.isdigit() and int(level):
+        return Reasoning(None, int(level))
+    levels = ", ".join((*LEVELS, AUTO))
+    raise InvalidValueError(f"thinking is one of {levels}, or a number of tokens, not {text!r}")
 
 
 def format_thinking(reasoning: Reasoning | None) -> str:
-    """The same for people.
+    """Format a reasoning option for display.
 
-    >>> told_thinking(Reasoning("high")), told_thinking(Reasoning(None, 4000)), told_thinking(None)
-    ('high', '4000 tokens', 'auto')
+    >>> format_thinking(Reasoning("high")), format_thinking(Reasoning(None, 4000))
+    ('high', '4000 tokens')
     """
     if reasoning is None:
         return AUTO
@@ -180,21 +180,21 @@ def format_thinking(reasoning: Reasoning | None) -> str:
 
 
 Source = Literal["option", "environment", "file", "default"]
-"""What sets a value; the first that does wins."""
+"""Where a value comes from; the first source that sets it wins."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
 
 class Origin(Struct, frozen=True):
-    """Where a value comes from: an option, a variable, a line of a file, or nobody has set it."""
+    """The source of a value, with the option, variable or line that sets it."""
 
     source: Source
     location: str = ""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a user has set; None is left to metis."""
+    """The values of all settings; None is unset."""
 
     model: str | None = None
     store: str | None = None
@@ -203,7 +203,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     max_output_tokens: int | None = None
     thinking: str | None = None
-    """How much models think, as `read_thinking` reads it."""
+    """A text for `parse_thinking`."""
     compact_with: str | None = None
     budget: Budget = Budget()
     base_urls: Mapping[str, str] = {}
@@ -223,18 +223,18 @@ def load(
     options: Mapping[str, Any] | None = None,
     *,
     environment: Mapping[str, str] = os.environ,
-    places: UserPaths | None = None,
+    paths: UserPaths | None = None,
 ) -> LoadedSettings:
-    """All settings: an option counts before the environment, that before the file.
+    """Load all settings; an option precedes the environment, and that precedes the file.
 
     Raises:
-        SettingsError: a value or a name that cannot be; it says where that stands.
+        SettingsError: an unknown name or an invalid value; the error has its location.
     """
     values = {name: row.default for name, row in SETTINGS.items() if not name.endswith(".*")}
     origins = dict.fromkeys(values, Origin("default"))
-    file = SettingsFile.read((places or UserPaths.from_environment(environment)).settings)
+    file = SettingsFile.read((paths or UserPaths.from_environment(environment)).settings)
     for name, value, origin in (
-        *_filed(file),
+        *_from_file(file),
         *_from_environment(environment),
         *_from_options(options or {}),
     ):
@@ -243,43 +243,48 @@ def load(
 
 
 def check_file(file: SettingsFile) -> None:
-    """Raise a SettingsError if a value of a file cannot be used."""
-    found = [(name, value, origin) for name, value, origin in _filed(file)]
-    values = {name: value for name, value, _ in found}
-    _budget(_table(values, "budget"), {name: origin for name, _, origin in found})
+    """Raise a SettingsError if a value of a file is invalid."""
+    items = list(_from_file(file))
+    values = {name: value for name, value, _ in items}
+    _budget(_table(values, "budget"), {name: origin for name, _, origin in items})
 
 
 def check_value(row: Setting, name: str, value: Any, *, location: str) -> Any:
-    """A value of the right type, or an error that says what is wanted."""
+    """Return the value converted to the type of its setting.
+
+    Raises:
+        SettingsError: it has another type, or is invalid.
+    """
     try:
-        found = msgspec.convert(value, row.kind, strict=row.kind is not Decimal)
+        converted = msgspec.convert(value, row.kind, strict=row.kind is not Decimal)
     except msgspec.ValidationError:
-        told = f"{name} has to be {_WANTED[row.kind]}, such as {row.example}"
-        raise SettingsError(told, place=location) from None
+        fault = f"{name}: expected {_TYPE_NAMES[row.kind]}, got {value!r}; e.g. {row.example}"
+        raise SettingsError(fault, place=location) from None
     if name == "thinking":
-        _check_thinking(found, location)
+        _check_thinking(converted, location)
     if name.startswith("base_urls."):
-        _check_address(name.partition(".")[2], found, location)
-    return found
+        _check_address(name.partition(".")[2], converted, location)
+    return converted
 
 
-def _check_thinking(words: str, place: str) -> None:
+def _check_thinking(text: str, location: str) -> None:
     try:
-        parse_thinking(words)
+        parse_thinking(text)
     except InvalidValueError as error:
-        raise SettingsError(error.reason, place=place) from None
+        raise SettingsError(error.reason, place=location) from None
 
 
-def _check_address(provider: str, url: str, place: str) -> None:
+def _check_address(provider: str, url: str, location: str) -> None:
     if provider not in adapter_names():
-        known = ", ".join(adapter_names())
-        raise SettingsError(f"no provider is named {provider!r}; there are {known}", place=place)
+        names = ", ".join(adapter_names())
+        raise SettingsError(f"unknown provider {provider!r}. Providers: {names}", place=location)
     if not url.startswith(("http://", "https://")):
-        raise SettingsError(f"{url!r} is no address: http://… or https://…", place=place)
+        fault = f"{url!r} is not an address: it must start with http:// or https://"
+        raise SettingsError(fault, place=location)
 
 
-_WANTED: Mapping[Any, str] = {
-    str: "a text in quotes",
+_TYPE_NAMES: Mapping[Any, str] = {
+    str: "text in quotes",
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -288,21 +293,22 @@ _WANTED: Mapping[Any, str] = {
 }
 
 
-def _filed(file: SettingsFile) -> Iterator[tuple[str, Any, Origin]]:
+def _from_file(file: SettingsFile) -> Iterator[tuple[str, Any, Origin]]:
     for name, value in file.values.items():
-        place = file.location(name)
-        row = find_setting(name, location=place)
+        location = file.location(name)
+        row = find_setting(name, location=location)
         number = float(value) if row.kind is float and isinstance(value, Decimal) else value
-        yield name, check_value(row, name, number, location=place), Origin("file", place)
+        yield name, check_value(row, name, number, location=location), Origin("file", location)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any, Origin]]:
     for name, row in SETTINGS.items():
         text = environment.get(row.variable) if row.variable else None
         if row.variable is not None and text:
-            place = f"${row.variable}"
-            value = _switch(text, name, place) if row.kind is bool else text
-            yield name, check_value(row, name, value, location=place), Origin("environment", place)
+            location = f"${row.variable}"
+            value = _switch(text, name, location) if row.kind is bool else text
+            checked = check_value(row, name, value, location=location)
+            yield name, checked, Origin("environment", location)
 
 
 def _from_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any, Origin]]:
@@ -311,10 +317,10 @@ def _from_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any, Origin
             yield name, value, Origin("option", f"--{name}")
 
 
-def _switch(text: str, name: str, place: str) -> bool:
+def _switch(text: str, name: str, location: str) -> bool:
     if text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
-    raise SettingsError(f"{name} is switched by 1 or 0, not by {text!r}", place=place)
+    raise SettingsError(f"{name}: expected 1 or 0, got {text!r}", place=location)
 
 
 def _settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
@@ -336,8 +342,10 @@ def _budget(limits: Mapping[str, Any], origins: Mapping[str, Origin]) -> Budget:
 
 
 def _table(values: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """The values of a table, by the rest of their names."""
-    start = f"{table}."
+    """Return the values of a table by their names in it."""
+    prefix = f"{table}."
     return {
-        name.removeprefix(start): value for name, value in values.items() if name.startswith(start)
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
     }
