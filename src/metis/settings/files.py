@@ -98,23 +98,27 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
         import tomlkit  # noqa: PLC0415
         from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
+        location = self.location(name)
+        try:
+            value = None if toml_value is None else tomlkit.value(toml_value)
+        except TOMLKitError:
+            fault = f'invalid TOML: {toml_value}; text values need quotes, e.g. model = "sim"'
+            raise SettingsError(fault, place=location) from None
         table_name, dot, key = name.partition(".")
         try:
             document = cast("dict[str, Any]", tomlkit.parse(self.text))
-            table = document
-            if dot:
-                if toml_value is not None and table_name not in document:
-                    document[table_name] = tomlkit.table()
-                table = cast("dict[str, Any]", document.get(table_name, {}))
-            if toml_value is None:
+            if dot and value is not None and table_name not in document:
+                document[table_name] = tomlkit.table()
+            table = cast("dict[str, Any]", document.get(table_name, {})) if dot else document
+            if value is None:
                 table.pop(key if dot else name, None)
             else:
-                table[key if dot else name] = tomlkit.value(toml_value)
+                table[key if dot else name] = value
             return SettingsFile.parse(self.path, tomlkit.dumps(document))
-        except (TOMLKitError, TypeError, AttributeError) as error:
+        except (TOMLKitError, TypeError, AttributeError):
             # For instance `budget = 3` instead of a table.
-            fault = f"{name} cannot be changed here ({error}): use an editor"
-            raise SettingsError(fault, place=self.location(name)) from None
+            fault = f"{name} cannot be set in this file: use an editor"
+            raise SettingsError(fault, place=location) from None
 
     def write(self) -> None:
         """Write the file, all or nothing."""
