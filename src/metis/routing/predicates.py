@@ -5,7 +5,6 @@ holds. Several predicates in one table must all hold.
 """
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import time
 from decimal import Decimal
@@ -116,13 +115,16 @@ def _read_regex(value: object) -> _Pattern:
         raise _Unreadable("a regular expression is a text")
     # RE2 takes linear time. A rules file comes with a repository, and a pattern such as `(a+)+$`
     # would let the engine of the standard library run for hours.
-    re2 = importlib.import_module("re2")  # loads a native library: only for rules that need it
-    options = re2.Options()
+    # It is loaded here, because it is a native library that few rules need.
+    import re2  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs] - it has none
+
+    engine: Any = re2
+    options = engine.Options()
     options.log_errors = False
     options.never_capture = True
     try:
-        return re2.compile(value, options)
-    except re2.error as error:
+        return engine.compile(value, options)
+    except engine.error as error:
         reason = error.args[0].decode() if error.args else ""
         raise _Unreadable(f"invalid regular expression (RE2 syntax): {reason}") from None
 
