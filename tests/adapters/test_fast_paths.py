@@ -13,7 +13,7 @@ from metis.adapters import Adapter
 from metis.adapters.dialect import Dialect
 from metis.canonical import Message, ToolDefinition, ToolUseBlock
 from metis.canonical.errors import MetisError
-from metis.wire.anthropic.fast import FastHistoryEncoder as AnthropicFastHistory
+from metis.wire.anthropic.fast import FastAnthropicHistoryEncoder
 from metis.wire.call import RequestContext
 from metis.wire.ollama.fast import FastOllamaHistoryEncoder
 from metis.wire.openai_chat.fast import FastChatHistoryEncoder
@@ -39,7 +39,7 @@ def _close_short_roads(patch: pytest.MonkeyPatch) -> None:
         del calls
 
     for encoder, method in (
-        (AnthropicFastHistory, "_encode_blocks"),
+        (FastAnthropicHistoryEncoder, "_encode_blocks"),
         (FastChatHistoryEncoder, "add"),
         (FastOllamaHistoryEncoder, "_encode_message"),
         (FastOllamaHistoryEncoder, "_encode_result"),

@@ -54,7 +54,7 @@ from metis.streaming import (
 )
 from metis.wire.anthropic.codec import CODEC
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.fast import FastStreamDecoder, decode_request
+from metis.wire.anthropic.fast import FastAnthropicStreamDecoder, decode_request
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream_encoder import AnthropicStreamEncoder
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
@@ -366,7 +366,7 @@ def test_an_answer_from_elsewhere_is_written_in_this_protocol() -> None:
 
 
 def events_of(chunks: list[bytes]) -> tuple[list[StreamEvent], Message]:
-    decoder = FastStreamDecoder(CONTEXT)
+    decoder = FastAnthropicStreamDecoder(CONTEXT)
     events = [event for chunk in chunks for event in decoder.feed(chunk)] + decoder.finish()
     return events, decoder.message
 
@@ -502,7 +502,7 @@ def test_an_error_in_the_stream_ends_it_and_keeps_what_came() -> None:
 @pytest.mark.row("T133")
 def test_a_second_start_is_ignored_or_an_error() -> None:
     hi = block_events(0, {**TEXT, "text": ""}, {"type": "text_delta", "text": "hi"})
-    decoder = FastStreamDecoder(CONTEXT)
+    decoder = FastAnthropicStreamDecoder(CONTEXT)
     events = decoder.feed(frames(STARTED, *hi, STARTED))
     assert sum(isinstance(event, MessageStart) for event in events) == 1
     other: dict[str, Any] = {"type": "message_start", "message": {"id": "msg_other"}}
@@ -578,12 +578,12 @@ def test_an_error_page_of_a_proxy_has_the_class_of_its_status(
 @pytest.mark.row("T132", "T194")
 def test_an_error_body_where_a_stream_was_asked_for_is_that_error() -> None:
     body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key"}}
-    decoder = FastStreamDecoder(RequestContext(status=401))
+    decoder = FastAnthropicStreamDecoder(RequestContext(status=401))
     events = decoder.feed(body_of(body)) + decoder.finish()
     (last,) = events
     assert isinstance(last, StreamError)
     assert (last.error_class, last.text, last.status) == ("AuthenticationError", "invalid key", 401)
-    page = FastStreamDecoder(RequestContext(status=502))
+    page = FastAnthropicStreamDecoder(RequestContext(status=502))
     (last,) = page.feed(b"<html>bad gateway</html>") + page.finish()
     assert isinstance(last, StreamError)
     assert (last.error_class, last.is_retryable) == ("ServerError", True)

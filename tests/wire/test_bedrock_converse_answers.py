@@ -29,7 +29,7 @@ from metis.canonical import (
 from metis.canonical.errors import ProviderError
 from metis.streaming import MessageComplete, StreamError, StreamEvent
 from metis.streaming.aws_event_stream import EventStreamParser
-from metis.wire.bedrock_converse.errors import encode_error
+from metis.wire.bedrock_converse.response import encode_error
 from metis.wire.call import AdapterOptions, RequestContext
 from test_exchanges import OUT_OF_ORDER, PROTOCOLS
 

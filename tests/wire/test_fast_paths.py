@@ -13,6 +13,10 @@ from metis.wire.anthropic import fast as anthropic_fast
 from metis.wire.anthropic.history import AnthropicHistoryEncoder
 from metis.wire.anthropic.request import decode_request as decode_anthropic
 from metis.wire.anthropic.stream_decoder import AnthropicStreamDecoder
+from metis.wire.bedrock_converse import fast as converse_fast
+from metis.wire.bedrock_converse.history import ConverseHistoryEncoder
+from metis.wire.bedrock_converse.request import decode_request as decode_converse
+from metis.wire.bedrock_converse.stream_decoder import ConverseStreamDecoder
 from metis.wire.call import CanonicalRequest, RequestContext
 from metis.wire.history import BaseHistoryEncoder
 from metis.wire.ollama import fast as ollama_fast
@@ -37,9 +41,9 @@ DecodeRequest = Callable[[bytes, RequestContext], CanonicalRequest]
 
 
 class Paths(NamedTuple):
-    """The careful path and the fast one, for each kind of work of one protocol."""
+    """The careful path and the fast one, if there is one, for each kind of work of a protocol."""
 
-    requests: tuple[DecodeRequest, DecodeRequest]
+    requests: tuple[DecodeRequest, DecodeRequest | None]
     histories: tuple[Callable[[], BaseHistoryEncoder], Callable[[], BaseHistoryEncoder]]
     streams: tuple[type[BaseStreamDecoder], type[BaseStreamDecoder]]
 
@@ -47,11 +51,16 @@ class Paths(NamedTuple):
 PATHS = {
     "anthropic_messages": Paths(
         (decode_anthropic, anthropic_fast.decode_request),
-        (AnthropicHistoryEncoder, anthropic_fast.FastHistoryEncoder),
-        (AnthropicStreamDecoder, anthropic_fast.FastStreamDecoder),
+        (AnthropicHistoryEncoder, anthropic_fast.FastAnthropicHistoryEncoder),
+        (AnthropicStreamDecoder, anthropic_fast.FastAnthropicStreamDecoder),
+    ),
+    "bedrock_converse": Paths(
+        (decode_converse, None),
+        (ConverseHistoryEncoder, converse_fast.FastConverseHistoryEncoder),
+        (ConverseStreamDecoder, converse_fast.FastConverseStreamDecoder),
     ),
     "ollama": Paths(
-        (decode_ollama, decode_ollama),
+        (decode_ollama, None),
         (OllamaHistoryEncoder, ollama_fast.FastOllamaHistoryEncoder),
         (OllamaStreamDecoder, ollama_fast.FastOllamaStreamDecoder),
     ),
@@ -96,6 +105,8 @@ def streams(protocol: str) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.parametrize("protocol", PATHS)
 def test_requests_decode_alike(protocol: str) -> None:
     (careful, fast), (history, _), _ = PATHS[protocol]
+    if fast is None:
+        pytest.skip("requests have no fast path")
     for name, body in requests(protocol):
         data = corpus.body_of(body)
         assert decoded(fast, data, history()) == decoded(careful, data, history()), name

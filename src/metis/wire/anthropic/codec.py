@@ -2,7 +2,11 @@
 
 from metis.wire.anthropic.blocks import PROTOCOL, unmapped_keys
 from metis.wire.anthropic.errors import decode_error, encode_error
-from metis.wire.anthropic.fast import FastHistoryEncoder, FastStreamDecoder, decode_request
+from metis.wire.anthropic.fast import (
+    FastAnthropicHistoryEncoder,
+    FastAnthropicStreamDecoder,
+    decode_request,
+)
 from metis.wire.anthropic.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
 from metis.wire.anthropic.response import decode_response, encode_response
 from metis.wire.anthropic.stream_encoder import AnthropicStreamEncoder
@@ -11,10 +15,10 @@ from metis.wire.codec import Codec
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=FastHistoryEncoder,
+    history=FastAnthropicHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=FastStreamDecoder,
+    stream_decoder=FastAnthropicStreamDecoder,
     stream_encoder=AnthropicStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,

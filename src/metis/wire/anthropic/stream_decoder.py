@@ -90,7 +90,8 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Return the events that are complete with this chunk."""
         events: list[StreamEvent] = []
-        self._keep_head(chunk)
+        if not self._has_begun:
+            self._keep_head(chunk)
         for _, data in self._frames.feed(chunk):
             self._decode_event(data, events)
         return events

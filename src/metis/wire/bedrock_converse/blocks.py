@@ -55,13 +55,13 @@ from metis.wire.original_form import (
 
 
 class TextPart(Struct, gc=False):
-    """A text."""
+    """A text block."""
 
     text: str
 
 
 class ToolUse(Struct, gc=False, rename="camel"):
-    """What is called, and with which arguments."""
+    """The tool of a call and its arguments."""
 
     input: Mapping[str, Any]
     name: str
@@ -69,13 +69,13 @@ class ToolUse(Struct, gc=False, rename="camel"):
 
 
 class ToolUsePart(Struct, gc=False, rename="camel"):
-    """A call of a tool."""
+    """A tool call."""
 
     tool_use: ToolUse
 
 
 class ToolResult(Struct, gc=False, kw_only=True, rename="camel"):
-    """What is answered."""
+    """The content of a tool result."""
 
     content: Sequence[Any]
     status: str | UnsetType = UNSET
@@ -83,42 +83,44 @@ class ToolResult(Struct, gc=False, kw_only=True, rename="camel"):
 
 
 class ToolResultPart(Struct, gc=False, rename="camel"):
-    """The answer to a call."""
+    """A tool result."""
 
     tool_result: ToolResult
 
 
 class ReasoningText(Struct, gc=False, kw_only=True):
-    """What was thought, with the seal of the model."""
+    """Thinking with its signature."""
 
     signature: str | UnsetType = UNSET
     text: str
 
 
 class Reasoning(Struct, gc=False, rename="camel"):
-    """A thought that can be read."""
+    """Thinking that can be read."""
 
     reasoning_text: ReasoningText
 
 
 class ReasoningPart(Struct, gc=False, rename="camel"):
-    """A thought."""
+    """A thinking block."""
 
     reasoning_content: Reasoning
 
 
 Part = TextPart | ToolUsePart | ToolResultPart | ReasoningPart
-"""A part of a turn or of an answer."""
+"""A common block, as a Struct whose fields are sorted, as the keys of all requests are."""
 
 
 PROTOCOL = "bedrock_converse"
-"""The name under which messages remember how they were spelled here."""
+"""The name of the protocol, under which messages store their original form."""
+WIRE_ID_PREFIX = "tooluse_"
+"""The start of wire ids that are derived from ours."""
 SERVER_CALL, SERVER_RESULT = "server_tool_use", "server_tool_result"
-"""The kinds of opaque parts that are a call which the provider ran itself, and its result."""
+"""The kinds of opaque blocks for a call that the provider ran itself, and for its result."""
 CLIENT_CALL = "tool_use"
-"""What answers say of a call that the client shall run; requests do not say it."""
+"""The type of a call that the client runs; responses may state it, requests do not."""
 
-_KEYS_OF_CALL = 3
+_CALL_KEYS = 3
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
 _make_text = raw_constructor(TextBlock)
@@ -127,18 +129,18 @@ _make_result = raw_constructor(ToolResultBlock)
 _make_thinking = raw_constructor(ThinkingBlock)
 
 
-def decode_block(wire: Any, *, is_answer: bool = False) -> ContentBlock:
-    """Our block for a block of the protocol; ids of calls are still the provider's.
+def decode_block(wire: Any, *, is_response: bool = False) -> ContentBlock:
+    """Decode a block; the ids of calls are still those of the provider.
 
-    `is_answer` says that the model speaks: what it shows it has made.
+    `is_response` states that the model wrote it: then it has generated the images.
     """
-    own = maybe_object(wire)
-    key = next(iter(own), "") if len(own) == 1 else ""
+    part = maybe_object(wire)
+    key = next(iter(part), "") if len(part) == 1 else ""
     block = None
-    if is_answer and key == "image":
-        block = decode_generated_image(maybe_object(own[key]), PROTOCOL)
+    if is_response and key == "image":
+        block = decode_generated_image(maybe_object(part[key]), PROTOCOL)
     elif key in _DECODERS:
-        block = _DECODERS[key](own[key])
+        block = _DECODERS[key](part[key])
     return block or _opaque(wire)
 
 
@@ -146,35 +148,35 @@ def _opaque(wire: Any) -> OpaqueBlock:
     return OpaqueBlock(PROTOCOL, Raw(_write(wire)), _kind_of(maybe_object(wire)))
 
 
-def _kind_of(own: Wire) -> str | None:
-    """What an opaque part is called; calls of the provider and their results are told apart."""
-    if "toolResult" in own:
+def _kind_of(part: Wire) -> str | None:
+    """Return the kind of an opaque block."""
+    if "toolResult" in part:
         return SERVER_RESULT
-    if maybe_object(own.get("toolUse")).get("type") == SERVER_CALL:
+    if maybe_object(part.get("toolUse")).get("type") == SERVER_CALL:
         return SERVER_CALL
-    return next(iter(own), None)
+    return next(iter(part), None)
 
 
 def is_result(wire: Any) -> bool:
-    """Whether a block of the protocol answers a call."""
-    answer = maybe_object(maybe_object(wire).get("toolResult"))
-    return isinstance(answer.get("toolUseId"), str)
+    """Whether a wire block is the result of a call."""
+    result = maybe_object(maybe_object(wire).get("toolResult"))
+    return isinstance(result.get("toolUseId"), str)
 
 
 def is_plain_call(call: Wire) -> bool:
-    """Whether a call has what every call has, and nothing else."""
+    """Whether a call has the keys that every call has, and no others."""
     return (
-        len(call) == _KEYS_OF_CALL
+        len(call) == _CALL_KEYS
         and type(call.get("input")) is dict
         and type(call.get("name")) is str
         and type(call.get("toolUseId")) is str
     )
 
 
-def plain_result_text(answer: Wire) -> str | None:
-    """The text of a result that is nothing else, however it ended: the common case."""
-    content, status = answer.get("content"), answer.get("status")
-    if status not in (None, "success", "error") or len(answer) != (2 if status is None else 3):
+def plain_result_text(result: Wire) -> str | None:
+    """Return the text of a result that holds nothing else, whatever its status."""
+    content, status = result.get("content"), result.get("status")
+    if status not in (None, "success", "error") or len(result) != (2 if status is None else 3):
         return None
     if type(content) is not list or len(cast("list[Any]", content)) != 1:
         return None
@@ -184,29 +186,30 @@ def plain_result_text(answer: Wire) -> str | None:
 
 
 def decode_result(wire: Any, tool_use_id: str) -> ToolResultBlock:
-    """Our block for a result; `tool_use_id` is our id of the call."""
-    answer = maybe_object(maybe_object(wire).get("toolResult"))
-    content = tuple([_decode_inner(part) for part in maybe_list(answer.get("content"))])
-    return _make_result(tool_use_id, content, is_error=answer.get("status") == "error")
+    """Decode a result; `tool_use_id` is our id of the call."""
+    result = maybe_object(maybe_object(wire).get("toolResult"))
+    content = tuple([_decode_inner(part) for part in maybe_list(result.get("content"))])
+    return _make_result(tool_use_id, content, is_error=result.get("status") == "error")
 
 
 def _decode_inner(wire: Any) -> ContentBlock:
-    """A part of a result; an object is told as the JSON that it is."""
-    own = maybe_object(wire)
-    if len(own) == 1 and "json" in own:
-        return _make_text(_write(own["json"]).decode())
+    """Decode a block within a result: JSON becomes text, and calls have no meaning there."""
+    part = maybe_object(wire)
+    if len(part) == 1 and "json" in part:
+        return _make_text(_write(part["json"]).decode())
     block = decode_block(wire)
-    # Nobody calls within a result.
     return _opaque(wire) if isinstance(block, ToolUseBlock) else block
 
 
 def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:
     """Whether encoding a block gives the JSON that it was decoded from."""
-    return type(block) is OpaqueBlock or encode_alone(block, wire_id) == wire
+    if type(block) is OpaqueBlock or (type(block) is TextBlock and "text" in wire):
+        return True  # a text has no other keys, so that encoding it again would prove nothing
+    return encode_alone(block, wire_id) == wire
 
 
 def encode_alone(block: ContentBlock, wire_id: "WireId" = str) -> Any:
-    """The JSON that a block alone stands for."""
+    """Return the JSON of a block without its original form."""
     if isinstance(block, ToolResultBlock) and any(map(_is_raw, block.content)):
         return _read(_write(encode_block(block, wire_id)))
     return to_builtins(encode_block(block, wire_id))
@@ -217,13 +220,13 @@ def _is_raw(block: ContentBlock) -> bool:
 
 
 WireId = Callable[[str], str]
-"""The protocol's id for one of ours."""
+"""Returns the wire id for one of our ids."""
 EncodedBlock = Part | Wire | Raw
-"""A block of the protocol, ready to be written."""
+"""A wire block, ready to be written as JSON."""
 
 
 def encode_block(block: ContentBlock, wire_id: WireId) -> EncodedBlock | None:
-    """The block of the protocol for ours; None if it has no place there."""
+    """Encode a block; None if the protocol has no block for it."""
     encode = _ENCODERS.get(type(block))
     return None if encode is None else encode(block, wire_id)
 
@@ -233,38 +236,37 @@ def _decode_text(text: Any) -> ContentBlock | None:
 
 
 def _decode_call(call: Any) -> ContentBlock | None:
-    own = maybe_object(call)
-    theirs, name, given = own.get("toolUseId"), own.get("name"), own.get("input")
-    if not isinstance(theirs, str) or not isinstance(name, str):
+    wire = maybe_object(call)
+    wire_id, name, arguments = wire.get("toolUseId"), wire.get("name"), wire.get("input", {})
+    if not isinstance(wire_id, str) or not isinstance(name, str):
         return None
-    if own.get("type", CLIENT_CALL) != CLIENT_CALL:
+    if wire.get("type", CLIENT_CALL) != CLIENT_CALL:
         return None
-    if isinstance(given, dict):
-        return _make_call(theirs, name, cast("Wire", given))
-    if "input" not in own:
-        return _make_call(theirs, name, {})
-    fault = InvalidInput(_write(given).decode(), f"not an object but {describe(given)}")
-    return ToolUseBlock(theirs, name, {}, fault)
+    if isinstance(arguments, dict):
+        return _make_call(wire_id, name, cast("Wire", arguments))
+    text = _write(arguments).decode()
+    fault = InvalidInput(text, f"not an object but {describe(arguments)}")
+    return ToolUseBlock(wire_id, name, {}, fault)
 
 
-def _decode_thought(wire: Any) -> ContentBlock | None:
+def _decode_reasoning(wire: Any) -> ContentBlock | None:
     match wire:
         case {"reasoningText": {"text": str(text), "signature": str(signature)}}:
-            return _thought(cast("Wire", wire), text, signature)
+            return _thinking(cast("Wire", wire), text, signature)
         case {"reasoningText": {"text": str(text)}}:
-            return _thought(cast("Wire", wire), text, None)
+            return _thinking(cast("Wire", wire), text, None)
         case {"redactedContent": str(data)} if len(cast("Wire", wire)) == 1:
             return RedactedThinkingBlock(data, issuer=PROTOCOL)
         case _:
             return None
 
 
-def _thought(wire: Wire, text: str, signature: str | None) -> ContentBlock | None:
+def _thinking(wire: Wire, text: str, signature: str | None) -> ContentBlock | None:
     return _make_thinking(text, signature, issuer=PROTOCOL) if len(wire) == 1 else None
 
 
 def _decode_guarded(wire: Any) -> ContentBlock | None:
-    """What a guardrail looks at is what the model is told."""
+    """Decode what a guardrail checks, which is also part of the prompt."""
     match wire:
         case {"text": {"text": str(text)}}:
             return _make_text(text)
@@ -284,7 +286,7 @@ def _object(decode: Callable[[Wire], ContentBlock | None]) -> Callable[[Any], Co
 _DECODERS: Mapping[str, Callable[[Any], ContentBlock | None]] = {
     "text": _decode_text,
     "toolUse": _decode_call,
-    "reasoningContent": _decode_thought,
+    "reasoningContent": _decode_reasoning,
     "image": _object(decode_image),
     "document": _object(decode_document),
     "video": _object(decode_video),
@@ -319,7 +321,7 @@ def _encode_result(block: ToolResultBlock, wire_id: WireId) -> ToolResultPart:
     )
 
 
-def _encode_thought(block: ThinkingBlock, _: WireId) -> ReasoningPart:
+def _encode_thinking(block: ThinkingBlock, _: WireId) -> ReasoningPart:
     sealed = UNSET if block.signature is None else block.signature
     return ReasoningPart(Reasoning(ReasoningText(signature=sealed, text=block.text)))
 
@@ -329,7 +331,7 @@ def _encode_redacted(block: RedactedThinkingBlock, _: WireId) -> Wire:
 
 
 def ensure_base64(data: str) -> str:
-    """Sealed data as bytes are written; what another provider sealed may be any text."""
+    """Return sealed data as base64, which the API requires; other providers seal in any text."""
     return data if is_base64(data) else base64.b64encode(data.encode()).decode()
 
 
@@ -345,7 +347,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
     TextBlock: _encode_text,
     ToolUseBlock: _encode_call,
     ToolResultBlock: _encode_result,
-    ThinkingBlock: _encode_thought,
+    ThinkingBlock: _encode_thinking,
     RedactedThinkingBlock: _encode_redacted,
     ImageBlock: _encode_media,
     DocumentBlock: _encode_media,
@@ -361,10 +363,10 @@ _TTLS = (None, "5m", "1h")
 
 
 def cache_hint(part: Any, after: int) -> CacheHint | None:
-    """The hint that a mark stands for; None if it is none, or says more."""
-    own = maybe_object(part)
-    mark = maybe_object(own.get(_KEY))
-    if len(own) != 1 or mark.get("type") != "default" or after < 0:
+    """Decode a cache point into a hint; None if it is none, or holds more."""
+    wire = maybe_object(part)
+    mark = maybe_object(wire.get(_KEY))
+    if len(wire) != 1 or mark.get("type") != "default" or after < 0:
         return None
     ttl = maybe_text(mark.get("ttl"))
     return CacheHint(after=after, ttl=ttl) if mark == _mark(ttl) and ttl in _TTLS else None
@@ -375,9 +377,9 @@ def _mark(ttl: str | None) -> Wire:
 
 
 def with_cache_points(parts: Sequence[Any], hints: Sequence[CacheHint]) -> list[Any]:
-    """The parts of a message, one for each block, with the marks that hints ask for.
+    """Return the parts of a message with the cache points that hints ask for.
 
-    A block that has no part is not marked itself: what stands before it is.
+    There is one part for each block, None where a block has none; then the one before is marked.
     """
     marked: list[Any] = []
     for index, part in enumerate(parts):
@@ -389,36 +391,36 @@ def with_cache_points(parts: Sequence[Any], hints: Sequence[CacheHint]) -> list[
 
 
 def cache_marks(wire: Mapping[str, Any]) -> list[Wire]:
-    """The marks that a request sets beside its messages: on tools."""
+    """Return the cache points of a request outside of its messages: those behind tools."""
     tools = maybe_list(maybe_object(wire.get("toolConfig")).get("tools"))
     marks = (maybe_object(maybe_object(tool).get(_KEY)) for tool in tools)
     return [mark for mark in marks if mark]
 
 
-_TOLD = {"json": "text", "searchResult": "document"}
-"""Parts that are told under another name, with all that they say."""
+_RENAMED_PARTS = {"json": "text", "searchResult": "document"}
+"""Parts whose block is encoded under another key, with the same content."""
 
 
 def unmapped_keys(message: Message) -> Iterator[str]:
-    """The paths of keys that another protocol is not told."""
-    spelling = original_form_of(message, PROTOCOL)
-    keys = maybe_object(spelling.get("keys"))
+    """Yield the paths of keys that other protocols have no field for."""
+    form = original_form_of(message, PROTOCOL)
+    keys = maybe_object(form.get("keys"))
     yield from (f"$.{key}" for key, value in keys.items() if is_meaningful(key, value))
-    ids = spelling.get("ids") or EMPTY
-    for index, wire in original_blocks(message, spelling).items():
-        plain = encode_alone(message.content[int(index)], lambda ours: ids.get(ours, ours))
+    ids = form.get("ids") or EMPTY
+    for index, wire in original_blocks(message, form).items():
+        plain = encode_alone(message.content[int(index)], lambda call: ids.get(call, call))
         yield from unmapped_paths(_normal(wire), plain, f"$.content[{index}]")
 
 
 def _normal(wire: Any) -> Wire:
-    """A part with what is told under another name under that."""
-    own = maybe_object(wire)
-    answer = maybe_object(own.get("toolResult"))
-    if answer:
-        content = [_normal(part) for part in maybe_list(answer.get("content"))]
-        status = {"status": None} if answer.get("status") == "success" else {}
-        return {"toolResult": {**answer, "content": content, **status}}
-    call = maybe_object(own.get("toolUse"))
-    if call.get("type") == "tool_use":
+    """Return a part under the key that its block is encoded under, without default values."""
+    part = maybe_object(wire)
+    result = maybe_object(part.get("toolResult"))
+    if result:
+        content = [_normal(inner) for inner in maybe_list(result.get("content"))]
+        status = {"status": None} if result.get("status") == "success" else {}
+        return {"toolResult": {**result, "content": content, **status}}
+    call = maybe_object(part.get("toolUse"))
+    if call.get("type") == CLIENT_CALL:
         return {"toolUse": {key: value for key, value in call.items() if key != "type"}}
-    return {_TOLD.get(key, key): value for key, value in own.items()}
+    return {_RENAMED_PARTS.get(key, key): value for key, value in part.items()}

@@ -1,8 +1,7 @@
 """The codec of Bedrock Converse."""
 
 from metis.wire.bedrock_converse.blocks import PROTOCOL, cache_marks, unmapped_keys
-from metis.wire.bedrock_converse.errors import decode_error, encode_error
-from metis.wire.bedrock_converse.history import ConverseHistoryEncoder
+from metis.wire.bedrock_converse.fast import FastConverseHistoryEncoder, FastConverseStreamDecoder
 from metis.wire.bedrock_converse.media import MEDIA_TYPES, encode_foreign_citation
 from metis.wire.bedrock_converse.options import (
     OUTPUT_FORMAT,
@@ -12,18 +11,22 @@ from metis.wire.bedrock_converse.options import (
     unmapped_tool_paths,
 )
 from metis.wire.bedrock_converse.request import decode_request
-from metis.wire.bedrock_converse.response import decode_response, encode_response
-from metis.wire.bedrock_converse.stream_decoder import ConverseStreamDecoder
+from metis.wire.bedrock_converse.response import (
+    decode_error,
+    decode_response,
+    encode_error,
+    encode_response,
+)
 from metis.wire.bedrock_converse.stream_encoder import ConverseStreamEncoder
 from metis.wire.codec import Codec
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=ConverseHistoryEncoder,
+    history=FastConverseHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=ConverseStreamDecoder,
+    stream_decoder=FastConverseStreamDecoder,
     stream_encoder=ConverseStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,
