@@ -3,8 +3,8 @@
 import click
 
 _MAX_SESSIONS = 50
+# The variable with which the script of a shell asks for completions.
 _COMPLETION_VARIABLE = "_METIS_COMPLETE"
-"""The variable with which the script of a shell asks for completions."""
 
 
 def complete_models(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
@@ -32,6 +32,7 @@ def complete_sessions(_: click.Context, __: click.Parameter, prefix: str) -> lis
 
     try:
         return [name for name in asyncio.run(session_ids()) if name.startswith(prefix)]
+    # A shell would print an error into the line that the user is typing.
     except (MetisError, OSError):
         return []
 

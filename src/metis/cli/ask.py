@@ -104,6 +104,7 @@ def _has_terminal() -> bool:
 
 
 def _piped_input() -> bytes:
+    # A process without standard input, such as one started by cron, has None here.
     if sys.stdin is None or sys.stdin.isatty():
         return b""
     return sys.stdin.buffer.read()
@@ -122,12 +123,14 @@ async def _answer(question: Question, start: StartOptions) -> int:
         if started.notice:
             click.echo(click.style(started.notice, dim=True), err=True)
         is_for_people = not (question.as_json or question.code_only or start.schema)
+        # Markdown is drawn for a person only; a program gets the text as the model wrote it.
         if sys.stdout.isatty() and is_for_people:
             return await _show(prompt, started)
         printer = _ResponsePrinter(started, question)
         async for event in started.session.send(prompt):
             printer.handle(event)
         code = printer.finish()
+        # The response is printed before it is checked: a script may still use most of it.
         if start.schema is not None and code == 0:
             json_value_of(printer.message, read_schema(start.schema))  # raises if it does not match
         return code

@@ -12,9 +12,10 @@ from metis.cli.text import count
 from metis.routing import AddressedPrompt, parse_override
 from metis.tools.media import MAX_BYTES, media_block, media_type
 
+# The largest text that can be attached.
 MAX_TEXT_BYTES = 2_000_000
-"""The largest text that can be attached."""
 
+# An `@` inside a word, as in an e-mail address, does not name a file.
 _REFERENCE = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
 _TRAILING_PUNCTUATION = ".,;:!?)"
 _FILE_EXTENSION = re.compile(r"\w\.[A-Za-z]\w{0,4}$")
@@ -52,6 +53,7 @@ def decode_text(data: bytes, name: str) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         text = "\0"
+    # A NUL byte is valid UTF-8, but no text file has one.
     if "\0" in text:
         problem = "unsupported file type (UTF-8 text, images and PDF only)"
         raise InvalidValueError(f"cannot attach {name}: {problem}")
@@ -102,6 +104,7 @@ def read_prompt(text: str, aliases: Container[str] = ()) -> PromptInput:
 def _addressed(text: str, aliases: Container[str]) -> AddressedPrompt:
     """Return the text without the model that it begins with, unless that is a file."""
     first = _REFERENCE.match(text)
+    # The alias of a model wins over a file of the same name: it is typed far more often.
     if first is not None and first[2] not in aliases and _existing_file(first[1] or first[2]):
         return AddressedPrompt(text)
     return parse_override(text)

@@ -91,6 +91,7 @@ def set_value(name: str, text: str | None) -> int:
         _check_model(text)
     toml = None if text is None else _text_as_toml(setting, text)
     changed = file.with_value(name, toml)
+    # The whole file is checked: a value may be invalid only together with others.
     check_file(changed)
     changed.write()
     done = f"Removed {name} from" if toml is None else f"Set {name} = {toml} in"
@@ -219,6 +220,8 @@ def _read_key_file(path: Path) -> SettingsFile:
 def _write_key_file(file: SettingsFile) -> None:
     """Replace the key file at once; it is readable by its owner only from the first moment."""
     file.path.parent.mkdir(parents=True, exist_ok=True)
+    # A new file with O_EXCL: its mode is set at creation, so that no moment leaves the key
+    # readable.
     beside = file.path.with_suffix(f".{os.getpid()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     with open(descriptor, "w") as opened:  # noqa: PTH123 - of a descriptor

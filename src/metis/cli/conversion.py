@@ -48,6 +48,8 @@ class Target(NamedTuple):
 @contextmanager
 def without_loss_log() -> Generator[None]:
     """Keep losses out of the log while a command prints them."""
+    # The adapter logs each loss as a warning, which would repeat the lines that the command
+    # prints.
     log = logging.getLogger("metis.adapters")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -94,6 +96,7 @@ class RequestFile:
 
     def wire_request_for(self, target: Target) -> WireRequest:
         """Return what a target would receive; the file's model counts for its own provider only."""
+        # Another provider does not have the model that the file names.
         is_same_provider = target.adapter.name == self.adapter.name
         model = target.model or (self.request.options.model if is_same_provider else None)
         options = replace(self.request.options, model=model)
@@ -255,6 +258,7 @@ def _aligned(first: list[str], second: list[str]) -> Iterator[tuple[str, str, st
     for kind, first_start, first_end, second_start, second_end in matcher.get_opcodes():
         first_lines, second_lines = first[first_start:first_end], second[second_start:second_end]
         shared = min(len(first_lines), len(second_lines))
+        # Opcodes of replaced lines may have different lengths: the rest is on one side only.
         mark = _EQUAL if kind == "equal" else _DIFFERENT
         yield from ((mark, a, b) for a, b in zip(first_lines, second_lines, strict=False))
         yield from ((_FIRST_ONLY, line, "") for line in first_lines[shared:])

@@ -83,6 +83,7 @@ def _session_calls(history: Iterable[AnyEntry]) -> Iterator[Event]:
                 if metadata.usage is not None:
                     stop_reason = metadata.stop_reason or StopReason.UNKNOWN
                     yield _call_event(entry, metadata.model or "", metadata.usage, stop_reason)
+            # A call that was retried or cancelled has cost money, but left no message.
             case SidecarEntry() if entry.kind == USAGE_KIND:
                 yield _call_event(entry, *recorded_usage(entry.data))
             case CompactionEntry() if entry.details and "usage" in entry.details:

@@ -18,14 +18,14 @@ from metis.session.models import LOCAL_PRICING
 from metis.settings import LoadedSettings
 from metis.transport.keys import AWS_KEY_PAIR, Keys
 
+# The name of the simulator; `sim:gpt-5` is the simulator in the place of a model.
 SIMULATOR = "sim"
-"""The name of the simulator; `sim:gpt-5` is the simulator in the place of a model."""
+# The name of the small model on this machine.
 LOCAL = "local"
-"""The name of the small model on this machine."""
+# The model of the simulator unless another is named.
 SIMULATED_MODEL = "anthropic:sim-small"
-"""The model of the simulator unless another is named."""
+# The providers whose keys are used first if there are several.
 PREFERRED = ("anthropic", "openai", "gemini", "openrouter")
-"""The providers whose keys are used first if there are several."""
 NO_MODEL_NOTICE = (
     "No API key or local server found, so a built-in simulator (canned replies, not an AI) is "
     "answering. To use a real model: `metis keys set anthropic` or another provider, start Ollama, "
@@ -123,6 +123,7 @@ class ModelChooser:
             simulated = name.partition(":")[2]
             model = self._resolve(simulated) if simulated else SIMULATED_MODEL
             return ModelChoice(model=model, reason=reason, is_pinned=is_pinned, is_simulated=True)
+        # Its server is not running yet, so it cannot be found like the others.
         if name in (LOCAL, LOCAL_MODEL):
             return ModelChoice(model=LOCAL_MODEL, reason=reason, is_pinned=is_pinned, is_local=True)
         model = await self._model_of_server(name) if name in SERVER_NAMES else self._resolve(name)
@@ -186,11 +187,13 @@ class ModelChooser:
         try:
             return catalog().resolve(name)
         except UnknownModelError:
+            # A model that is newer than the catalog can be used by its full id.
             if is_model_id(name) and ModelId.parse(name).provider in adapters.names():
                 return name
             raise
 
     async def _model_of_server(self, name: str) -> str:
+        # The user has named this server, so it may take longer than in the automatic search.
         servers = await running_servers(self._settings.base_urls, [name], timeout_s=2.0)
         if servers and servers[0].model:
             return servers[0].model
@@ -201,6 +204,7 @@ class ModelChooser:
         profile = None if is_simulator_model(model) else self._profile(model)
         if profile is None:
             return False
+        # A local server needs no key, but it has to run and still have that model.
         if profile.name in SERVER_NAMES:
             servers = await running_servers(self._settings.base_urls, [profile.name])
             return any(model in server.models for server in servers)

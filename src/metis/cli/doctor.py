@@ -168,6 +168,7 @@ async def _store(url: str) -> list[Finding]:
     if is_file and not sqlite_path(url).exists():
         path = sqlite_path(url)
         return [Finding("absent", f"no {path} yet: the first conversation creates it")]
+    # A short wait: a store that another process has locked is a finding, not a reason to hang.
     try:
         async with open_store(url, recover=False, wait_s=2.0) as store:
             sessions = count(len(await store.sessions(100_000)), "session")

@@ -29,26 +29,27 @@ from metis.canonical.errors import (
     UnknownSessionError,
 )
 
+# The command ran, but its result is empty, cut off or refused.
 INCOMPLETE = 1
-"""The command ran, but its result is empty, cut off or refused."""
+# The command cannot run: an option, a name, a file, a setting or the store is wrong.
 INVALID = 2
-"""The command cannot run: an option, a name, a file, a setting or the store is wrong."""
+# An API key is missing, wrong or not allowed.
 NO_KEY = 3
-"""An API key is missing, wrong or not allowed."""
+# The provider failed or was not reached; the same command may succeed later.
 PROVIDER_FAILED = 4
-"""The provider failed or was not reached; the same command may succeed later."""
+# A budget is spent.
 BUDGET_SPENT = 5
-"""A budget is spent."""
+# Ctrl-C, as shells report it.
 INTERRUPTED = 130
-"""Ctrl-C, as shells report it."""
 
 P = ParamSpec("P")
 _MAX_CANDIDATES = 4
+# `@notes.txt` may be meant as a file or as a model: the error then names both.
 _FILE_NAME = re.compile(r"/|\.[A-Za-z]\w*$")
+# What a NetworkError says if a response had begun when the connection failed.
 _BROKEN_STREAM = re.compile(r"\b(stream|cut off|broke off|did not end)\b")
-"""What a NetworkError says if a response had begun when the connection failed."""
+# Sources of a NetworkError whose text already gives the next step.
 _SELF_EXPLAINING = frozenset({"local", "the package index"})
-"""Sources of a NetworkError whose text already gives the next step."""
 _LOCAL_SERVERS = frozenset({"ollama", "ollama-openai", "lmstudio", "llamacpp", "vllm"})
 
 
@@ -115,16 +116,17 @@ def retry_notice(error_class: str, wait_s: float) -> str:
     return f"{problem}; retrying in {wait_s:.0f} s"
 
 
+# What a retry notice says, by the class of the error.
 _TEMPORARY_FAILURES = {
     "NetworkError": "Connection failed",
     "RateLimitError": "Rate limit reached",
     "ServerError": "The provider failed",
 }
-"""What a retry notice says, by the class of the error."""
 
 
 def _sentence(text: str) -> str:
     """Return a text with a capital and a full stop; a file name or id at its start stays."""
+    # `config.toml:2: …` must not become `Config.toml:2: …`.
     starts_with_word = text.partition(" ")[0].isalpha()
     capitalised = text[:1].upper() + text[1:] if starts_with_word else text
     return capitalised if capitalised.endswith((".", "!", "?")) else f"{capitalised}."
@@ -164,6 +166,7 @@ def _unknown_session(error: UnknownSessionError) -> _Explanation:
 
 
 def _authentication(error: AuthenticationError) -> _Explanation:
+    # Raised by us before a request, with the next step in the text.
     if error.status is None:
         return _Explanation(_line(error.text))
     return _Explanation(
@@ -230,6 +233,7 @@ def _refused_choice(error: RefusedChoiceError) -> _Explanation:
     return _Explanation(_line(str(error)), command_step, chat_step)
 
 
+# The next step at the command line and in the chat, by why the model cannot be used.
 _REFUSED_STEPS: Mapping[str, tuple[str, str]] = {
     "not_configured": (
         "store a key with `metis keys set PROVIDER`; `metis doctor` shows what is missing",
@@ -241,10 +245,10 @@ _REFUSED_STEPS: Mapping[str, tuple[str, str]] = {
     ),
     "provider_unavailable": ("try again later", "/model picks another, /retry tries now"),
 }
-"""The next step at the command line and in the chat, by why the model cannot be used."""
 
 
 def _refused_swap(error: SwapRefusedError) -> _Explanation:
+    # The text of the error class is required wording, and says that nothing was changed (M-247).
     if error.capability != "not_configured":
         return _Explanation(_line(str(error)))
     provider = error.model.partition(":")[0]
@@ -260,6 +264,7 @@ def _no_model(error: NoModelError) -> _Explanation:
 
 
 def _problems(error: ProblemsError) -> _Explanation:
+    # The first problem often causes the others, and an error is one line.
     first = error.problems[0]
     more = len(error.problems) - 1
     rest = f" (and {more} more)" if more else ""
@@ -280,6 +285,7 @@ def _line(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
+# How each kind of error is explained, subclasses before their bases; others have a full text.
 _EXPLANATIONS: Mapping[type[BaseException], Callable[[Any], _Explanation]] = {
     UnknownModelError: _unknown_model,
     AmbiguousModelError: _ambiguous_model,
@@ -298,4 +304,3 @@ _EXPLANATIONS: Mapping[type[BaseException], Callable[[Any], _Explanation]] = {
     ProblemsError: _problems,
     OSError: _system,
 }
-"""How each kind of error is explained, subclasses before their bases; others have a full text."""

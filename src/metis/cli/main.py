@@ -14,20 +14,21 @@ from metis.cli import setup_commands, store_commands, wire_commands
 from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
 from metis.version import SPEC_VERSION, __version__
 
+# The command that gets the arguments if they do not begin with a command.
 DEFAULT_COMMAND = "ask"
-"""The command that gets the arguments if they do not begin with a command."""
 CAPABILITIES = ("tools", "images", "thinking", "documents", "audio", "video")
+# How many new objects trigger a garbage collection; Python's default would slow every start.
 GC_THRESHOLD = 100_000
-"""How many new objects trigger a garbage collection; Python's default would slow every start."""
+# The exit code of an error in metis itself: EX_SOFTWARE of sysexits.h.
 INTERNAL_ERROR = 70
-"""The exit code of an error in metis itself: EX_SOFTWARE of sysexits.h."""
+# The exit code of Ctrl-C.
 INTERRUPTED = 130
-"""The exit code of Ctrl-C."""
 EXIT_CODES = """Exit codes: 0 success; 1 no result, or an incomplete one; 2 invalid arguments,
 settings or store; 3 API key missing or rejected; 4 provider failed or not reached, try again;
 5 budget spent; 70 internal error; 130 interrupted."""
 
 _GROUP_OPTIONS = frozenset({"-h", "--help", "--version"})
+# How the help groups the commands.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Chat": ("ask", "demo", "local"),
     "Inspect": ("sessions", "show", "search", "trace", "cost", "models"),
@@ -35,7 +36,6 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Set up": ("keys", "config", "doctor", "completion"),
     "Wire formats": ("convert", "diff", "verify", "validate", "schema", "sim"),
 }
-"""How the help groups the commands."""
 
 
 class CommandGroup(click.Group):
@@ -60,6 +60,7 @@ class CommandGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command unless the arguments begin with one."""
         first = args[0] if args else None
+        # A shell that completes the first word asks for commands, not for the options of `ask`.
         is_completing_command = ctx.resilient_parsing and not args
         if first not in self.commands and first not in _GROUP_OPTIONS and not is_completing_command:
             self._refuse_misspelled_command(args)
@@ -97,6 +98,7 @@ def _usage_line(error: click.UsageError) -> str:
     """Return what is wrong with the arguments, and which help describes them."""
     text = " ".join(error.format_message().split()).rstrip(".")
     line = (text[:1].lower() + text[1:]).replace(". Did you mean", "; did you mean")
+    # Errors that click raises itself are subclasses of UsageError.
     if type(error) is click.UsageError or error.ctx is None:
         return line  # an error of our own, which says what to do
     # The options of a question are those of `ask`, which users hardly type.
@@ -366,6 +368,7 @@ def main() -> None:
     # Nearly all objects made at the start stay alive, so collections would only cost time.
     gc.set_threshold(GC_THRESHOLD)
     hide_log()
+    # Every call of the group ends in sys.exit, so that only one of the two runs.
     if "METIS_DEBUG" in os.environ:
         cli(prog_name="metis")
     try:

@@ -24,8 +24,8 @@ _NO_MESSAGE = "no message in this file"
 _INDEX = re.compile(r"^\$\[(\d+)\]")
 _split_array = msgspec.json.Decoder(list[Raw]).decode
 
+# The line, the path and the text of a problem.
 _Problem = tuple[int, str, str]
-"""The line, the path and the text of a problem."""
 
 
 class FileEntry(NamedTuple):
@@ -63,6 +63,7 @@ def read_entries(data: bytes) -> Iterator[FileEntry]:
 def _json_lines(data: bytes) -> list[tuple[int, bytes]] | None:
     """Return the lines of a JSONL file with their numbers; None if it is one JSON document."""
     lines = [(n, line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
+    # A pretty-printed array has many lines, too, but they do not all begin with a brace.
     are_objects = all(line.strip()[:1] == b"{" for _, line in lines)
     return lines if len(lines) > 1 and are_objects else None
 
@@ -77,6 +78,7 @@ def _array_entries(data: bytes) -> Iterator[FileEntry]:
     offset = 0
     for item in items:
         text = bytes(item)
+        # msgspec gives the items without their positions, which the line numbers need.
         offset = data.index(text, offset)
         yield _entry(text, data.count(b"\n", 0, offset) + 1)
         offset += len(text)

@@ -20,6 +20,7 @@ from metis.cli.text import short_count, table, terminal_width
 from metis.settings import UserPaths, load
 from metis.transport.keys import Keys
 
+# What a model can do, with the letter that stands for it in the table.
 CAPABILITIES = {
     "tools": "T",
     "images": "I",
@@ -28,7 +29,6 @@ CAPABILITIES = {
     "audio": "A",
     "video": "V",
 }
-"""What a model can do, with the letter that stands for it in the table."""
 _LEGEND = "T tools  I images  R reasoning  D documents  A audio  V video"
 
 
@@ -163,6 +163,7 @@ def _uncatalogued(model: str) -> ListedModel:
 def _rates(model: str) -> Rates | None:
     try:
         return price_table().prices(model).period_on(None).standard.rates
+    # Models of local servers and new models have no price.
     except CatalogError:
         return None
 

@@ -23,8 +23,8 @@ from metis.cli.text import count
 from metis.interchange.export import describe_block
 from metis.projection.loss import Loss
 
+# The pricing version of what costs nothing: a model on this machine, or the simulator.
 FREE = "local"
-"""The pricing version of what costs nothing: a model on this machine, or the simulator."""
 
 _COLOURS = {
     Role.USER: "green",

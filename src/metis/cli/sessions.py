@@ -44,6 +44,7 @@ def print_sessions(url: str | None, limit: int, *, is_here: bool, as_json: bool)
                 click.echo(line)
         return 0
 
+    # Listing must not change a store that another process is using.
     return with_store(url, action, recover=False)
 
 

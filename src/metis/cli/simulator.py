@@ -26,20 +26,21 @@ from metis.wire.call import AdapterOptions
 
 Sleep = Callable[[float], Awaitable[None]]
 
+# How long a reader needs for one character of an explanation.
 READ_CHARACTER_S = 0.07
-"""How long a reader needs for one character of an explanation."""
+# How long a reader looks at what has happened.
 LOOK_S = 3.0
-"""How long a reader looks at what has happened."""
+# The pause after each piece of a response.
 DELTA_S = 0.05
-"""The pause after each piece of a response."""
 
 _INDENT = 2
+# The indent and the kind of a step, with the gap behind it.
 _STEP_PREFIX = 11
-"""The indent and the kind of a step, with the gap behind it."""
 _NOTES = """\
 Owls turn their heads by 270 degrees.
 A conversation can move from one model to another.
 """
+# The native option: the demo shows a signed thinking block whatever the catalog says of the model.
 _THINKING = {"anthropic": {"thinking": {"type": "enabled", "budget_tokens": 1024}}}
 
 

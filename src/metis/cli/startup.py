@@ -44,10 +44,10 @@ from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.cli")
 
+# How many sessions are searched for the one to continue.
 _RECENT_SESSIONS = 50
-"""How many sessions are searched for the one to continue."""
+# How many sessions, and messages of each, are searched for the model that answered last.
 _RECENT_MESSAGES = 8
-"""How many sessions, and messages of each, are searched for the model that answered last."""
 
 
 class StartOptions(Struct, frozen=True, kw_only=True):
@@ -118,6 +118,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
     paths = UserPaths.from_environment()
     thinking = None if start.thinking is None else parse_thinking(start.thinking)
     loaded = load({"model": start.model, "store": start.store, "tools": start.tools}, paths=paths)
+    # The store is read before the library opens, since its last model decides about the simulator.
     url = loaded.settings.store or paths.store_url
     stored = await _stored_state(url, start)
     chooser = ModelChooser(loaded, Keys(file=paths.keys), paths.local)
@@ -141,6 +142,7 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
             notice="\n".join(filter(None, (choice.notice, _rules_problem()))),
             is_new=stored.record is None,
         )
+        # Opening the chat and leaving at once must not fill the list of sessions.
         if stored.record is None:
             await delete_if_empty(library, session)
 
@@ -152,6 +154,7 @@ async def _stored_state(url: str, start: StartOptions) -> _StoredState:
         if is_continuing:
             raise StoreError("no conversation is stored yet", hint="start one with `metis`")
         return _StoredState()
+    # Recovery would end turns of other processes that are still running.
     async with open_store(url, recover=False) as store:
         records = await store.sessions(_RECENT_SESSIONS)
         if not is_continuing:
@@ -177,6 +180,7 @@ async def _session_to_continue(
 async def _recent_models(store: Store, records: Sequence[SessionRecord]) -> tuple[str, ...]:
     """Return the models that answered last in the newest sessions, without duplicates."""
     models: dict[str, None] = {}
+    # A few sessions are enough to find a usable model, and each costs a query.
     for record in records[:_RECENT_MESSAGES]:
         for message in reversed(await store.messages(record.id, newest=_RECENT_MESSAGES)):
             if message.role is Role.ASSISTANT and message.metadata.model:
@@ -194,6 +198,7 @@ async def _traced_bus(paths: UserPaths) -> AsyncGenerator[Bus]:
         paths.home.mkdir(parents=True, exist_ok=True)
         trace = SqliteTrace(paths.trace)
         bus.subscribe_batches(trace.append, name="trace")
+    # A full disk or a read-only home must not prevent a conversation.
     except (EventError, OSError) as error:
         log.warning("events are not traced: %s", error)
     try:
@@ -231,6 +236,7 @@ def _options(  # noqa: PLR0913, PLR0917 - each is one part of the options
         base_urls=urls,
         key_file=paths.keys,
         default_model=choice.model,
+        # A fallback of the simulator would send the conversation to a real provider.
         fallbacks={} if choice.is_simulated else settings.fallbacks,
         budget=settings.budget,
         bus=bus,
@@ -287,6 +293,7 @@ def _rules_problem() -> str:
 def _workspace() -> Path:
     try:
         return Path.cwd()
+    # The shell can be in a directory that another process has deleted.
     except FileNotFoundError:
         directory = os.environ.get("PWD", "current directory")
         reason = "the directory was deleted; change to another one"

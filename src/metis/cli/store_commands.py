@@ -8,8 +8,8 @@ import click
 
 from metis.cli.arguments import INPUT, SESSION, STORE
 
+# The programs whose histories `import` and `export` read and write.
 OTHER_PROGRAMS = ("klaude-code", "attocode", "gpt2099")
-"""The programs whose histories `import` and `export` read and write."""
 EXPORT_FORMATS = (
     *("jsonl", "json", "markdown", "html", "openai-finetune", "sharegpt"),
     *OTHER_PROGRAMS,

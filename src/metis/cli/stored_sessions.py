@@ -11,12 +11,12 @@ from metis.cli.text import cell_width, escape_controls, format_usd, truncate
 from metis.store import Overview, SessionRecord, Store
 from metis.store import open as open_store
 
+# The name of the session that changed last.
 LAST = "last"
-"""The name of the session that changed last."""
 COLUMNS = ("id", "changed", "title", "model", "msgs", "cost")
 RIGHT_ALIGNED = (4, 5)
+# How many characters at the end of an id name a session.
 SHORT_ID = 6
-"""How many characters at the end of an id name a session."""
 EMPTY_TITLE = "(empty)"
 
 _ALL = 100_000
@@ -30,8 +30,8 @@ _AGE_UNITS = ((timedelta(hours=1), 60, "min"), (timedelta(days=1), 3600, "h"))
 _WEEK = timedelta(days=7)
 
 StoreAction = Callable[[Store], Awaitable[int]]
+# Returns the short name of a model.
 ModelNamer = Callable[[str], str]
-"""Returns the short name of a model."""
 
 
 def with_store(url: str | None, action: StoreAction, *, recover: bool = True) -> int:
@@ -55,6 +55,7 @@ async def find_session(store: Store, name: str) -> SessionRecord:
     if name == LAST and records:
         return records[0]
     matches = [record for record in records if name in record.id] or await _titled(store, name)
+    # A full id may be part of another one, such as sess_1 of sess_12.
     if len(matches) > 1 and all(record.id != name for record in matches):
         ids = ", ".join(record.id[-SHORT_ID:] for record in matches[:_LISTED_MATCHES])
         more = ", …" if len(matches) > _LISTED_MATCHES else ""
@@ -65,7 +66,7 @@ async def find_session(store: Store, name: str) -> SessionRecord:
 
 async def _titled(store: Store, words: str) -> list[SessionRecord]:
     overviews = await store.overviews(_RECENT)
-    return [each.session for each in overviews if words.lower() in each.title.lower()]
+    return [row.session for row in overviews if words.lower() in row.title.lower()]
 
 
 def session_rows(

@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import click
 
+# The width of a terminal that does not report one.
 DEFAULT_WIDTH = 80
-"""The width of a terminal that does not report one."""
+# Narrower terminals are treated as this wide.
 MIN_WIDTH = 40
-"""Narrower terminals are treated as this wide."""
 
 _GAP = "  "
 _CONTINUATION_INDENT = 2
@@ -19,14 +19,16 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _EIGHTHS_PER_CELL = 8
 _CENT = Decimal("0.01")
 
+# Text of which every character takes one cell; a test compares it with the tables of rich.
 SINGLE_CELLS = re.compile("[\x20-\x7e\xa1-\xac\xae-\u02ff\u2010-\u2027\u2190-\u2199\u2500-\u25fc]*")
-"""Text of which every character takes one cell; a test compares it with the tables of rich."""
 
+# Characters that reverse the direction of writing can hide what a command or file name says.
 _BIDI_CONTROLS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _VISIBLE: dict[int, str] = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     **{code: f"\\x{code:02x}" for code in range(0x7F, 0xA0)},
     **{code: f"\\u{code:04x}" for code in (*_BIDI_CONTROLS, 0x2028, 0x2029)},
+    # Lone surrogates cannot be encoded: printing one would raise an error.
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
     ord("\r"): "",
     ord("\t"): "    ",
@@ -73,6 +75,7 @@ def truncate(text: str, width: int | None) -> str:
     """Cut a text to a width; an ellipsis marks the cut. Without a width nothing is cut."""
     if width is None or cell_width(text) <= width:
         return text
+    # Bounds the loop below, since nearly every character takes at least one cell.
     text = text[: width - 1]
     while cell_width(text) > width - 1:
         text = text[:-1]
@@ -98,6 +101,7 @@ def fold(line: str, width: int) -> list[str]:
         length = _fitting_length(rest, max(width - indent, 2))
         rows.append(" " * indent + rest[:length].rstrip())
         rest = rest[length:].lstrip()
+        # Only the first break indents, so that deep JSON does not run off the screen.
         if len(rows) == 1:
             indent = min(indent + _CONTINUATION_INDENT, width // 2)
     return rows

@@ -32,8 +32,8 @@ from metis.store.entries import (
 )
 
 _COLOURS = {"user": "green", "answer": "cyan", "call": "yellow", "failed": "red", "error": "red"}
+# The width of the clock, the kind of a step, and the gaps behind them.
 _PREFIX_WIDTH = 21
-"""The width of the clock, the kind of a step, and the gaps behind them."""
 _MINUTE_S = 60
 
 
@@ -114,6 +114,7 @@ def _message_steps(message: Message) -> Iterator[Step]:
     text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
     thinking = [block for block in message.content if isinstance(block, ThinkingBlock)]
     for block in message.content:
+        # A result comes before the response that it led to, as it happened.
         if isinstance(block, ToolResultBlock):
             result = "\n".join(render_block(part) for part in block.content)
             what = "failed" if block.is_error else "result"
@@ -151,6 +152,7 @@ def _swap_detail(entry: SwapEntry) -> str:
     return f"{entry.from_model} → {entry.to_model}"
 
 
+# The kind and the detail of a step, by the type of its journal entry.
 _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
     SwapEntry: ("swap", _swap_detail),
     CompactionEntry: ("summary", lambda entry: entry.summary),
@@ -161,8 +163,8 @@ _ENTRIES: Mapping[type[Any], tuple[str, Callable[[Any], str]]] = {
     BookmarkEntry: ("bookmark", lambda entry: f"{entry.name} at {entry.message_id or 'nothing'}"),
     RecoveryEntry: ("recovery", lambda entry: count(len(entry.aborted_calls), "call") + " closed"),
 }
-"""The kind and the detail of a step, by the type of its journal entry."""
 
+# The kind and the detail of a step that is not in the journal, by the type of its bus event.
 _EVENTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "session.resumed": ("resumed", lambda payload: f"after {count(payload.message_count, 'step')}"),
     "llm.call_failed": ("failed", lambda payload: f"{payload.model}: {payload.error_class}"),
@@ -175,11 +177,11 @@ _EVENTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
         lambda payload: f"{payload.decision} ({payload.scope})",
     ),
 }
-"""The kind and the detail of a step that is not in the journal, by the type of its bus event."""
 
 
 async def _event_steps(session_id: str) -> list[Step]:
     """Return the steps that only the event trace of this machine records."""
+    # The trace belongs to this machine; a store in PostgreSQL may be shared.
     path = UserPaths.from_environment().trace
     if not path.exists():
         return []

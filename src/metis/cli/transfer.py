@@ -20,8 +20,8 @@ from metis.store.entries import AnyEntry, MessageEntry
 from metis.store.threads import Threads
 from metis.tools.builtin import BUILTINS
 
+# The format of metis itself: it holds everything, and `metis import` reads it back.
 JSONL = "jsonl"
-"""The format of metis itself: it holds everything, and `metis import` reads it back."""
 EXPORT_FORMATS = (JSONL, *WRITERS, *interchange.formats())
 
 
@@ -32,6 +32,7 @@ def write_export(url: str | None, session_name: str, form: str, target: IO[bytes
         record = await find_session(store, session_name)
         exported = await export_session(store, record, form)
         target.write(exported.data)
+        # The losses name messages by id; people count them.
         numbers = message_numbers(await store.messages(record.id))
         for loss in exported.losses:
             click.echo(loss_line(loss, numbers), err=True)
@@ -52,6 +53,8 @@ async def export_session(store: Store, record: SessionRecord, form: str) -> Expo
     if form in WRITERS:
         tools = [tool().definition for tool in BUILTINS]
         return WRITERS[form](Conversation(record, messages, tools))
+    # A rewind keeps the removed messages in the journal, and they are not part of the
+    # conversation.
     active = {message.id for message in messages}
     document = interchange.dump(form, [entry for entry in history if _is_active(entry, active)])
     return ExportedFile(document.data, tuple(document.losses))

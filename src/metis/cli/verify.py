@@ -73,6 +73,7 @@ class _RecordingFile:
             self._skipped[recording.protocol or recording.provider or "unnamed"] += 1
             return
         findings = check_laws(recording, adapter, self._responses)
+        # A later recording may continue from this response by its id.
         if findings.response is not None and recording.id:
             self._responses[recording.id] = findings.response
         self._error_count += bool(findings.notes)

@@ -20,18 +20,18 @@ from metis.version import __version__
 
 log = logging.getLogger("metis.chat")
 
+# How long nothing else runs, so that the first prompt appears at once.
 FIRST_DRAW_S = 0.1
-"""How long nothing else runs, so that the first prompt appears at once."""
+# The exit code of a program that was told to end by SIGTERM.
 TERMINATED = 143
-"""The exit code of a program that was told to end by SIGTERM."""
 
+# Modules that the first response needs and the first prompt does not.
 _PRELOADED = (
     "markdown_it.tree",
     "rich.syntax",
     "pygments.lexers.python",
     "metis.cli.chat.markdown",
 )
-"""Modules that the first response needs and the first prompt does not."""
 
 
 async def run_chat(started: StartedSession) -> int:
@@ -90,6 +90,7 @@ class Chat:
             try:
                 if not await self._run(text):
                     break
+            # An error in one command must not end the chat.
             except Exception as error:
                 if not isinstance(error, MetisError | OSError):
                     log.exception("a command failed")
@@ -146,6 +147,7 @@ class Chat:
 
     def _stop(self) -> None:
         """Handle Ctrl-C as a signal: stop what runs, else interrupt the prompt."""
+        # A question has precedence over the turn that waits for it.
         task, state = self._command_task, self._state
         if state.keyboard.interrupt() or state.display.stop() or (task and task.cancel()):
             return

@@ -37,6 +37,7 @@ class ChatCompleter(Completer):
             return
         word = text.split(" ")[-1].split("\n")[-1]
         if word.startswith("@"):
+            # Only the first word of a message can name a model.
             if word == text:
                 yield from _with_prefix(self._aliases(), word[1:])
             yield from _files(word[1:].removeprefix('"'))

@@ -58,6 +58,7 @@ class KeyKeyboard:
     async def key(self, message: str, keys: str) -> str:
         """Return one of some keys, as soon as it is pressed."""
         session = PromptSession[str](message, key_bindings=_bindings(keys), erase_when_done=True)
+        # A key that was typed ahead must not confirm a call that the user has not seen.
         discard_typed_input()
         clear_typeahead(session.input)
         return await session.prompt_async(handle_sigint=False)
@@ -113,6 +114,7 @@ class LineKeyboard:
         stream = sys.stdin.fileno()
 
         def read() -> None:
+            # The future may be cancelled between the event and this callback.
             if not received.done():
                 received.set_result(os.read(stream, _CHUNK_BYTES))
 
@@ -133,6 +135,7 @@ class LineKeyboard:
 
 def _bindings(keys: str) -> KeyBindings:
     bindings = KeyBindings()
+    # Without it, other keys would be inserted as text behind the question.
     bindings.add("<any>")(_ignore)
     for key in keys:
         bindings.add(key)(_choose)

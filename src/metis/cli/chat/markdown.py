@@ -20,14 +20,14 @@ from metis.cli.chat.rows import prefix_rows, table_rows, wrap
 from metis.cli.text import visible_controls
 
 CODE_INDENT = "  "
+# The colours of a line depend on the lines before it, back to the last multiple of this: so a line
+# of long code costs no more than one of short code.
 HIGHLIGHT_CONTEXT = 50
-"""The colours of a line depend on the lines before it, back to the last multiple of this: so a line
-of long code costs no more than one of short code."""
 RULE_WIDTH = 40
 _MIN_WIDTH = 8
 
+# A paragraph, heading, table or quote; one item of a list; one line of a fenced code block.
 Kind = Literal["block", "item", "code"]
-"""A paragraph, heading, table or quote; one item of a list; one line of a fenced code block."""
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})\s*(\S*)")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
@@ -75,6 +75,7 @@ class MarkdownSplitter:
     def tail(self) -> list[Piece]:
         """Return what is not finished, as if the text ended here."""
         copy = MarkdownSplitter()
+        # The copy shares nothing that ending it could change.
         copy.__dict__.update(self.__dict__, _lines=[*self._lines])
         return copy.end()
 
@@ -95,6 +96,7 @@ class MarkdownSplitter:
             pieces = self._close()
             self._fence, self._language, self._code_line_count = fence[1], fence[2], 0
             return pieces
+        # A line of dashes under a paragraph makes it a heading, and is no rule.
         if self._lines and not self._is_item and _HEADING_UNDERLINE.match(line):
             self._lines.append(line)
             return self._close()

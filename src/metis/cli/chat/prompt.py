@@ -19,8 +19,8 @@ from prompt_toolkit.styles import Style
 from metis.cli.chat.turn_parts import PROMPT_MARK
 
 MAX_PASTED_LINES = 8
+# Longer pastes are shown as a placeholder and sent in full.
 MAX_PASTED_CHARACTERS = 1000
-"""Longer pastes are shown as a placeholder and sent in full."""
 
 _STYLE = Style.from_dict(
     {
@@ -113,6 +113,7 @@ class ChatPrompt:
 
     def _paste(self, event: KeyPressEvent) -> None:
         """Insert pasted text, or a placeholder if it is long."""
+        # Terminals send line breaks of a paste as carriage returns.
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + 1
         if lines <= MAX_PASTED_LINES and len(text) <= MAX_PASTED_CHARACTERS:

@@ -20,16 +20,16 @@ from metis.cli.text import visible_controls
 
 MIN_WIDTH = 20
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+# Terminals with synchronized output show everything between these at once, without flicker.
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals with synchronized output show everything between these at once, without flicker."""
 _UNKNOWN_ROW = "\0"
 _COLOUR_SYSTEMS = {
     "standard": ColorSystem.STANDARD,
     "256": ColorSystem.EIGHT_BIT,
     "truecolor": ColorSystem.TRUECOLOR,
 }
+# The indexes of the input flags and the local flags in the list of `tcgetattr`.
 _IFLAG, _LFLAG = 0, 3
-"""The indexes of the input flags and the local flags in the list of `tcgetattr`."""
 
 
 @contextlib.contextmanager
@@ -42,6 +42,7 @@ def echo_disabled() -> Generator[None]:
         yield  # standard input is not a terminal
         return
     silent = list(before)
+    # Enter stays a carriage return, which the prompt reads as Enter if it was typed ahead.
     silent[_IFLAG] &= ~termios.ICRNL
     silent[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(stream, termios.TCSADRAIN, silent)
@@ -154,11 +155,14 @@ class Screen:
         self._live = [_UNKNOWN_ROW] * len(self._live)
 
     def _send(self, text: str) -> None:
+        # One write for each redraw: a terminal may otherwise show half of it.
         self._file.write(text)
         self._file.flush()
 
     def _fitting(self, rows: Sequence[Text]) -> list[str]:
         """Return the last rows, as many as the cursor can go back over."""
+        # A row of full width would leave the cursor in a pending wrap, which terminals treat
+        # differently.
         width, height = self.width, max(self.height - 1, 1)
         parts = [part for row in rows for part in split_full(row, width - 1)]
         return [self._ansi(part) for part in parts[-height:]]

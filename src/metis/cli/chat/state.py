@@ -128,6 +128,7 @@ class ChatState:
             await self.display.show(view, events)
         except asyncio.CancelledError:
             view.end(STOPPED)
+            # Ctrl-C cancels only the turn; SIGTERM cancels the chat, and has to go on.
             if is_cancelling():
                 raise
         except Exception as error:

@@ -16,18 +16,18 @@ from metis.cli.text import count, one_line, truncate, visible_controls
 from metis.projection.loss import Change, Loss
 
 PROMPT_MARK = "› "  # noqa: RUF001 - calmer than a greater-than sign
+# The path of the reasoning option, whose loss is shown but does not need a confirmation.
 REASONING_PATH = "$.reasoning"
-"""The path of the reasoning option, whose loss is shown but does not need a confirmation."""
 MAX_LOSS_KINDS = 12
 MAX_RESULT_LINES = 4
+# How many turns of a resumed conversation are shown.
 SHOWN_TURNS = 2
-"""How many turns of a resumed conversation are shown."""
 
+# Cache hints, keys that only one protocol has, joined messages, other names of a role.
 _UNNOTICEABLE = frozenset({"hint", "key", "message", "system", "developer"})
-"""Cache hints, keys that only one protocol has, joined messages, other names of a role."""
 _NOTICEABLE_OPTIONS = ("$.tools", "$.max_output_tokens")
+# Fields of calls and results that each protocol writes in its own way.
 _REFORMATTED_FIELDS = (".id", ".tool_use_id", ".name", ".input")
-"""Fields of calls and results that each protocol writes in its own way."""
 _KIND_NAMES = {
     "thinking": "thinking block",
     "tool_use": "tool call",
@@ -148,6 +148,7 @@ def _result_rows(result: ToolResultBlock, width: int) -> list[Text]:
     lines = text.split("\n") if text else ["(empty)"]
     style, mark = ("red", "  ✗ ") if result.is_error else ("dim", "    ")
     first, *others = (
+        # A line may have megabytes, and only its beginning is shown.
         Text(truncate(visible_controls(line[:width]), width - 4), style)
         for line in lines[:MAX_RESULT_LINES]
     )

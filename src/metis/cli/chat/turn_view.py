@@ -45,18 +45,18 @@ from metis.session.session import Prompt
 from metis.streaming import BlockAdded, TextDelta, ThinkingDelta, ToolUseStart
 from metis.tools import Answer, Question
 
+# The shortest time between two redraws.
 FRAME_S = 0.033
-"""The shortest time between two redraws."""
+# The time between two redraws in units of the last one: so a very long paragraph, which takes long
+# to draw, does not keep a processor busy.
 REDRAW_FACTOR = 4
-"""The time between two redraws in units of the last one: so a very long paragraph, which takes long
-to draw, does not keep a processor busy."""
+# How often the elapsed seconds are updated.
 TICK_S = 1.0
-"""How often the elapsed seconds are updated."""
+# The note under a turn that Ctrl-C has stopped.
 STOPPED = "stopped; partial answer saved"
-"""The note under a turn that Ctrl-C has stopped."""
 
+# The code of a warning that the following error, or the fallback model, repeats.
 _OUTAGE = "outage"
-"""The code of a warning that the following error, or the fallback model, repeats."""
 _MAX_LOSS_KINDS = 4
 
 Kind = Literal["text", "thinking", "tools", "notice"]
@@ -202,6 +202,7 @@ class TurnView:
 
     def _add_call(self, call_id: str) -> None:
         """Show a call, unless the question about it has just shown it."""
+        # Results arrive in the order in which tools finish, not in that of the calls.
         call = self._calls.pop(call_id, None)
         if call is not None and self._confirmed_call != call_id:
             self._add("tools", call_rows(call, self._screen.width))
@@ -349,6 +350,7 @@ class OneShotView:
             loop.add_signal_handler(number, handler)
         try:
             await self._display.show(view, self._session.send(prompt))
+        # The exit code of the command is that of an interrupt.
         except asyncio.CancelledError:
             view.end(STOPPED)
             raise KeyboardInterrupt from None

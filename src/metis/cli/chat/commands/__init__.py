@@ -24,6 +24,7 @@ KEYS = (
 
 _NEW, _THINKING = "/new starts a new conversation.", "/thinking LEVEL sets the reasoning effort."
 _FILES, _EDITOR = "write @FILE into the message.", "Ctrl-X Ctrl-E opens $EDITOR."
+# What commands of other programs are called here.
 EQUIVALENTS = {
     "add": _FILES,
     "attach": _FILES,
@@ -46,7 +47,6 @@ EQUIVALENTS = {
     "undo": "/rewind lists the turns and goes back to before one.",
     "usage": "/cost shows what was used.",
 }
-"""What commands of other programs are called here."""
 
 
 async def show_help(state: ChatState, name: str) -> None:
@@ -68,6 +68,7 @@ async def show_help(state: ChatState, name: str) -> None:
         state.screen.print(_unknown_command(name), "red")
 
 
+# Every command by its name, in the order of /help.
 COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
@@ -80,7 +81,6 @@ COMMANDS: dict[str, Command] = {
         ),
     )
 }
-"""Every command by its name, in the order of /help."""
 
 
 async def run_command(state: ChatState, text: str) -> bool:

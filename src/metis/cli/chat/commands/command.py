@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from metis.cli.chat.state import ChatState
 
+# Runs a command with the text after its name.
 Run = Callable[[ChatState, str], Awaitable[None]]
-"""Runs a command with the text after its name."""
 Completes = Literal["", "model", "file", "command", "session", "thinking"]
 
 

@@ -17,8 +17,8 @@ from metis.cli.transfer import EXPORT_FORMATS, export_session
 from metis.session import text_of
 from metis.settings.settings import AUTO, LEVELS, format_thinking, parse_thinking
 
+# The arguments of /thinking that concern the screen, and not the model.
 DISPLAY_MODES = ("show", "hide")
-"""The arguments of /thinking that concern the screen, and not the model."""
 _LISTED_TURNS = 10
 _EXCERPT_WIDTH = 60
 _CODE = "code"
@@ -58,8 +58,8 @@ async def rewind(state: ChatState, position: str) -> None:
         await session.rewind(position)
         moved = f"Went back to {position}."
     state.refresh()
-    kept = f" The removed turns are kept; /rewind #{restore} restores them." if restore else ""
-    state.screen.print(f"{moved}{kept}", "dim")
+    hint = f" The removed turns are kept; /rewind #{restore} restores them." if restore else ""
+    state.screen.print(f"{moved}{hint}", "dim")
 
 
 def _list_turns(state: ChatState) -> None:
@@ -127,7 +127,8 @@ async def thinking(state: ChatState, argument: str) -> None:
 
 async def copy(state: ChatState, argument: str) -> None:
     """Copy the last response, or its first code block, to the clipboard of the terminal."""
-    responses = [each for each in state.session.messages if each.role is Role.ASSISTANT]
+    messages = state.session.messages
+    responses = [message for message in messages if message.role is Role.ASSISTANT]
     text = text_of(responses[-1].content) if responses else ""
     if argument == _CODE:
         text = first_code(text)

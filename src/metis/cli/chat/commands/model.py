@@ -21,8 +21,8 @@ from metis.projection.loss import Loss
 from metis.session import Preview
 
 AUTO = "auto"
+# The capabilities in the table of /models, with short names.
 _CAPABILITIES = {"tools": "tools", "images": "img", "thinking": "think"}
-"""The capabilities in the table of /models, with short names."""
 _COLUMNS = ("model", "alias", "window", "$/M in", "$/M out", "can")
 _WIDTH_FOR_ALL_COLUMNS = 72
 
@@ -61,6 +61,7 @@ async def _swap(state: ChatState, name: str) -> None:
             state.screen.print(f"Cancelled; still using {current}.", "dim")
             return
     await state.session.swap(preview.model)
+    # The first turn of the new model would otherwise repeat what was just shown.
     state.reported_losses |= {loss_key(loss) for loss in _losses(preview)}
     state.previous_model = previous
     state.refresh()
@@ -157,10 +158,10 @@ def _row(info: ModelInfo, prices: PriceTable, *, is_available: bool) -> list[Tex
         price = (str(rates.input_per_mtok_usd), str(rates.output_per_mtok_usd))
     except UnpricedModelError:
         price = ("", "")
-    name = info.id.partition(":")[2]
-    aliases = " ".join(alias for alias in info.aliases if alias != name)
+    bare_name = info.id.partition(":")[2]
+    aliases = " ".join(alias for alias in info.aliases if alias != bare_name)
     window = short_count(info.capabilities.max_context_tokens)
-    capabilities = " ".join(_CAPABILITIES[each] for each in _capabilities(info))
+    capabilities = " ".join(_CAPABILITIES[name] for name in _capabilities(info))
     style = "" if is_available else "dim"
     return [Text(cell, style) for cell in (info.id, aliases, window, *price, capabilities)]
 

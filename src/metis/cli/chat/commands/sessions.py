@@ -23,8 +23,8 @@ from metis.store import Overview
 
 _LISTED = 15
 _SEARCHED = 1000
+# How many messages are searched for the model that answered last.
 _RECENT_MESSAGES = 8
-"""How many messages are searched for the model that answered last."""
 _CURRENT_MARK = "*"
 _SNIPPET_WIDTH = 200
 
@@ -32,7 +32,7 @@ _SNIPPET_WIDTH = 200
 async def list_sessions(state: ChatState, words: str) -> None:
     """List the sessions that changed last, or those whose title contains the words."""
     overviews = await state.library.store.overviews(_SEARCHED if words else _LISTED)
-    matching = [each for each in overviews if words.lower() in each.title.lower()][:_LISTED]
+    matching = [row for row in overviews if words.lower() in row.title.lower()][:_LISTED]
     if not matching:
         text = f"No title contains {words!r}; /search {words} searches all messages."
         state.screen.print(text)
@@ -62,6 +62,7 @@ async def resume(state: ChatState, name: str) -> None:
     store = state.library.store
     record = await find_session(store, name)
     newest = await store.messages(record.id, newest=_RECENT_MESSAGES)
+    # The library of a chat either simulates every provider or none.
     last_model = last_model_of(record.active_model, newest)
     if last_model is not None and last_model.is_simulated != state.library.options.simulate:
         state.screen.print(_other_program(last_model, record.id), "yellow")

@@ -106,6 +106,7 @@ def _parse_limit(text: str) -> Decimal | None:
         amount = Decimal(text.lstrip("$"))
     except InvalidOperation:
         amount = None
+    # Decimal accepts "nan" and "infinity".
     if amount is None or not amount.is_finite() or amount < 0:
         hint = "give one in dollars, such as /budget 0.50, or none"
         raise InvalidValueError(f"{text!r} is not an amount; {hint}")
