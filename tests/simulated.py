@@ -1,4 +1,4 @@
-"""What tests of the simulator share: tools, pictures, and a door to each protocol."""
+"""What tests of the simulator share: tools, images, and a valid request of each protocol."""
 
 import base64
 import struct
@@ -47,8 +47,8 @@ TOOLS = (
 )
 
 
-def picture(width: int = 3, height: int = 2) -> str:
-    """A whole PNG in base64."""
+def png_base64(width: int = 3, height: int = 2) -> str:
+    """Return a complete PNG in base64."""
     rows = b"".join(b"\0" + b"\x10\x20\x30" * width for _ in range(height))
     parts = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
@@ -62,7 +62,7 @@ def picture(width: int = 3, height: int = 2) -> str:
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode()
 
 
-SEAL = ThinkingSigner()
+SIGNER = ThinkingSigner()
 
 ANTHROPIC: dict[str, Any] = {
     "model": "claude-sonnet-4-6",
@@ -77,15 +77,15 @@ ANTHROPIC: dict[str, Any] = {
                 {"type": "text", "text": "Look"},
                 {
                     "type": "image",
-                    "source": {"type": "base64", "media_type": "image/png", "data": picture()},
+                    "source": {"type": "base64", "media_type": "image/png", "data": png_base64()},
                 },
             ],
         },
         {
             "role": "assistant",
             "content": [
-                {"type": "thinking", "thinking": "Hm.", "signature": SEAL.sign("Hm.")},
-                {"type": "redacted_thinking", "data": SEAL.sign("Aha.")},
+                {"type": "thinking", "thinking": "Hm.", "signature": SIGNER.sign("Hm.")},
+                {"type": "redacted_thinking", "data": SIGNER.sign("Aha.")},
                 {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "a"}},
                 {"type": "tool_use", "id": "toolu_2", "name": "read_file", "input": {"path": "b"}},
             ],
@@ -109,7 +109,10 @@ CHAT: dict[str, Any] = {
             "role": "user",
             "content": [
                 {"type": "text", "text": "Look"},
-                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture()}"}},
+                {
+                    "type": "image_url",
+                    "image_url": {"url": f"data:image/png;base64,{png_base64()}"},
+                },
             ],
         },
         {
@@ -139,7 +142,7 @@ RESPONSES: dict[str, Any] = {
             "type": "reasoning",
             "id": "rs_1",
             "summary": [],
-            "encrypted_content": SEAL.sign("Hm."),
+            "encrypted_content": SIGNER.sign("Hm."),
         },
         {"type": "function_call", "call_id": "call_1", "name": "grep", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "none"},
@@ -151,7 +154,10 @@ GEMINI: dict[str, Any] = {
         {
             "role": "model",
             "parts": [
-                {"functionCall": {"name": "grep", "args": {}}, "thoughtSignature": SEAL.sign("Hm.")}
+                {
+                    "functionCall": {"name": "grep", "args": {}},
+                    "thoughtSignature": SIGNER.sign("Hm."),
+                }
             ],
         },
         {
@@ -164,7 +170,7 @@ GEMINI: dict[str, Any] = {
 OLLAMA: dict[str, Any] = {
     "model": "llama3.2",
     "messages": [
-        {"role": "user", "content": "Look", "images": [picture()]},
+        {"role": "user", "content": "Look", "images": [png_base64()]},
         {
             "role": "assistant",
             "content": "",
@@ -173,14 +179,14 @@ OLLAMA: dict[str, Any] = {
         {"role": "tool", "content": "none", "tool_name": "grep"},
     ],
 }
-GOOD: dict[str, dict[str, Any]] = {
+VALID_BODIES: dict[str, dict[str, Any]] = {
     "anthropic": ANTHROPIC,
     "openai_chat": CHAT,
     "openai_responses": RESPONSES,
     "gemini": GEMINI,
     "ollama": OLLAMA,
 }
-"""A request of each protocol with about everything in it, all in order."""
+"""A valid request of each protocol with about everything in it."""
 
 PATHS = {
     "anthropic": "/v1/messages",
@@ -193,18 +199,20 @@ PROTOCOLS = [name for name in PATHS if name in adapters.names()]
 """The protocols that are served."""
 
 
-def needs(name: str) -> pytest.MarkDecorator:
-    """Skips a test whose protocol is not there."""
+def requires_adapter(name: str) -> pytest.MarkDecorator:
+    """Skip a test whose protocol has no adapter."""
     return pytest.mark.skipif(name not in PROTOCOLS, reason=f"{name} is not spoken")
 
 
-def ask(service: Service, name: str, body: Any, headers: dict[str, str] | None = None) -> HttpReply:
-    """The reply to a body, as a client of a provider would send it."""
+def send_request(
+    service: Service, name: str, body: Any, headers: dict[str, str] | None = None
+) -> HttpReply:
+    """Return the reply to a body, sent as a client of the provider does."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     stated = {"anthropic-version": "2023-06-01", **(headers or {})}
     return service.respond(HttpRequest(method="POST", path=PATHS[name], headers=stated, body=data))
 
 
-def answer_of(reply: HttpReply) -> Any:
-    """The JSON of a reply."""
+def json_of(reply: HttpReply) -> Any:
+    """Return the JSON of a reply."""
     return msgspec.json.decode(reply.body)

@@ -24,10 +24,10 @@ from metis.sim.model_output import split_tokens
 from metis.sim.request import RequestSeed, RequestTraits
 from metis.sim.responder import ReplyContext
 from metis.wire.call import AdapterOptions, CanonicalRequest, ToolChoice
-from simulated import TOOLS, picture, tool
+from simulated import TOOLS, png_base64, tool
 
-PLAIN = RequestTraits()
-GROUND = ReplyContext(issuer="anthropic", seed=RequestSeed(b"a request"))
+DEFAULT_TRAITS = RequestTraits()
+CONTEXT = ReplyContext(issuer="anthropic", seed=RequestSeed(b"a request"))
 
 
 def message(role: Role, *content: ContentBlock) -> Message:
@@ -38,23 +38,26 @@ def user(text: str) -> Message:
     return message(Role.USER, TextBlock(text))
 
 
-def think(
-    *messages: Message, wish: RequestTraits = PLAIN, tools: Any = TOOLS, options: Any = None
+def respond(
+    *messages: Message,
+    wish: RequestTraits = DEFAULT_TRAITS,
+    tools: Any = TOOLS,
+    options: Any = None,
 ) -> ModelOutput:
     request = CanonicalRequest(messages, tuple(tools), options or AdapterOptions())
-    return Responder().respond(request, wish, GROUND)
+    return Responder().respond(request, wish, CONTEXT)
 
 
 def calls(answer: ModelOutput) -> list[tuple[str, Any]]:
     return [(b.name, dict(b.input)) for b in answer.content if isinstance(b, ToolUseBlock)]
 
 
-def said(answer: ModelOutput) -> str:
+def text_of(answer: ModelOutput) -> str:
     return "".join(block.text for block in answer.content if isinstance(block, TextBlock))
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Read notes.txt, please.", [("read_file", {"path": "notes.txt"})]),
         ("What is in src/metis/main.py?", [("read_file", {"path": "src/metis/main.py"})]),
@@ -75,76 +78,76 @@ def said(answer: ModelOutput) -> str:
         ("Tell me a joke", []),
     ],
 )
-def test_it_calls_the_tool_that_the_words_ask_for(text: str, wanted: Any) -> None:
-    answer = think(user(text))
-    assert calls(answer) == wanted
-    assert answer.final_stop_reason is (StopReason.TOOL_USE if wanted else StopReason.END_TURN)
+def test_it_calls_the_tool_that_the_words_ask_for(text: str, expected: Any) -> None:
+    answer = respond(user(text))
+    assert calls(answer) == expected
+    assert answer.final_stop_reason is (StopReason.TOOL_USE if expected else StopReason.END_TURN)
 
 
 def test_results_are_answered_in_words_and_nothing_is_called_twice() -> None:
-    asked = user("Read notes.txt")
-    call = think(asked).content[-1]
+    prompt = user("Read notes.txt")
+    call = respond(prompt).content[-1]
     assert isinstance(call, ToolUseBlock)
     result = ToolResultBlock(call.id, (TextBlock("buy milk"),))
-    answer = think(asked, message(Role.ASSISTANT, call), message(Role.TOOL, result))
+    answer = respond(prompt, message(Role.ASSISTANT, call), message(Role.TOOL, result))
     assert calls(answer) == []
-    assert said(answer) == 'read_file gave: "buy milk".'
+    assert text_of(answer) == 'read_file gave: "buy milk".'
 
 
 def test_calls_come_one_by_one_if_they_must_not_be_parallel() -> None:
     one = AdapterOptions(parallel_tool_calls=False)
-    asked = user("Read a.txt and b.txt")
-    first = think(asked, options=one)
+    prompt = user("Read a.txt and b.txt")
+    first = respond(prompt, options=one)
     assert calls(first) == [("read_file", {"path": "a.txt"})]
     call = first.content[-1]
     assert isinstance(call, ToolUseBlock)
     result = message(Role.TOOL, ToolResultBlock(call.id, (TextBlock("a"),)))
-    then = think(asked, message(Role.ASSISTANT, call), result, options=one)
+    then = respond(prompt, message(Role.ASSISTANT, call), result, options=one)
     assert calls(then) == [("read_file", {"path": "b.txt"})]
 
 
 def test_the_choice_of_tools_is_kept() -> None:
     def choose(mode: Any, name: str | None = None) -> ModelOutput:
         choice = AdapterOptions(tool_choice=ToolChoice(mode, name))
-        return think(user("Read notes.txt"), options=choice)
+        return respond(user("Read notes.txt"), options=choice)
 
     assert calls(choose("none")) == []
     assert calls(choose("required")) == [("read_file", {"path": "notes.txt"})]
     assert calls(choose("tool", "list_files")) == [("list_files", {"path": "notes.txt"})]
-    assert said(choose("tool", "list_files")) == ""
+    assert text_of(choose("tool", "list_files")) == ""
 
 
 def test_it_says_that_it_is_a_simulator() -> None:
-    assert "simulator" in said(think(user("Which model are you?")))
-    assert "not a language model" in said(think(user("who are you?")))
+    assert "simulator" in text_of(respond(user("Which model are you?")))
+    assert "not a language model" in text_of(respond(user("who are you?")))
 
 
 def test_it_remembers_what_was_said_earlier() -> None:
     history = [user("My name is Ada."), message(Role.ASSISTANT, TextBlock("Good."))]
-    assert said(think(*history, user("What is my name?"))) == "Your name is Ada."
+    assert text_of(respond(*history, user("What is my name?"))) == "Your name is Ada."
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("say exactly: all is well", "all is well"),
         ("What is 12 * 12?", "12 * 12 = 144"),
         ("count to 4", "1, 2, 3, 4"),
     ],
 )
-def test_some_things_it_knows(text: str, wanted: str) -> None:
-    assert said(think(user(text))) == wanted
+def test_some_things_it_knows(text: str, expected: str) -> None:
+    assert text_of(respond(user(text))) == expected
 
 
 def test_a_picture_is_described_by_its_bytes() -> None:
-    image = ImageBlock(ImageSource("base64", picture(640, 480)), "image/png")
-    told = said(think(message(Role.USER, image)))
-    assert told.startswith("I see a PNG image, 640 by 480 pixels, 8 bits a channel, RGB, ")
+    image = ImageBlock(ImageSource("base64", png_base64(640, 480)), "image/png")
+    description = text_of(respond(message(Role.USER, image)))
+    assert description.startswith("I see a PNG image, 640 by 480 pixels, 8 bits a channel, RGB, ")
 
 
 def test_thoughts_are_signed_and_known_again() -> None:
     brain = Responder()
-    first = think(user("hello"), wish=RequestTraits(thinking="shown")).content[0]
+    first = respond(user("hello"), wish=RequestTraits(thinking="shown")).content[0]
     assert isinstance(first, ThinkingBlock)
     assert brain.signer.verify(first.signature, first.text)
     assert not brain.signer.verify(first.signature, first.text + "!")
@@ -152,17 +155,17 @@ def test_thoughts_are_signed_and_known_again() -> None:
 
 
 def test_a_hidden_thought_is_counted_only() -> None:
-    answer = think(user("hello"), wish=RequestTraits(thinking="hidden"))
+    answer = respond(user("hello"), wish=RequestTraits(thinking="hidden"))
     assert [type(block) for block in answer.content] == [TextBlock]
     assert answer.hidden_thinking
 
 
 def test_the_limit_cuts_text_and_calls() -> None:
-    short = think(user("100 words")).within_limits(AdapterOptions(max_output_tokens=7))
-    assert len(split_tokens(said(short))) == 7
+    short = respond(user("100 words")).within_limits(AdapterOptions(max_output_tokens=7))
+    assert len(split_tokens(text_of(short))) == 7
     assert short.final_stop_reason is StopReason.MAX_TOKENS
     forced = AdapterOptions(tool_choice=ToolChoice("required"), max_output_tokens=3)
-    cut = think(user("Read notes.txt"), options=forced).within_limits(forced)
+    cut = respond(user("Read notes.txt"), options=forced).within_limits(forced)
     call = cut.content[-1]
     assert isinstance(call, ToolUseBlock)
     assert call.invalid is not None
@@ -172,8 +175,8 @@ def test_the_limit_cuts_text_and_calls() -> None:
 
 def test_a_stop_sequence_ends_the_text() -> None:
     stops = AdapterOptions(stop_sequences=(", 3", "never"))
-    answer = think(user("count to 9")).within_limits(stops)
-    assert (said(answer), answer.final_stop_reason) == ("1, 2", StopReason.STOP_SEQUENCE)
+    answer = respond(user("count to 9")).within_limits(stops)
+    assert (text_of(answer), answer.final_stop_reason) == ("1, 2", StopReason.STOP_SEQUENCE)
 
 
 @given(st.text())
@@ -215,10 +218,10 @@ def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES, _objects, max_leaves=8), st.text(max_size=40))
-def test_what_is_filled_fits_its_schema(schema: Any, words: str) -> None:
-    whole = {**schema, "$defs": {"named": {"type": "string", "enum": ["yes", "no"]}}}
-    value = SchemaFiller(whole, Entities(words)).fill()
-    assert jsonschema_rs.is_valid(whole, value), value
+def test_what_is_filled_fits_its_schema(schema: Any, text: str) -> None:
+    complete = {**schema, "$defs": {"named": {"type": "string", "enum": ["yes", "no"]}}}
+    value = SchemaFiller(complete, Entities(text)).fill()
+    assert jsonschema_rs.is_valid(complete, value), value
 
 
 def test_a_form_is_filled_with_what_the_words_name() -> None:
@@ -229,7 +232,9 @@ def test_a_form_is_filled_with_what_the_words_name() -> None:
         "additionalProperties": False,
     }
     wish = RequestTraits(output_schema=schema)
-    assert said(think(user("A trip of 3 days in Rome"), wish=wish)) == '{"city":"Rome","days":3}'
+    assert (
+        text_of(respond(user("A trip of 3 days in Rome"), wish=wish)) == '{"city":"Rome","days":3}'
+    )
 
 
 def test_a_schema_without_an_end_is_left() -> None:
@@ -242,6 +247,6 @@ def test_a_schema_without_an_end_is_left() -> None:
 
 def test_a_tool_is_found_by_the_words_of_its_name() -> None:
     stock = tool("getStockPrice", {"type": "object", "properties": {}})
-    assert calls(think(user("What is the price of gold?"), tools=[stock])) == [
+    assert calls(respond(user("What is the price of gold?"), tools=[stock])) == [
         ("getStockPrice", {})
     ]

@@ -10,7 +10,7 @@ import pytest
 from anyio import to_thread
 
 from metis.sim import Settings, Simulator
-from simulated import READ_SCHEMA, picture
+from simulated import READ_SCHEMA, png_base64
 
 pytestmark = pytest.mark.anyio
 
@@ -55,39 +55,39 @@ async def bedrock() -> AsyncGenerator[Any]:
             client.close()
 
 
-async def call(method: Any, **given: Any) -> Any:
+async def call(method: Any, **parameters: Any) -> Any:
     """Call a method of the client, which knows nothing of async."""
-    return await to_thread.run_sync(partial(method, modelId=MODEL, **given))
+    return await to_thread.run_sync(partial(method, modelId=MODEL, **parameters))
 
 
-async def streamed(client: Any, **given: Any) -> list[dict[str, Any]]:
-    stream = (await call(client.converse_stream, **given))["stream"]
+async def streamed(client: Any, **parameters: Any) -> list[dict[str, Any]]:
+    stream = (await call(client.converse_stream, **parameters))["stream"]
     try:
         return await to_thread.run_sync(list, stream)
     finally:
         stream.close()
 
 
-def asked(words: str, *more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": [{"text": words}, *more]}
+def request_with(text: str, *more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"text": text}, *more]}
 
 
 async def test_it_thinks_calls_and_answers(bedrock: Any) -> None:
-    history: Any = [asked("Read a.txt and b.txt")]
+    history: Any = [request_with("Read a.txt and b.txt")]
     shared: Any = {"toolConfig": TOOLS, "additionalModelRequestFields": THINKING}
     first = await call(bedrock.converse, messages=history, **shared)
     assert first["stopReason"] == "tool_use"
     message = first["output"]["message"]
     assert message["content"][0]["reasoningContent"]["reasoningText"]["signature"]
     calls = [part["toolUse"] for part in message["content"] if "toolUse" in part]
-    assert [each["input"] for each in calls] == [{"path": "a.txt"}, {"path": "b.txt"}]
+    assert [one["input"] for one in calls] == [{"path": "a.txt"}, {"path": "b.txt"}]
     history += [
         message,
         {
             "role": "user",
             "content": [
-                {"toolResult": {"toolUseId": each["toolUseId"], "content": [{"text": "text"}]}}
-                for each in calls
+                {"toolResult": {"toolUseId": one["toolUseId"], "content": [{"text": "text"}]}}
+                for one in calls
             ],
         },
     ]
@@ -97,13 +97,13 @@ async def test_it_thinks_calls_and_answers(bedrock: Any) -> None:
 
 
 async def test_it_streams_what_it_answers_at_once(bedrock: Any) -> None:
-    events = await streamed(bedrock, messages=[asked("30 words")])
+    events = await streamed(bedrock, messages=[request_with("30 words")])
     pieces = [
         event["contentBlockDelta"]["delta"]["text"]
         for event in events
         if "contentBlockDelta" in event
     ]
-    plain = await call(bedrock.converse, messages=[asked("30 words")])
+    plain = await call(bedrock.converse, messages=[request_with("30 words")])
     assert "".join(pieces) == plain["output"]["message"]["content"][0]["text"]
     assert len(pieces) > 20
     assert events[0] == {"messageStart": {"role": "assistant"}}
@@ -112,8 +112,8 @@ async def test_it_streams_what_it_answers_at_once(bedrock: Any) -> None:
 
 
 async def test_it_sees_a_picture(bedrock: Any) -> None:
-    shown = {"image": {"format": "png", "source": {"bytes": base64.b64decode(picture())}}}
-    answer = await call(bedrock.converse, messages=[asked("What is on it?", shown)])
+    shown = {"image": {"format": "png", "source": {"bytes": base64.b64decode(png_base64())}}}
+    answer = await call(bedrock.converse, messages=[request_with("What is on it?", shown)])
     assert "3" in answer["output"]["message"]["content"][0]["text"]
 
 
@@ -127,39 +127,43 @@ async def test_it_sees_a_picture(bedrock: Any) -> None:
 )
 async def test_it_raises_its_own_errors(bedrock: Any, status: int, name: str) -> None:
     with pytest.raises(getattr(bedrock.exceptions, name)) as caught:
-        await call(bedrock.converse, messages=[asked(f"sim: {status}")])
-    told: Any = caught.value
-    assert told.response["ResponseMetadata"]["HTTPStatusCode"] == status
+        await call(bedrock.converse, messages=[request_with(f"sim: {status}")])
+    error: Any = caught.value
+    assert error.response["ResponseMetadata"]["HTTPStatusCode"] == status
 
 
 async def test_it_is_told_of_an_error_in_the_stream(bedrock: Any) -> None:
     broken: Any = import_module("botocore.exceptions").EventStreamError
     with pytest.raises(broken, match="Exception"):
-        await streamed(bedrock, messages=[asked("sim: error")])
+        await streamed(bedrock, messages=[request_with("sim: error")])
 
 
 REFUSED: list[tuple[list[Any], str]] = [
-    ([asked("a"), asked("b")], "alternate"),
+    ([request_with("a"), request_with("b")], "alternate"),
     ([{"role": "assistant", "content": [{"text": "a"}]}], "start with a user"),
-    ([asked(" ")], "blank"),
+    ([request_with(" ")], "blank"),
     (
         [
-            asked("a"),
+            request_with("a"),
             {
                 "role": "assistant",
                 "content": [{"toolUse": {"toolUseId": "x", "name": "f", "input": {}}}],
             },
-            asked("b"),
+            request_with("b"),
         ],
         "Expected toolResult blocks",
     ),
     (
-        [asked("a", {"document": {"name": "a.b", "format": "pdf", "source": {"bytes": b"x"}}})],
+        [
+            request_with(
+                "a", {"document": {"name": "a.b", "format": "pdf", "source": {"bytes": b"x"}}}
+            )
+        ],
         "document file name",
     ),
     (
         [
-            asked("a"),
+            request_with("a"),
             {
                 "role": "assistant",
                 "content": [
@@ -167,16 +171,16 @@ REFUSED: list[tuple[list[Any], str]] = [
                     {"text": "b"},
                 ],
             },
-            asked("b"),
+            request_with("b"),
         ],
         "Invalid `signature`",
     ),
 ]
 
 
-@pytest.mark.parametrize(("messages", "words"), REFUSED)
+@pytest.mark.parametrize(("messages", "text"), REFUSED)
 async def test_it_is_refused_what_the_service_refuses(
-    bedrock: Any, messages: list[Any], words: str
+    bedrock: Any, messages: list[Any], text: str
 ) -> None:
-    with pytest.raises(bedrock.exceptions.ValidationException, match=words):
+    with pytest.raises(bedrock.exceptions.ValidationException, match=text):
         await call(bedrock.converse, messages=messages)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metis.sim import Settings, Simulator
-from simulated import READ_SCHEMA, needs, picture
+from simulated import READ_SCHEMA, png_base64, requires_adapter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own source has strings that Python warns about
@@ -17,7 +17,7 @@ with warnings.catch_warnings():
 
 pytestmark = [
     pytest.mark.anyio,
-    needs("gemini"),
+    requires_adapter("gemini"),
     # The SDK makes a class of aiohttp's session, which aiohttp warns about.
     pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),
 ]
@@ -44,7 +44,7 @@ async def models() -> AsyncGenerator[Any]:
             client.close()
 
 
-def asked(text: str) -> Any:
+def user_content(text: str) -> Any:
     return types.Content(role="user", parts=[types.Part(text=text)])
 
 
@@ -54,19 +54,19 @@ async def test_it_thinks_calls_and_answers(models: Any) -> None:
         thinking_config=types.ThinkingConfig(include_thoughts=True),
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
     )
-    history: Any = [asked("Read a.txt and b.txt")]
+    history: Any = [user_content("Read a.txt and b.txt")]
     first = await models.generate_content(model=MODEL, contents=history, config=config)
-    said = first.candidates[0].content
-    calls = [part.function_call for part in said.parts if part.function_call]
+    content = first.candidates[0].content
+    calls = [part.function_call for part in content.parts if part.function_call]
     assert [call.args for call in calls] == [{"path": "a.txt"}, {"path": "b.txt"}]
-    assert any(part.thought for part in said.parts)
-    assert any(part.function_call and part.thought_signature for part in said.parts)
+    assert any(part.thought for part in content.parts)
+    assert any(part.function_call and part.thought_signature for part in content.parts)
     assert first.model_version == f"sim-{MODEL}"
     results = [
         types.Part.from_function_response(name=call.name, response={"output": "text"})
         for call in calls
     ]
-    history += [said, types.Content(role="user", parts=results)]
+    history += [content, types.Content(role="user", parts=results)]
     second = await models.generate_content(model=MODEL, contents=history, config=config)
     assert "read_file gave" in second.text
     counted = await models.count_tokens(model=MODEL, contents=history)
@@ -83,7 +83,7 @@ async def test_it_streams_what_it_answers_at_once(models: Any) -> None:
 
 async def test_it_sees_a_picture(models: Any) -> None:
     shown: Any = types.Part(
-        inline_data=types.Blob(mime_type="image/png", data=b64decode(picture(7, 5)))
+        inline_data=types.Blob(mime_type="image/png", data=b64decode(png_base64(7, 5)))
     )
     answer = await models.generate_content(model=MODEL, contents=[shown])
     assert "7 by 5 pixels" in answer.text
@@ -98,7 +98,7 @@ async def test_it_fills_a_form(models: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "status"),
+    ("prompt", "error", "status"),
     [
         ("sim: 401", errors.ClientError, "UNAUTHENTICATED"),
         ("sim: 429 2", errors.ClientError, "RESOURCE_EXHAUSTED"),
@@ -107,10 +107,10 @@ async def test_it_fills_a_form(models: Any) -> None:
     ],
 )
 async def test_it_raises_its_own_errors(
-    models: Any, words: str, error: type[errors.APIError], status: str
+    models: Any, prompt: str, error: type[errors.APIError], status: str
 ) -> None:
     with pytest.raises(error) as caught:
-        await models.generate_content(model=MODEL, contents=words)
+        await models.generate_content(model=MODEL, contents=prompt)
     assert caught.value.status == status
 
 
@@ -118,7 +118,7 @@ async def test_a_call_without_a_signature_is_refused(models: Any) -> None:
     call = types.Part.from_function_call(name="read_file", args={"path": "a"})
     result = types.Part.from_function_response(name="read_file", response={"output": "text"})
     history: Any = [
-        asked("Read a.txt"),
+        user_content("Read a.txt"),
         types.Content(role="model", parts=[call]),
         types.Content(role="user", parts=[result]),
     ]

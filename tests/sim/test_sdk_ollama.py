@@ -7,9 +7,9 @@ import ollama
 import pytest
 
 from metis.sim import Settings, Simulator
-from simulated import READ_SCHEMA, needs, picture
+from simulated import READ_SCHEMA, png_base64, requires_adapter
 
-pytestmark = [pytest.mark.anyio, needs("ollama")]
+pytestmark = [pytest.mark.anyio, requires_adapter("ollama")]
 
 MODEL = "llama3.2"
 TOOLS: Any = [
@@ -51,37 +51,37 @@ async def test_it_thinks_calls_and_answers(llama: Any) -> None:
 
 
 async def test_it_streams_what_it_answers_at_once(llama: Any) -> None:
-    asked: Any = [{"role": "user", "content": "30 words"}]
-    stream = await llama.chat(model=MODEL, messages=asked, stream=True)
+    messages: Any = [{"role": "user", "content": "30 words"}]
+    stream = await llama.chat(model=MODEL, messages=messages, stream=True)
     pieces = [part.message.content or "" async for part in stream]
-    plain = await llama.chat(model=MODEL, messages=asked)
+    plain = await llama.chat(model=MODEL, messages=messages)
     assert "".join(pieces) == plain.message.content
     assert len(pieces) > 20
 
 
 async def test_it_sees_a_picture(llama: Any) -> None:
-    asked: Any = [{"role": "user", "content": "", "images": [picture(7, 5)]}]
-    answer = await llama.chat(model=MODEL, messages=asked)
+    messages: Any = [{"role": "user", "content": "", "images": [png_base64(7, 5)]}]
+    answer = await llama.chat(model=MODEL, messages=messages)
     assert "7 by 5 pixels" in answer.message.content
 
 
 async def test_it_fills_a_form(llama: Any) -> None:
-    asked: Any = [{"role": "user", "content": "the file src/a.py"}]
-    answer = await llama.chat(model=MODEL, messages=asked, format=READ_SCHEMA)
+    messages: Any = [{"role": "user", "content": "the file src/a.py"}]
+    answer = await llama.chat(model=MODEL, messages=messages, format=READ_SCHEMA)
     assert answer.message.content == '{"path":"src/a.py"}'
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
 async def test_it_raises_its_own_errors(llama: Any, status: int) -> None:
-    asked: Any = [{"role": "user", "content": f"sim: {status}"}]
+    messages: Any = [{"role": "user", "content": f"sim: {status}"}]
     with pytest.raises(ollama.ResponseError) as caught:
-        await llama.chat(model=MODEL, messages=asked)
+        await llama.chat(model=MODEL, messages=messages)
     assert caught.value.status_code == status
 
 
 async def test_it_is_told_of_an_error_in_the_stream(llama: Any) -> None:
-    asked: Any = [{"role": "user", "content": "40 words, sim: error"}]
-    stream = await llama.chat(model=MODEL, messages=asked, stream=True)
+    messages: Any = [{"role": "user", "content": "40 words, sim: error"}]
+    stream = await llama.chat(model=MODEL, messages=messages, stream=True)
     assert (await anext(stream)).message.content == "this"
     with pytest.raises(ollama.ResponseError, match="fail in the middle"):
         [part async for part in stream]

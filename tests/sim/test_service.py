@@ -12,7 +12,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.sim import Fault, ModelOutput, Script, Service, Settings
 from metis.sim.endpoints import HttpRequest
 from metis.sim.faults import fault_in_prompt, parse_fault
-from simulated import GOOD, PROTOCOLS, READ_SCHEMA, answer_of, ask, needs
+from simulated import PROTOCOLS, READ_SCHEMA, VALID_BODIES, json_of, requires_adapter, send_request
 
 BODIES: dict[str, Any] = {
     "anthropic": {
@@ -49,49 +49,49 @@ BODIES: dict[str, Any] = {
 }
 
 
-def saying(name: str, words: str) -> bytes:
-    return msgspec.json.encode(BODIES[name]).replace(b'"WORDS"', msgspec.json.encode(words))
+def request_body(name: str, prompt: str) -> bytes:
+    return msgspec.json.encode(BODIES[name]).replace(b'"WORDS"', msgspec.json.encode(prompt))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_same_request_gets_the_same_bytes(name: str) -> None:
-    body = saying(name, "Read notes.txt")
-    first, second = ask(Service(), name, body), ask(Service(), name, body)
+    body = request_body(name, "Read notes.txt")
+    first, second = send_request(Service(), name, body), send_request(Service(), name, body)
     assert first == second
     assert first.status == 200
-    assert ask(Service(), name, saying(name, "Read other.txt")).body != first.body
+    assert send_request(Service(), name, request_body(name, "Read other.txt")).body != first.body
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_reply_is_labelled(name: str) -> None:
-    reply = ask(Service(), name, saying(name, "hello"))
+    reply = send_request(Service(), name, request_body(name, "hello"))
     assert reply.headers["x-simulator"] == "metis"
-    told = answer_of(reply)
-    model = told.get("model") or told.get("modelVersion")
+    body_json = json_of(reply)
+    model = body_json.get("model") or body_json.get("modelVersion")
     assert model.startswith("sim-")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("status", [401, 429, 500, 503, 529])
 def test_a_status_is_given_when_asked_for(name: str, status: int) -> None:
-    reply = ask(Service(), name, saying(name, f"sim: {status} 2"))
+    reply = send_request(Service(), name, request_body(name, f"sim: {status} 2"))
     assert (reply.status, reply.headers["retry-after"]) == (status, "2")
-    assert "error" in answer_of(reply)
+    assert "error" in json_of(reply)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_header_asks_for_the_same(name: str) -> None:
-    reply = ask(Service(), name, saying(name, "hello"), {"x-sim-behave": "429"})
+    reply = send_request(Service(), name, request_body(name, "hello"), {"x-sim-behave": "429"})
     assert reply.status == 429
-    wrong = ask(Service(), name, saying(name, "hello"), {"x-sim-behave": "dance"})
+    wrong = send_request(Service(), name, request_body(name, "hello"), {"x-sim-behave": "dance"})
     assert wrong.status == 400
     assert b"unknown fault" in wrong.body
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_it_may_misbehave_only_the_first_times(name: str) -> None:
-    service, body = Service(), saying(name, "sim: 500 x2")
-    assert [ask(service, name, body).status for _ in range(3)] == [500, 500, 200]
+    service, body = Service(), request_body(name, "sim: 500 x2")
+    assert [send_request(service, name, body).status for _ in range(3)] == [500, 500, 200]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -99,7 +99,7 @@ def test_a_script_is_followed_before_the_rules(name: str) -> None:
     call = ToolUseBlock("tu_1", "read_file", {"path": "x"})
     script = Script("first", "sim: 529", ModelOutput(content=(TextBlock("so"), call)))
     service = Service(script=script)
-    replies = [ask(service, name, saying(name, "hello")) for _ in range(4)]
+    replies = [send_request(service, name, request_body(name, "hello")) for _ in range(4)]
     assert [reply.status for reply in replies] == [200, 529, 200, 200]
     assert b"first" in replies[0].body
     assert b"read_file" in replies[2].body
@@ -113,24 +113,24 @@ def test_a_key_is_asked_for_if_there_is_one(name: str) -> None:
     service = Service(settings=Settings(key="k1"))
     shown = adapters.get(name).profile.auth.headers("k1")
     right = {key.lower(): value for key, value in shown.items()}
-    assert ask(service, name, saying(name, "hello"), right).status == 200
-    assert ask(service, name, saying(name, "hello")).status == 401
+    assert send_request(service, name, request_body(name, "hello"), right).status == 200
+    assert send_request(service, name, request_body(name, "hello")).status == 401
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_models_may_be_limited(name: str) -> None:
     service = Service(settings=Settings(models=("only-this",)))
-    reply = ask(service, name, saying(name, "hello"))
+    reply = send_request(service, name, request_body(name, "hello"))
     assert reply.status == 404
-    assert "error" in answer_of(reply)
+    assert "error" in json_of(reply)
 
 
-@needs("anthropic")
+@requires_adapter("anthropic")
 def test_a_body_that_is_too_large_is_refused() -> None:
-    body = saying("anthropic", "x" * 32_000_000)
-    reply = ask(Service(), "anthropic", body)
+    body = request_body("anthropic", "x" * 32_000_000)
+    reply = send_request(Service(), "anthropic", body)
     assert reply.status == 413
-    assert answer_of(reply)["error"]["type"] == "request_too_large"
+    assert json_of(reply)["error"]["type"] == "request_too_large"
 
 
 def test_the_words_of_misbehaviour_are_read() -> None:
@@ -146,13 +146,13 @@ def test_strange_places_are_not_found() -> None:
     for method, path in (("GET", "/"), ("POST", "/v2/nothing"), ("DELETE", "/v1/messages")):
         reply = Service().respond(HttpRequest(method=method, path=path))
         assert reply.status == 404
-        assert answer_of(reply)["error"]["type"] == "not_found_error"
+        assert json_of(reply)["error"]["type"] == "not_found_error"
 
 
 def test_models_are_listed_in_each_providers_words() -> None:
     def listed(path: str, **headers: str) -> Any:
         stated = {name.replace("_", "-"): value for name, value in headers.items()}
-        return answer_of(Service().respond(HttpRequest(method="GET", path=path, headers=stated)))
+        return json_of(Service().respond(HttpRequest(method="GET", path=path, headers=stated)))
 
     assert listed("/v1/models")["data"][0]["object"] == "model"
     assert listed("/v1/models", anthropic_version="2023-06-01")["data"][0]["type"] == "model"
@@ -168,29 +168,29 @@ JSON = st.recursive(
 )
 
 
-def _places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         items = list(cast("dict[str, Any]", value).items())
     elif isinstance(value, list):
         items = list(enumerate(cast("list[Any]", value)))
-    inner = [place for key, item in items for place in _places(item, (*way, key))]
-    return [*([way] if way else []), *inner]
+    inner = [target for key, item in items for target in _paths(item, (*path, key))]
+    return [*([path] if path else []), *inner]
 
 
 @given(st.data(), st.sampled_from(PROTOCOLS), JSON)
 def test_no_body_breaks_it(data: st.DataObject, name: str, value: Any) -> None:
-    body = deepcopy(GOOD[adapters.get(name).profile.protocol])
-    way = data.draw(st.sampled_from(_places(body)))
-    place: Any = body
-    for step in way[:-1]:
-        place = place[step]
-    place[way[-1]] = value
+    body = deepcopy(VALID_BODIES[adapters.get(name).profile.protocol])
+    path = data.draw(st.sampled_from(_paths(body)))
+    target: Any = body
+    for step in path[:-1]:
+        target = target[step]
+    target[path[-1]] = value
     for strict in (True, False):
-        reply = ask(Service(settings=Settings(strict=strict)), name, body)
+        reply = send_request(Service(settings=Settings(strict=strict)), name, body)
         assert 200 <= reply.status < 500
 
 
 @given(st.binary(max_size=40), st.sampled_from(PROTOCOLS))
 def test_no_bytes_break_it(body: bytes, name: str) -> None:
-    assert ask(Service(), name, body).status == 400
+    assert send_request(Service(), name, body).status == 400

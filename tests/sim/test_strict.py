@@ -1,4 +1,4 @@
-"""What the real APIs refuse is refused, in their own shape; what they take is taken."""
+"""Requests that the real APIs refuse are refused in their form; valid ones are accepted."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,25 +8,33 @@ import pytest
 from metis.canonical.errors import InvalidRequestError
 from metis.sim import Service, Settings
 from metis.sim.strict import CHECKS, CheckContext
-from simulated import ANTHROPIC, GEMINI, GOOD, SEAL, answer_of, ask, needs
+from simulated import (
+    ANTHROPIC,
+    GEMINI,
+    SIGNER,
+    VALID_BODIES,
+    json_of,
+    requires_adapter,
+    send_request,
+)
 
 HEADERS = {"anthropic-version": "2023-06-01"}
 
 
 def check(protocol: str, wire: Any) -> None:
-    case = CheckContext(signer=SEAL, headers=HEADERS, model="gemini-3.5-flash")
+    case = CheckContext(signer=SIGNER, headers=HEADERS, model="gemini-3.5-flash")
     CHECKS[protocol](wire, case)
 
 
-@pytest.mark.parametrize("protocol", GOOD)
+@pytest.mark.parametrize("protocol", VALID_BODIES)
 def test_what_is_in_order_is_taken(protocol: str) -> None:
-    check(protocol, GOOD[protocol])
+    check(protocol, VALID_BODIES[protocol])
 
 
-GONE = object()
-BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
+REMOVED = object()
+REFUSED_CHANGES: list[tuple[str, tuple[Any, ...], Any, str]] = [
     # protocol, way to the place, what stands there instead, words of the refusal
-    ("anthropic", ("max_tokens",), GONE, "max_tokens: Field required"),
+    ("anthropic", ("max_tokens",), REMOVED, "max_tokens: Field required"),
     ("anthropic", ("max_tokens",), 1000, "must be greater than `thinking.budget_tokens`"),
     ("anthropic", ("thinking", "budget_tokens"), 10, "greater than or equal to 1024"),
     ("anthropic", ("temperature",), 0.5, "may only be set to 1 when thinking"),
@@ -59,7 +67,7 @@ BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
     ("anthropic", ("messages", 1, "content", 2, "id"), "toolu_2", "must be unique"),
     ("anthropic", ("messages", 1, "content", 2, "input"), "{}", "valid dictionary"),
     ("anthropic", ("messages", 1, "content", 2, "index"), 0, "Extra inputs"),
-    ("anthropic", ("messages", 2, "content", 0), GONE, "without `tool_result` blocks"),
+    ("anthropic", ("messages", 2, "content", 0), REMOVED, "without `tool_result` blocks"),
     (
         "anthropic",
         ("messages", 2, "content", 0, "tool_use_id"),
@@ -67,14 +75,14 @@ BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
         "unexpected",
     ),
     ("anthropic", ("messages", 2, "content", 1, "tool_use_id"), "toolu_1", "single result"),
-    ("anthropic", ("messages", 2), GONE, "without `tool_result` blocks"),
+    ("anthropic", ("messages", 2), REMOVED, "without `tool_result` blocks"),
     ("anthropic", ("tools", 0, "name"), "a b", "should match pattern"),
     ("anthropic", ("tools", 0, "input_schema"), {"type": "string"}, "should be 'object'"),
     ("anthropic", ("tool_choice",), {"type": "tool", "name": "x"}, "not found in provided"),
     ("anthropic", ("tool_choice",), {"type": "any"}, "forces tool use"),
     ("anthropic", ("stop_sequences",), [" "], "non-whitespace"),
     ("anthropic", ("system", 0, "text"), "", "must be non-empty"),
-    ("openai_chat", ("model",), GONE, "model parameter"),
+    ("openai_chat", ("model",), REMOVED, "model parameter"),
     ("openai_chat", ("messages",), [], "too short"),
     ("openai_chat", ("colour",), "red", "Unrecognized request argument"),
     ("openai_chat", ("temperature",), 3, "temperature"),
@@ -96,23 +104,23 @@ BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
     ("openai_chat", ("messages", 2, "tool_calls", 0, "id"), "x" * 41, "maximum length 40"),
     ("openai_chat", ("messages", 2, "tool_calls", 0, "function", "name"), "a b", "pattern"),
     ("openai_chat", ("messages", 2, "tool_calls", 0, "function", "arguments"), {}, "a string"),
-    ("openai_chat", ("messages", 3), GONE, "did not have response messages: call_b"),
-    ("openai_chat", ("messages", 2), GONE, "must be a response to a prec"),
+    ("openai_chat", ("messages", 3), REMOVED, "did not have response messages: call_b"),
+    ("openai_chat", ("messages", 2), REMOVED, "must be a response to a prec"),
     ("openai_chat", ("messages", 4, "tool_call_id"), "call_b", "Duplicate value"),
     ("openai_chat", ("tools",), [], "empty array"),
     ("openai_chat", ("tools", 0, "function", "name"), "a.b", "pattern"),
     ("openai_chat", ("tools", 0, "function", "strict"), True, "additionalProperties"),
     ("openai_chat", ("response_format",), {"type": "json_object"}, "the word 'json'"),
-    ("openai_responses", ("model",), GONE, "Missing required parameter: 'model'"),
+    ("openai_responses", ("model",), REMOVED, "Missing required parameter: 'model'"),
     ("openai_responses", ("messages",), [], "Unknown parameter: 'messages'"),
     ("openai_responses", ("max_output_tokens",), 8, "Expected a value >= 16"),
     ("openai_responses", ("previous_response_id",), "resp_1", "not found"),
     ("openai_responses", ("input", 1, "encrypted_content"), "stolen", "could not be verified"),
     ("openai_responses", ("input", 1, "id"), "msg_1", "begins with 'rs'"),
     ("openai_responses", ("input", 2, "call_id"), "x" * 65, "maximum length 64"),
-    ("openai_responses", ("input", 2, "arguments"), GONE, "arguments"),
-    ("openai_responses", ("input", 3), GONE, "No tool output found for function call call_1"),
-    ("openai_responses", ("input", 2), GONE, "No tool call found"),
+    ("openai_responses", ("input", 2, "arguments"), REMOVED, "arguments"),
+    ("openai_responses", ("input", 3), REMOVED, "No tool output found for function call call_1"),
+    ("openai_responses", ("input", 2), REMOVED, "No tool call found"),
     ("openai_responses", ("input", 0, "content"), [{"type": "text", "text": "x"}], "Invalid value"),
     ("openai_responses", ("tools", 0, "parameters", "type"), "string", "must be a JSON Schema"),
     ("gemini", ("contents",), [], "contents is not specified"),
@@ -124,13 +132,13 @@ BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
     (
         "gemini",
         ("contents", 1, "parts", 0, "thoughtSignature"),
-        GONE,
+        REMOVED,
         "missing a thought_signature",
     ),
-    ("gemini", ("contents", 2), GONE, "number of function response parts"),
-    ("gemini", ("contents", 0), GONE, "immediately after a user turn"),
+    ("gemini", ("contents", 2), REMOVED, "number of function response parts"),
+    ("gemini", ("contents", 0), REMOVED, "immediately after a user turn"),
     ("gemini", ("tools", 0, "functionDeclarations", 0, "name"), "1 a", "Invalid function name"),
-    ("ollama", ("model",), GONE, "model is required"),
+    ("ollama", ("model",), REMOVED, "model is required"),
     ("ollama", ("messages", 0, "role"), "robot", "invalid role"),
     ("ollama", ("messages", 0, "images", 0), "?", "illegal base64"),
     ("ollama", ("messages", 0, "content"), [], "cannot unmarshal array"),
@@ -139,29 +147,29 @@ BAD: list[tuple[str, tuple[Any, ...], Any, str]] = [
 ]
 
 
-def changed(protocol: str, way: tuple[Any, ...], value: Any) -> Any:
-    wire = deepcopy(GOOD[protocol])
-    place: Any = wire
-    for step in way[:-1]:
-        place = place[step]
-    if value is GONE:
-        del place[way[-1]]
+def with_change(protocol: str, path: tuple[Any, ...], value: Any) -> Any:
+    wire = deepcopy(VALID_BODIES[protocol])
+    target: Any = wire
+    for step in path[:-1]:
+        target = target[step]
+    if value is REMOVED:
+        del target[path[-1]]
     else:
-        place[way[-1]] = value
+        target[path[-1]] = value
     return wire
 
 
 @pytest.mark.parametrize(
-    ("protocol", "way", "value", "words"),
-    BAD,
-    ids=[f"{case[0]}-{'.'.join(map(str, case[1]))}-{n}" for n, case in enumerate(BAD)],
+    ("protocol", "path", "value", "text"),
+    REFUSED_CHANGES,
+    ids=[f"{case[0]}-{'.'.join(map(str, case[1]))}-{n}" for n, case in enumerate(REFUSED_CHANGES)],
 )
 def test_what_the_api_refuses_is_refused(
-    protocol: str, way: tuple[Any, ...], value: Any, words: str
+    protocol: str, path: tuple[Any, ...], value: Any, text: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        check(protocol, changed(protocol, way, value))
-    assert words in caught.value.text
+        check(protocol, with_change(protocol, path, value))
+    assert text in caught.value.text
 
 
 def test_five_marks_of_a_cache_are_too_many() -> None:
@@ -186,7 +194,7 @@ def test_a_turn_of_tools_begins_with_a_thought_while_thinking() -> None:
 def test_older_models_of_gemini_need_no_signature() -> None:
     wire = deepcopy(GEMINI)
     del wire["contents"][1]["parts"][0]["thoughtSignature"]
-    CHECKS["gemini"](wire, CheckContext(signer=SEAL, model="gemini-2.5-flash"))
+    CHECKS["gemini"](wire, CheckContext(signer=SIGNER, model="gemini-2.5-flash"))
 
 
 @pytest.mark.parametrize(
@@ -194,45 +202,50 @@ def test_older_models_of_gemini_need_no_signature() -> None:
     [
         pytest.param(
             "anthropic",
-            changed("anthropic", ("messages", 2), GONE),
+            with_change("anthropic", ("messages", 2), REMOVED),
             {"type": "error", "error": {"type": "invalid_request_error"}},
-            marks=needs("anthropic"),
+            marks=requires_adapter("anthropic"),
         ),
         pytest.param(
             "openai",
-            changed("openai_chat", ("messages", 3), GONE),
+            with_change("openai_chat", ("messages", 3), REMOVED),
             {"error": {"type": "invalid_request_error", "code": None, "param": None}},
-            marks=needs("openai"),
+            marks=requires_adapter("openai"),
         ),
         pytest.param(
             "openai-responses",
-            changed("openai_responses", ("input", 3), GONE),
+            with_change("openai_responses", ("input", 3), REMOVED),
             {"error": {"type": "invalid_request_error", "code": None, "param": None}},
-            marks=needs("openai-responses"),
+            marks=requires_adapter("openai-responses"),
         ),
         pytest.param(
             "gemini",
-            changed("gemini", ("contents", 2), GONE),
+            with_change("gemini", ("contents", 2), REMOVED),
             {"error": {"code": 400, "status": "INVALID_ARGUMENT"}},
-            marks=needs("gemini"),
+            marks=requires_adapter("gemini"),
         ),
-        pytest.param("ollama", changed("ollama", ("model",), GONE), {}, marks=needs("ollama")),
+        pytest.param(
+            "ollama",
+            with_change("ollama", ("model",), REMOVED),
+            {},
+            marks=requires_adapter("ollama"),
+        ),
     ],
 )
 def test_a_refusal_has_the_shape_of_the_provider(name: str, body: Any, shape: Any) -> None:
-    reply = ask(Service(), name, body)
-    told = answer_of(reply)
+    reply = send_request(Service(), name, body)
+    body_json = json_of(reply)
     assert reply.status == 400
-    assert set(told) >= set(shape)
+    assert set(body_json) >= set(shape)
     for key, value in shape.items():
         if isinstance(value, dict):
-            error = dict(told[key])
+            error = dict(body_json[key])
             assert error.pop("message")
             assert error == value
 
 
-@needs("anthropic")
+@requires_adapter("anthropic")
 def test_lenient_settings_take_what_can_be_read() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "colour": "red"}
-    assert ask(Service(), "anthropic", body).status == 400
-    assert ask(Service(settings=Settings(strict=False)), "anthropic", body).status == 200
+    assert send_request(Service(), "anthropic", body).status == 400
+    assert send_request(Service(settings=Settings(strict=False)), "anthropic", body).status == 200

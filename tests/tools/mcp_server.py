@@ -31,8 +31,8 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def text(words: str, **more: Any) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": words}], **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": content}], **more}
 
 
 def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -104,7 +104,7 @@ def reply(request: dict[str, Any]) -> dict[str, Any] | None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        said = reply(json.loads(line))
-        if said is not None:
-            sys.stdout.write(json.dumps(said) + "\n")
+        response = reply(json.loads(line))
+        if response is not None:
+            sys.stdout.write(json.dumps(response) + "\n")
             sys.stdout.flush()

@@ -264,7 +264,7 @@ def is_alive(pid: int) -> bool:
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def gone(pid: int) -> bool:
+async def has_ended(pid: int) -> bool:
     for _ in range(500):
         if not is_alive(pid):
             return True
@@ -278,7 +278,7 @@ STUBBORN = (
 )
 
 
-async def started(folder: Path) -> int:
+async def start_stubborn(folder: Path) -> int:
     child = folder / "child"
     while not (child.exists() and child.read_text().strip()):  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.01)
@@ -291,7 +291,7 @@ async def test_cancelling_kills_the_whole_group(
     monkeypatch.setattr("metis.tools.process.run.__defaults__", (0.2,))
     turn = tool_context(tmp_path)
     running = asyncio.create_task(run_one(RunCommand, turn, command=STUBBORN))
-    child = await started(tmp_path)
+    child = await start_stubborn(tmp_path)
     assert is_alive(child)
     turn.cancel.set()
     message = await running
@@ -299,7 +299,7 @@ async def test_cancelling_kills_the_whole_group(
     assert message.metadata.outcome is not None
     assert message.metadata.outcome.status is OutcomeStatus.ABORTED
     assert "said" in result_text(message)
-    assert await gone(child)
+    assert await has_ended(child)
 
 
 async def test_a_command_that_is_late_is_killed_with_all_it_started(
@@ -309,19 +309,19 @@ async def test_a_command_that_is_late_is_killed_with_all_it_started(
     message = await run_one(RunCommand, tool_context(tmp_path), command=STUBBORN, timeout_s=1)
     assert "[ended after 1 s]" in result_text(message)
     assert error_class(message) is ErrorClass.TIMEOUT
-    assert await gone(await started(tmp_path))
+    assert await has_ended(await start_stubborn(tmp_path))
 
 
 async def test_a_task_that_is_cancelled_twice_leaves_no_process(tmp_path: Path) -> None:
     turn = tool_context(tmp_path)
     running = asyncio.create_task(run_one(RunCommand, turn, command=STUBBORN))
-    child = await started(tmp_path)
+    child = await start_stubborn(tmp_path)
     running.cancel()
     await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await gone(child)
+    assert await has_ended(child)
 
 
 async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ async def test_what_stays_in_the_background_ends_with_the_command(tmp_path: Path
         RunCommand, tool_context(tmp_path), command="sleep 1000 & echo $! > child; echo done"
     )
     assert result_text(message) == "done\n"
-    assert await gone(await started(tmp_path))
+    assert await has_ended(await start_stubborn(tmp_path))
     assert time.monotonic() - start < 500
 
 

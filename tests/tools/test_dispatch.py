@@ -1,4 +1,4 @@
-"""Every call has exactly one answer, whatever happens."""
+"""Every call gets exactly one result, whatever happens."""
 
 import asyncio
 import logging
@@ -72,8 +72,8 @@ async def forever(_: Mapping[str, Any], context: ToolContext) -> ToolOutput:
     return text_output("never")
 
 
-class Notes:
-    """What a watcher was told."""
+class RecordingWatcher:
+    """Records what a watcher receives."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, SideEffects]] = []
@@ -125,7 +125,7 @@ async def test_answers_stand_in_the_order_of_the_calls_and_fit_the_session() -> 
         return text_output(str(arguments["number"]))
 
     calls = [tool_call("work", number=number) for number in range(3)]
-    notes = Notes()
+    notes = RecordingWatcher()
     dispatcher = permissive_dispatcher(tool_factory("work", slower_first, SideEffects.READ))
     answers = await dispatcher.run(calls, tool_context(), notes)
     assert [result_text(message) for message in answers] == ["0", "1", "2"]
@@ -254,7 +254,7 @@ async def test_the_event_of_the_turn_aborts_what_still_runs_and_what_waits() -> 
     turn = tool_context()
     dispatcher = permissive_dispatcher(tool_factory("forever", forever), tool_factory("echo", echo))
     calls = [tool_call("echo", text="fast"), *(tool_call("forever") for _ in range(6))]
-    notes = Notes()
+    notes = RecordingWatcher()
     running = asyncio.create_task(dispatcher.run(calls, turn, notes))
     while not notes.answers:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.001)
@@ -332,7 +332,7 @@ async def test_cancelling_the_task_at_any_point_leaves_one_answer_for_each_call(
     )
     dispatcher = Dispatcher(registry, Confirmation(allow), cap=2)
     calls = [tool_call(name) for name in ("steps", "asked", "asked", "nothing", "steps")]
-    notes = Notes()
+    notes = RecordingWatcher()
     running = asyncio.create_task(dispatcher.run(calls, tool_context(), notes))
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -379,23 +379,23 @@ async def test_a_bad_tool_is_refused_when_it_is_registered() -> None:
 
 
 async def test_each_call_gets_a_fresh_tool() -> None:
-    made: list[FunctionTool] = []
+    tools: list[FunctionTool] = []
     definition = define_tool("echo")
 
     def factory() -> FunctionTool:
-        made.append(FunctionTool(definition, echo))
-        return made[-1]
+        tools.append(FunctionTool(definition, echo))
+        return tools[-1]
 
     dispatcher = permissive_dispatcher(factory)
     await dispatcher.run([tool_call("echo"), tool_call("echo")], tool_context())
-    assert len(made) == 3
+    assert len(tools) == 3
 
 
 # Confirming
 
 
-class Asked:
-    """Answers questions, and remembers them."""
+class AnswerQueue:
+    """Answers questions from a queue, and records them."""
 
     def __init__(self, *answers: Answer) -> None:
         self.questions: list[Question] = []
@@ -407,7 +407,7 @@ class Asked:
         return self._answers.pop(0)
 
 
-def confirming(confirmation: Confirmation, *names: tuple[str, SideEffects]) -> Dispatcher:
+def dispatcher_with(confirmation: Confirmation, *names: tuple[str, SideEffects]) -> Dispatcher:
     return Dispatcher(
         Registry(*(tool_factory(name, echo, kind) for name, kind in names)), confirmation
     )
@@ -415,11 +415,11 @@ def confirming(confirmation: Confirmation, *names: tuple[str, SideEffects]) -> D
 
 @pytest.mark.row("M-118")
 async def test_what_changes_something_is_asked_about() -> None:
-    asked = Asked(*[Answer(Verdict.ALLOW_ONCE)] * 3)
+    queue = AnswerQueue(*[Answer(Verdict.ALLOW_ONCE)] * 3)
     kinds = tuple((f"tool_{kind}", kind) for kind in SideEffects)
-    dispatcher = confirming(Confirmation(asked), *kinds)
+    dispatcher = dispatcher_with(Confirmation(queue), *kinds)
     answers = await dispatcher.run([tool_call(name) for name, _ in kinds], tool_context())
-    assert [question.definition.side_effects for question in asked.questions] == [
+    assert [question.definition.side_effects for question in queue.questions] == [
         SideEffects.WRITE,
         SideEffects.EXECUTE,
         SideEffects.NETWORK,
@@ -428,30 +428,30 @@ async def test_what_changes_something_is_asked_about() -> None:
 
 
 async def test_an_answer_holds_once_or_for_the_session_or_denies_with_words() -> None:
-    asked = Asked(
+    queue = AnswerQueue(
         Answer(Verdict.ALLOW_ONCE),
         Answer(Verdict.DENY, "use the other file"),
         Answer(Verdict.DENY),
         Answer(Verdict.ALLOW_FOR_SESSION),
     )
-    dispatcher = confirming(Confirmation(asked), ("write", SideEffects.WRITE))
+    dispatcher = dispatcher_with(Confirmation(queue), ("write", SideEffects.WRITE))
     answers = await dispatcher.run([tool_call("write") for _ in range(6)], tool_context())
     denied = ErrorClass.USER_DENIED
     assert [error_class(message) for message in answers] == [None, denied, denied, None, None, None]
     assert result_text(answers[1]).endswith("The user says: use the other file")
-    assert len(asked.questions) == 4
+    assert len(queue.questions) == 4
 
 
 async def test_overrides_by_tool_and_by_trust() -> None:
-    asked = Asked(Answer(Verdict.ALLOW_ONCE), Answer(Verdict.DENY))
+    queue = AnswerQueue(Answer(Verdict.ALLOW_ONCE), Answer(Verdict.DENY))
     confirmation = Confirmation(
-        asked, is_trusted=True, tools={"reader": Rule.ASK, "banned": Rule.DENY}
+        queue, is_trusted=True, tools={"reader": Rule.ASK, "banned": Rule.DENY}
     )
     names = ("reader", "writer", "runner", "banned")
     kinds = (SideEffects.READ, SideEffects.WRITE, SideEffects.EXECUTE, SideEffects.NONE)
-    dispatcher = confirming(confirmation, *zip(names, kinds, strict=True))
+    dispatcher = dispatcher_with(confirmation, *zip(names, kinds, strict=True))
     answers = await dispatcher.run([tool_call(name) for name in names], tool_context())
-    assert [question.definition.name for question in asked.questions] == ["reader", "runner"]
+    assert [question.definition.name for question in queue.questions] == ["reader", "runner"]
     assert [error_class(message) for message in answers] == [
         None,
         None,
@@ -465,10 +465,10 @@ async def test_no_answer_in_time_and_nobody_to_ask() -> None:
         await asyncio.Event().wait()
         return Answer(Verdict.ALLOW_ONCE)
 
-    late = confirming(Confirmation(silent, timeout_s=0.01), ("write", SideEffects.WRITE))
+    late = dispatcher_with(Confirmation(silent, timeout_s=0.01), ("write", SideEffects.WRITE))
     (message,) = await late.run([tool_call("write")], tool_context())
     assert error_class(message) is ErrorClass.CONFIRMATION_TIMEOUT
-    nobody = confirming(Confirmation(), ("write", SideEffects.WRITE))
+    nobody = dispatcher_with(Confirmation(), ("write", SideEffects.WRITE))
     (message,) = await nobody.run([tool_call("write")], tool_context())
     assert error_class(message) is ErrorClass.PERMISSION_DENIED
 
@@ -488,7 +488,7 @@ async def test_cancelling_while_somebody_is_asked() -> None:
         return Answer(Verdict.ALLOW_ONCE)
 
     turn = tool_context()
-    dispatcher = confirming(Confirmation(silent), ("write", SideEffects.WRITE))
+    dispatcher = dispatcher_with(Confirmation(silent), ("write", SideEffects.WRITE))
     running = asyncio.create_task(dispatcher.run([tool_call("write"), tool_call("write")], turn))
     await is_asked.wait()
     turn.cancel.set()
@@ -507,21 +507,21 @@ async def test_a_tool_that_needs_a_workspace_runs_with_one_only(tmp_path: Path) 
 
 async def test_a_question_of_one_session_keeps_no_other_waiting() -> None:
     both_asked = asyncio.Event()
-    asked: list[str] = []
+    queue: list[str] = []
 
     async def ask(question: Question) -> Answer:
-        asked.append(question.context.session_id)
-        if len(asked) == 2:
+        queue.append(question.context.session_id)
+        if len(queue) == 2:
             both_asked.set()
         await both_asked.wait()
         return Answer(Verdict.ALLOW_ONCE)
 
-    dispatcher = confirming(Confirmation(ask), ("write", SideEffects.WRITE))
+    dispatcher = dispatcher_with(Confirmation(ask), ("write", SideEffects.WRITE))
     contexts = [
         tool_context(),
         replace(tool_context(), session_id="sess_01J00000000000000000000001"),
     ]
-    runs = [dispatcher.run([tool_call("write")], each) for each in contexts]
+    runs = [dispatcher.run([tool_call("write")], one) for one in contexts]
     answers = await asyncio.gather(*runs)
     assert [error_class(message) for (message,) in answers] == [None, None]
-    assert len(set(asked)) == 2
+    assert len(set(queue)) == 2

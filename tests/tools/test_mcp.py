@@ -50,11 +50,11 @@ async def stdio(*, is_trusted: bool = False) -> AsyncGenerator[McpServer]:
 
 
 async def _post(request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
+    request_json = await request.json()
     if request.headers.get("X-Key") != "word":
         raise web.HTTPUnauthorized
-    said = mcp_server.reply(asked)
-    return web.Response(status=202) if said is None else web.json_response(said)
+    response = mcp_server.reply(request_json)
+    return web.Response(status=202) if response is None else web.json_response(response)
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def http(key: str = "word") -> AsyncGenerator[McpServer]:
         await runner.cleanup()
 
 
-async def asked(server: McpServer, name: str, /, **arguments: object) -> Message:
+async def call_tool(server: McpServer, name: str, /, **arguments: object) -> Message:
     dispatcher = permissive_dispatcher(*await server.tools())
     (message,) = await dispatcher.run([tool_call(name, **arguments)], tool_context())
     return message
@@ -111,18 +111,18 @@ async def test_the_hints_of_a_trusted_server_are_believed() -> None:
 async def test_a_call_over_both_transports() -> None:
     for make, name in ((stdio, "my_tests___"), (http, "web___")):
         async with make() as server:
-            message = await asked(server, f"{name}add_numbers", a=1, b=2)
+            message = await call_tool(server, f"{name}add_numbers", a=1, b=2)
             assert result_text(message) == "3"
             assert message.metadata.outcome is not None
             assert message.metadata.outcome.value == {"total": 3}
-            wrong = await asked(server, f"{name}add_numbers", a="x")
+            wrong = await call_tool(server, f"{name}add_numbers", a="x")
             assert error_class(wrong) is ErrorClass.VALIDATION_ERROR
 
 
 @needs_mcp
 async def test_every_kind_of_content_becomes_a_block() -> None:
     async with stdio() as server:
-        message = await asked(server, "my_tests___everything")
+        message = await call_tool(server, "my_tests___everything")
     content = result_of(message).content
     assert [type(block) for block in content] == [
         *(TextBlock, ImageBlock, AudioBlock, TextBlock, DocumentBlock, ArtifactBlock, TextBlock),
@@ -136,8 +136,8 @@ async def test_every_kind_of_content_becomes_a_block() -> None:
 @pytest.mark.row("GX-08")
 async def test_what_a_server_refuses_is_an_answer() -> None:
     async with stdio() as server:
-        failed = await asked(server, "my_tests___fail")
-        refused = await asked(server, "my_tests___refuse")
+        failed = await call_tool(server, "my_tests___fail")
+        refused = await call_tool(server, "my_tests___refuse")
     assert (result_text(failed), result_of(failed).is_error) == ("it failed", True)
     assert "says: refused" in result_text(refused)
     assert error_class(refused) is ErrorClass.EXECUTION_ERROR
@@ -146,14 +146,14 @@ async def test_what_a_server_refuses_is_an_answer() -> None:
 @needs_mcp
 async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
     async with stdio() as server:
-        first = result_text(await asked(server, "my_tests___pid"))
-        dead = await asked(server, "my_tests___die")
+        first = result_text(await call_tool(server, "my_tests___pid"))
+        dead = await call_tool(server, "my_tests___die")
         assert "has stopped" in result_text(dead)
-        second = result_text(await asked(server, "my_tests___pid"))
+        second = result_text(await call_tool(server, "my_tests___pid"))
         assert first != second
-    gone = McpServer("gone", StdioServer("/no/such/program"))
+    missing = McpServer("gone", StdioServer("/no/such/program"))
     with pytest.raises(ToolError, match="could not be started"):
-        await gone.tools()
+        await missing.tools()
     async with http("wrong") as server:
         with pytest.raises(ToolError):
             await server.tools()
@@ -162,7 +162,7 @@ async def test_a_dead_server_is_an_answer_and_is_started_again() -> None:
 @needs_mcp
 async def test_a_server_ends_when_it_is_closed() -> None:
     async with stdio() as server:
-        pid = int(result_text(await asked(server, "my_tests___pid")))
+        pid = int(result_text(await call_tool(server, "my_tests___pid")))
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -173,9 +173,9 @@ async def test_secrets_of_ours_are_not_given_to_a_server(monkeypatch: pytest.Mon
     monkeypatch.setenv("CANARY_API_KEY", "canary-0451")
     monkeypatch.setenv("GREETING", "hello")
     async with stdio() as server:
-        known = json.loads(result_text(await asked(server, "my_tests___environment")))
-    assert "canary-0451" not in known.values()
-    assert known["GREETING"] == "hello"
+        variables = json.loads(result_text(await call_tool(server, "my_tests___environment")))
+    assert "canary-0451" not in variables.values()
+    assert variables["GREETING"] == "hello"
 
 
 @needs_mcp
@@ -188,7 +188,7 @@ async def test_a_call_can_be_cancelled_and_the_server_lives_on() -> None:
         turn.cancel.set()
         (message,) = await running
         assert error_class(message) is ErrorClass.CANCELLED
-        assert result_text(await asked(server, "my_tests___add_numbers", a=1, b=None)) == "1"
+        assert result_text(await call_tool(server, "my_tests___add_numbers", a=1, b=None)) == "1"
 
 
 async def test_without_the_package_it_is_said_how_to_get_it(

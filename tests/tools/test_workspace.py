@@ -1,4 +1,4 @@
-"""Nothing leads out of a workspace, and what lies inside can be reached."""
+"""No path leads out of a workspace, and every file inside can be reached."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ OPEN = Path("/proc/self/fd")
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def workspace_dir(tmp_path: Path) -> Path:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_bytes(SECRET)
     inside = tmp_path / "inside"
@@ -52,40 +52,40 @@ def links(inside: Path) -> None:
         "a\0b",
     ],
 )
-def test_no_path_leads_out(house: Path, path: str) -> None:
-    links(house)
-    workspace = Workspace(house)
-    path = path.format(root=house)
+def test_no_path_leads_out(workspace_dir: Path, path: str) -> None:
+    links(workspace_dir)
+    workspace = Workspace(workspace_dir)
+    path = path.format(root=workspace_dir)
     with pytest.raises(WorkspaceError) as refused:
         workspace.read_bytes(path, 100)
     assert refused.value.is_refused
     with pytest.raises(WorkspaceError) as refused:
         workspace.write_bytes(path, b"x")
     assert refused.value.is_refused
-    assert (house.parent / "outside" / "secret").read_bytes() == SECRET
-    assert names(house.parent / "outside") == ["secret"]
+    assert (workspace_dir.parent / "outside" / "secret").read_bytes() == SECRET
+    assert names(workspace_dir.parent / "outside") == ["secret"]
 
 
-def test_errors_name_no_place_outside(house: Path) -> None:
-    links(house)
+def test_errors_name_no_place_outside(workspace_dir: Path) -> None:
+    links(workspace_dir)
     for path in ("to_file", "twice/secret", "absolute"):
         with pytest.raises(WorkspaceError) as refused:
-            Workspace(house).read_bytes(path, 100)
+            Workspace(workspace_dir).read_bytes(path, 100)
         assert "outside/" not in str(refused.value)
 
 
-def test_links_inside_work(house: Path) -> None:
-    (house / "one").symlink_to("folder/b.txt")
-    (house / "folder" / "two").symlink_to("../a.txt")
-    (house / "three").symlink_to(house / "folder")
-    workspace = Workspace(house)
+def test_links_inside_work(workspace_dir: Path) -> None:
+    (workspace_dir / "one").symlink_to("folder/b.txt")
+    (workspace_dir / "folder" / "two").symlink_to("../a.txt")
+    (workspace_dir / "three").symlink_to(workspace_dir / "folder")
+    workspace = Workspace(workspace_dir)
     assert workspace.read_bytes("one", 10) == b"b"
     assert workspace.read_bytes("folder/two", 10) == b"a"
     assert workspace.read_bytes("three/b.txt", 10) == b"b"
-    assert workspace.read_bytes(f"{house}/folder/../a.txt", 10) == b"a"
+    assert workspace.read_bytes(f"{workspace_dir}/folder/../a.txt", 10) == b"a"
     assert workspace.write_bytes("one", b"new") == "folder/b.txt"
-    assert (house / "folder" / "b.txt").read_bytes() == b"new"
-    assert (house / "one").is_symlink()
+    assert (workspace_dir / "folder" / "b.txt").read_bytes() == b"new"
+    assert (workspace_dir / "one").is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -101,57 +101,61 @@ def test_links_inside_work(house: Path) -> None:
         ("deep/" * 200 + "a", "more than 100 directories"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_words(house: Path, path: str, reason: str) -> None:
-    os.mkfifo(house / "pipe")
-    links(house)
-    (house / "deep").mkdir()
+def test_what_cannot_be_read_is_said_in_words(workspace_dir: Path, path: str, reason: str) -> None:
+    os.mkfifo(workspace_dir / "pipe")
+    links(workspace_dir)
+    (workspace_dir / "deep").mkdir()
     for _ in range(110):
         # A path of its own for each level would become too long for the system.
-        (house / "deep").rename(house / "inner")
-        (house / "deep").mkdir()
-        (house / "inner").rename(house / "deep" / "deep")
+        (workspace_dir / "deep").rename(workspace_dir / "inner")
+        (workspace_dir / "deep").mkdir()
+        (workspace_dir / "inner").rename(workspace_dir / "deep" / "deep")
     with pytest.raises(WorkspaceError, match=reason):
-        Workspace(house).read_bytes(path, 100)
+        Workspace(workspace_dir).read_bytes(path, 100)
 
 
-def test_a_larger_file_is_refused(house: Path) -> None:
+def test_a_larger_file_is_refused(workspace_dir: Path) -> None:
     with pytest.raises(WorkspaceError, match="more than 0 bytes"):
-        Workspace(house).read_bytes("a.txt", 0)
+        Workspace(workspace_dir).read_bytes("a.txt", 0)
 
 
-def test_writing_makes_folders_and_keeps_permissions(house: Path) -> None:
-    workspace = Workspace(house)
+def test_writing_makes_folders_and_keeps_permissions(workspace_dir: Path) -> None:
+    workspace = Workspace(workspace_dir)
     assert workspace.write_bytes("new/deep/c.txt", b"c") == "new/deep/c.txt"
-    (house / "a.txt").chmod(0o750)
+    (workspace_dir / "a.txt").chmod(0o750)
     workspace.write_bytes("a.txt", b"other")
-    assert (house / "a.txt").stat().st_mode & 0o777 == 0o750
-    assert names(house) == ["a.txt", "folder", "new"]
+    assert (workspace_dir / "a.txt").stat().st_mode & 0o777 == 0o750
+    assert names(workspace_dir) == ["a.txt", "folder", "new"]
 
 
-def test_a_file_that_somebody_changed_is_left_alone(house: Path) -> None:
+def test_a_file_that_somebody_changed_is_left_alone(workspace_dir: Path) -> None:
     with pytest.raises(WorkspaceError, match="changed meanwhile"):
-        Workspace(house).write_bytes("a.txt", b"mine", expected=b"what was there")
-    assert (house / "a.txt").read_bytes() == b"a"
+        Workspace(workspace_dir).write_bytes("a.txt", b"mine", expected=b"what was there")
+    assert (workspace_dir / "a.txt").read_bytes() == b"a"
 
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", ".GIT/config", "link/config"])
-def test_nothing_is_written_where_others_run_it(house: Path, path: str) -> None:
-    (house / ".git").mkdir()
-    (house / "link").symlink_to(".git")
+def test_nothing_is_written_where_others_run_it(workspace_dir: Path, path: str) -> None:
+    (workspace_dir / ".git").mkdir()
+    (workspace_dir / "link").symlink_to(".git")
     with pytest.raises(WorkspaceError) as refused:
-        Workspace(house).write_bytes(path, b"#!/bin/sh")
+        Workspace(workspace_dir).write_bytes(path, b"#!/bin/sh")
     assert refused.value.is_refused
-    assert names(house / ".git") == []
+    assert names(workspace_dir / ".git") == []
 
 
-def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(house: Path) -> None:
-    """Somebody exchanges a folder for a link to the outside while it is read and written."""
-    workspace = Workspace(house)
-    (house.parent / "outside" / "b.txt").write_bytes(SECRET)
+def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(workspace_dir: Path) -> None:
+    """Another process replaces a directory by a link to the outside meanwhile."""
+    workspace = Workspace(workspace_dir)
+    (workspace_dir.parent / "outside" / "b.txt").write_bytes(SECRET)
     stop = threading.Event()
 
     def exchange() -> None:
-        real, aside, link = house / "folder", house / "aside", house / "link"
+        real, aside, link = (
+            workspace_dir / "folder",
+            workspace_dir / "aside",
+            workspace_dir / "link",
+        )
         while not stop.is_set():
             link.symlink_to("../outside")
             real.rename(aside)
@@ -181,17 +185,17 @@ def test_a_folder_that_becomes_a_link_again_and_again_leads_nowhere(house: Path)
         stop.set()
         thread.join()
     assert set(read) <= {b"b"}
-    assert names(house.parent / "outside") == ["b.txt", "secret"]
+    assert names(workspace_dir.parent / "outside") == ["b.txt", "secret"]
 
 
-def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(house: Path) -> None:
-    workspace = Workspace(house)
-    with workspace.resolve("a.txt") as place:
-        (house / "a.txt").unlink()
-        (house / "a.txt").symlink_to("../outside/secret")
-        assert place.name is not None
+def test_a_file_that_becomes_a_link_after_the_walk_is_not_followed(workspace_dir: Path) -> None:
+    workspace = Workspace(workspace_dir)
+    with workspace.resolve("a.txt") as resolved:
+        (workspace_dir / "a.txt").unlink()
+        (workspace_dir / "a.txt").symlink_to("../outside/secret")
+        assert resolved.name is not None
         with pytest.raises(OSError, match="symbolic"):
-            os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place.directory)
+            os.open(resolved.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=resolved.directory)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "folder", "up", "to_folder", "a.txt", "/"])))
@@ -207,23 +211,23 @@ def test_any_walk_ends_inside_or_in_an_error(
         (top / "inside" / "a.txt").write_bytes(b"a")
     workspace = Workspace(top / "inside")
     try:
-        with workspace.resolve("/".join(names)) as place:
-            assert ".." not in place.names
+        with workspace.resolve("/".join(names)) as resolved:
+            assert ".." not in resolved.names
     except WorkspaceError:
         pass
     workspace.close()
 
 
-def test_a_closed_workspace_says_so(house: Path) -> None:
-    workspace = Workspace(house)
+def test_a_closed_workspace_says_so(workspace_dir: Path) -> None:
+    workspace = Workspace(workspace_dir)
     workspace.close()
     with pytest.raises(WorkspaceError, match="closed"):
         workspace.read_bytes("a.txt", 10)
 
 
-def test_no_descriptor_is_left_open(house: Path) -> None:
-    links(house)
-    workspace = Workspace(house)
+def test_no_descriptor_is_left_open(workspace_dir: Path) -> None:
+    links(workspace_dir)
+    workspace = Workspace(workspace_dir)
     before = len(names(OPEN)) if OPEN.exists() else 0
     for path in ("a.txt", "to_file", "folder/up/x", "nothing/at/all", "folder"):
         with suppress(WorkspaceError):
@@ -235,10 +239,10 @@ def test_no_descriptor_is_left_open(house: Path) -> None:
 
 
 @pytest.mark.row("M-051")
-def test_a_reference_to_a_file_becomes_its_bytes_and_reaches_the_wire(house: Path) -> None:
-    links(house)
-    (house / "folder" / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    workspace = Workspace(house)
+def test_a_reference_to_a_file_becomes_its_bytes_and_reaches_the_wire(workspace_dir: Path) -> None:
+    links(workspace_dir)
+    (workspace_dir / "folder" / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    workspace = Workspace(workspace_dir)
 
     def shown(path: str) -> ImageBlock:
         return ImageBlock(ImageSource(kind="file_ref", data=path), media_type="image/png")

@@ -77,9 +77,9 @@ def test_only_an_id_with_its_secret_signs() -> None:
     assert read_credentials("ABSKQmVkcm9ja0FQSUtleS0x") is None
     assert read_credentials("short:secret") is None
     token = ID.lower()
-    found = read_credentials(f"{ID}:{SECRET}:{token}")
-    assert found == Credentials(access_key_id=ID, secret_access_key=SECRET, session_token=token)
-    assert SECRET not in repr(found)
+    events = read_credentials(f"{ID}:{SECRET}:{token}")
+    assert events == Credentials(access_key_id=ID, secret_access_key=SECRET, session_token=token)
+    assert SECRET not in repr(events)
 
 
 def test_the_pair_of_the_environment_is_a_key_of_bedrock_only() -> None:
@@ -102,9 +102,9 @@ def anyio_backend() -> str:
 @pytest.mark.anyio
 async def test_a_signed_request_is_answered_in_frames() -> None:
     """Over a real connection: the path and the headers arrive as they were signed."""
-    seen: list[web.Request] = []
+    requests: list[web.Request] = []
     context = RequestContext(session_id="sess_signed")
-    said = adapters.get("bedrock").from_wire_response(
+    message = adapters.get("bedrock").from_wire_response(
         {
             "id": "msg_1",
             "type": "message",
@@ -117,13 +117,13 @@ async def test_a_signed_request_is_answered_in_frames() -> None:
         context,
     )
     events: list[StreamEvent] = [
-        MessageStart(said.id, "claude"),
-        TextDelta(said.id, 0, "hello"),
-        MessageComplete(said.id, StopReason.END_TURN, said),
+        MessageStart(message.id, "claude"),
+        TextDelta(message.id, 0, "hello"),
+        MessageComplete(message.id, StopReason.END_TURN, message),
     ]
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append(request)
+        requests.append(request)
         encoder = adapters.get("bedrock").stream_encoder(context)
         data = b"".join(map(encoder.encode, events)) + encoder.finish()
         return web.Response(body=data, content_type="application/vnd.amazon.eventstream")
@@ -139,13 +139,13 @@ async def test_a_signed_request_is_answered_in_frames() -> None:
         options = AdapterOptions(model=MODEL, stream=True)
         wire = adapter.to_wire([user("hi")], (), options)
         async with Transport(keys=Keys({"bedrock": f"{ID}:{SECRET}"})) as transport:
-            found = [event async for event in transport.stream(adapter, wire, context)]
+            events = [event async for event in transport.stream(adapter, wire, context)]
     finally:
         await runner.cleanup()
-    end = found[-1]
+    end = events[-1]
     assert isinstance(end, MessageComplete)
     assert end.message.content == (TextBlock("hello"),)
-    (request,) = seen
+    (request,) = requests
     assert request.match_info["model"] == MODEL
     moment = datetime.strptime(request.headers["x-amz-date"], "%Y%m%dT%H%M%SZ")  # noqa: DTZ007 - of the wire
     again = sign(

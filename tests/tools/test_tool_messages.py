@@ -1,4 +1,4 @@
-"""What the source texts ask of those who run tools."""
+"""TOOL messages: side effects, approvals and validity in a conversation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -91,16 +91,16 @@ async def test_what_a_call_did_to_the_world_is_read_from_its_message() -> None:
     )
     outcome = message.metadata.outcome
     assert outcome is not None
-    done = [dict(each) for each in outcome.side_effects]
+    done = [dict(one) for one in outcome.side_effects]
     assert done == [
         {"kind": "write", "path": "a.txt"},
         {"kind": "execute", "command": "tee a.txt"},
     ]
-    kept = [
+    stored = [
         MessageEntry(id=m.id, session_id=m.session_id, created_at=m.created_at, message=m)
         for m in thread(call, message)
     ]
-    lines = interchange.dump("klaude-code", kept).data.splitlines()
+    lines = interchange.dump("klaude-code", stored).data.splitlines()
     result = next(
         line["data"] for line in map(msgspec.json.decode, lines) if "Result" in line["type"]
     )
@@ -113,7 +113,7 @@ async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
 
 @pytest.mark.row("GX-09")
 @pytest.mark.parametrize(
-    ("answer", "told", "kind"),
+    ("answer", "expected", "kind"),
     [
         (Answer(Verdict.ALLOW_ONCE), "hi", None),
         (Answer(Verdict.DENY, "Use the other file."), "Use the other file.", "user_denied"),
@@ -122,7 +122,7 @@ async def echo(arguments: Mapping[str, Any], _: ToolContext) -> ToolOutput:
     ],
 )
 async def test_every_way_to_approve_a_call_leaves_a_valid_thread(
-    answer: Answer | None, told: str, kind: str | None
+    answer: Answer | None, expected: str, kind: str | None
 ) -> None:
     """Yes, no with words of one's own, no, and nobody is asked at all."""
 
@@ -137,7 +137,7 @@ async def test_every_way_to_approve_a_call_leaves_a_valid_thread(
     (message,) = await dispatcher.run([call], tool_context())
     assert error_class(message) == (None if kind is None else ErrorClass(kind))
     assert result_of(message).is_error is (kind is not None)
-    words = "".join(b.text for b in result_of(message).content if isinstance(b, TextBlock))
-    assert told in words
-    assert words
+    text = "".join(b.text for b in result_of(message).content if isinstance(b, TextBlock))
+    assert expected in text
+    assert text
     assert validate_session(thread(call, message)) == []

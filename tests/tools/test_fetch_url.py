@@ -1,4 +1,4 @@
-"""Fetching: from a server on loopback, which has to be allowed."""
+"""fetch_url with a server on loopback, which has to be allowed."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ async def _serve(request: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def served() -> AsyncGenerator[str]:
+async def server_url() -> AsyncGenerator[str]:
     app = web.Application()
     app.router.add_get("/{rest:.*}", _serve)
     runner = web.AppRunner(app)
@@ -62,29 +62,29 @@ async def served() -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
-async def fetched(url: str, *, raw: bool = False, **settings: Any) -> Message:
+async def fetch(url: str, *, raw: bool = False, **settings: Any) -> Message:
     settings = {"allowed_hosts": ("127.0.0.1",), **settings}
     return await run_one(lambda: FetchUrl(**settings), tool_context(), url=url, raw=raw)
 
 
 async def test_a_page_is_given_as_words_or_as_it_came() -> None:
-    async with served() as base:
-        page = await fetched(f"{base}/page")
+    async with server_url() as base:
+        page = await fetch(f"{base}/page")
         assert result_text(page) == "Hello & you\nGo [https://example.com/x] there\nnow"
-        assert result_text(await fetched(f"{base}/page", raw=True)) == PAGE
-        block = result_of(await fetched(f"{base}/png")).content[0]
+        assert result_text(await fetch(f"{base}/page", raw=True)) == PAGE
+        block = result_of(await fetch(f"{base}/png")).content[0]
         assert isinstance(block, ImageBlock)
-        missing = await fetched(f"{base}/nothing")
+        missing = await fetch(f"{base}/nothing")
         assert result_text(missing).startswith("[status 404]")
         assert result_of(missing).is_error
 
 
 async def test_answers_are_bounded() -> None:
-    async with served() as base:
-        assert "more than 1000 bytes" in result_text(await fetched(f"{base}/big", max_bytes=1000))
-        assert "packed" in result_text(await fetched(f"{base}/packed"))
-        assert "binary" in result_text(await fetched(f"{base}/binary"))
-        assert "redirects" in result_text(await fetched(f"{base}/loop"))
+    async with server_url() as base:
+        assert "more than 1000 bytes" in result_text(await fetch(f"{base}/big", max_bytes=1000))
+        assert "packed" in result_text(await fetch(f"{base}/packed"))
+        assert "binary" in result_text(await fetch(f"{base}/binary"))
+        assert "redirects" in result_text(await fetch(f"{base}/loop"))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ async def test_answers_are_bounded() -> None:
     ],
 )
 async def test_what_is_not_on_the_open_internet_is_refused(url: str) -> None:
-    async with served() as base:
+    async with server_url() as base:
         port = base.rpartition(":")[2]
-        message = await fetched(url.format(port=port), allowed_hosts=())
+        message = await fetch(url.format(port=port), allowed_hosts=())
     assert result_of(message).is_error
     assert "Hello" not in result_text(message)
     refused = {ErrorClass.PERMISSION_DENIED, ErrorClass.EXECUTION_ERROR}
@@ -117,38 +117,38 @@ async def test_what_is_not_on_the_open_internet_is_refused(url: str) -> None:
 
 
 async def test_a_redirect_is_checked_again() -> None:
-    async with served() as base:
+    async with server_url() as base:
         port = base.rpartition(":")[2]
         for target in (f"http://localhost:{port}/page", "file:///etc/passwd", "http://10.0.0.1/"):
-            message = await fetched(f"{base}/to?url={target}")
+            message = await fetch(f"{base}/to?url={target}")
             assert error_class(message) is ErrorClass.PERMISSION_DENIED, target
-        assert result_of(await fetched(f"{base}/to?url=http://[zz]/")).is_error
-        message = await fetched(f"{base}/to?url=/page")
+        assert result_of(await fetch(f"{base}/to?url=http://[zz]/")).is_error
+        message = await fetch(f"{base}/to?url=/page")
         assert "Hello" in result_text(message)
 
 
 async def test_a_name_is_looked_up_once_so_that_it_cannot_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    looked_up: list[str] = []
     resolve = web_tools.resolve_public
 
     async def counted(host: str, port: int, allowed: Any) -> list[ResolveResult]:
-        asked.append(host)
+        looked_up.append(host)
         return await resolve("127.0.0.1", port, ("127.0.0.1",))
 
     monkeypatch.setattr(web_tools, "resolve_public", counted)
-    async with served() as base:
+    async with server_url() as base:
         port = base.rpartition(":")[2]
         # Nobody but the checked look-up knows this name.
-        message = await fetched(f"http://no-such-host.invalid:{port}/page")
+        message = await fetch(f"http://no-such-host.invalid:{port}/page")
     assert "Hello" in result_text(message)
-    assert asked == ["no-such-host.invalid"]
+    assert looked_up == ["no-such-host.invalid"]
 
 
 async def test_a_host_that_is_not_there_is_an_answer() -> None:
-    assert "was not found" in result_text(await fetched("http://no-such-host.invalid/"))
-    assert "was not reached" in result_text(await fetched("http://127.0.0.1:1/"))
+    assert "was not found" in result_text(await fetch("http://no-such-host.invalid/"))
+    assert "was not reached" in result_text(await fetch("http://127.0.0.1:1/"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from metis.sim import Script, Settings, Simulator
-from simulated import GREP_SCHEMA, READ_SCHEMA, needs, picture
+from simulated import GREP_SCHEMA, READ_SCHEMA, png_base64, requires_adapter
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +105,7 @@ async def test_anthropic_streams_what_it_answers_at_once(
 async def test_anthropic_sees_a_picture(claude: Any) -> None:
     image: Any = {
         "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": picture(7, 5)},
+        "source": {"type": "base64", "media_type": "image/png", "data": png_base64(7, 5)},
     }
     answer = await claude.messages.create(
         model=MODEL, max_tokens=99, messages=[{"role": "user", "content": [image]}]
@@ -116,7 +116,7 @@ async def test_anthropic_sees_a_picture(claude: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("prompt", "error"),
     [
         ("sim: 401", anthropic.AuthenticationError),
         ("sim: 404", anthropic.NotFoundError),
@@ -127,11 +127,11 @@ async def test_anthropic_sees_a_picture(claude: Any) -> None:
     ],
 )
 async def test_anthropic_raises_its_own_errors(
-    claude: Any, words: str, error: type[Exception]
+    claude: Any, prompt: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
         await claude.messages.create(
-            model=MODEL, max_tokens=99, messages=[{"role": "user", "content": words}]
+            model=MODEL, max_tokens=99, messages=[{"role": "user", "content": prompt}]
         )
     failure = caught.value
     if isinstance(failure, anthropic.RateLimitError):
@@ -142,13 +142,13 @@ async def test_anthropic_raises_its_own_errors(
 async def test_anthropic_is_told_of_an_error_in_the_stream(
     claude: Any,
 ) -> None:
-    seen: list[str] = []
+    texts: list[str] = []
     with pytest.raises(anthropic.APIStatusError, match="fail in the middle"):
         async with claude.messages.stream(
             model=MODEL, max_tokens=99, messages=[{"role": "user", "content": "sim: error"}]
         ) as stream:
-            seen += [text async for text in stream.text_stream]
-    assert not seen or "".join(seen).startswith("You said")
+            texts += [text async for text in stream.text_stream]
+    assert not texts or "".join(texts).startswith("You said")
 
 
 async def test_anthropic_retries_by_itself(sim: Simulator) -> None:
@@ -186,15 +186,15 @@ async def test_chat_calls_and_answers(gpt: Any) -> None:
     first = await gpt.chat.completions.create(
         model="gpt-5", messages=[asked], tools=CHAT_TOOLS, reasoning_effort="low"
     )
-    said = first.choices[0].message
+    message = first.choices[0].message
     assert first.choices[0].finish_reason == "tool_calls"
     assert first.usage is not None
     assert first.usage.completion_tokens_details is not None
     assert first.usage.completion_tokens_details.reasoning_tokens
-    calls: Any = said.tool_calls
+    calls: Any = message.tool_calls
     assert [call.type for call in calls] == ["function", "function"]
     results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "text"} for call in calls]
-    history: Any = [asked, said.model_dump(exclude_none=True), *results]
+    history: Any = [asked, message.model_dump(exclude_none=True), *results]
     second = await gpt.chat.completions.create(model="gpt-5", messages=history, tools=CHAT_TOOLS)
     assert second.choices[0].message.content == 'read_file gave: "text". read_file gave: "text".'
 
@@ -206,7 +206,7 @@ async def test_chat_streams_and_tells_its_usage_only_if_asked(gpt: Any) -> None:
         "stream": True,
     }
     bare = [chunk async for chunk in await gpt.chat.completions.create(**shared)]
-    told = [
+    usages = [
         chunk
         async for chunk in await gpt.chat.completions.create(
             **shared, stream_options={"include_usage": True}
@@ -215,8 +215,8 @@ async def test_chat_streams_and_tells_its_usage_only_if_asked(gpt: Any) -> None:
     texts = [chunk.choices[0].delta.content or "" for chunk in bare]
     assert "".join(texts) == "all is well"
     assert all(chunk.usage is None for chunk in bare)
-    assert told[-1].usage is not None
-    assert told[-1].usage.completion_tokens == 3
+    assert usages[-1].usage is not None
+    assert usages[-1].usage.completion_tokens == 3
 
 
 async def test_chat_fills_a_form(gpt: Any) -> None:
@@ -233,7 +233,7 @@ async def test_chat_fills_a_form(gpt: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("prompt", "error"),
     [
         ("sim: 401", openai.AuthenticationError),
         ("sim: 429 2", openai.RateLimitError),
@@ -241,10 +241,10 @@ async def test_chat_fills_a_form(gpt: Any) -> None:
         ("sim: cut 20", openai.APIConnectionError),
     ],
 )
-async def test_chat_raises_its_own_errors(gpt: Any, words: str, error: type[Exception]) -> None:
+async def test_chat_raises_its_own_errors(gpt: Any, prompt: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         await gpt.chat.completions.create(
-            model="gpt-5", messages=[{"role": "user", "content": words}]
+            model="gpt-5", messages=[{"role": "user", "content": prompt}]
         )
 
 
@@ -274,7 +274,7 @@ async def test_chat_is_refused_an_unanswered_call(gpt: Any) -> None:
         await gpt.chat.completions.create(model="gpt-5", messages=history)
 
 
-@needs("openai-responses")
+@requires_adapter("openai-responses")
 async def test_responses_thinks_calls_and_answers(gpt: Any) -> None:
     shared: Any = {
         "model": "gpt-5",
@@ -295,21 +295,21 @@ async def test_responses_thinks_calls_and_answers(gpt: Any) -> None:
             for item in first.output
             if item.type == "function_call"
         ]
-        own = [
+        reasoning_items = [
             item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
             for item in first.output
         ]
-        second = await gpt.responses.create(input=[asked, *own, *results], **shared)
+        second = await gpt.responses.create(input=[asked, *reasoning_items, *results], **shared)
         assert second.output_text == 'read_file gave: "text". read_file gave: "text".'
 
 
-@needs("openai-responses")
+@requires_adapter("openai-responses")
 async def test_responses_tells_of_an_error_in_the_stream(gpt: Any) -> None:
     stream = await gpt.responses.create(model="gpt-5", input="sim: error", stream=True)
     assert [event.type async for event in stream][-1] == "response.failed"
 
 
-@needs("openai-responses")
+@requires_adapter("openai-responses")
 async def test_responses_refuses_a_stranger_seal(gpt: Any) -> None:
     thought: Any = {
         "type": "reasoning",
@@ -325,9 +325,9 @@ async def test_responses_refuses_a_stranger_seal(gpt: Any) -> None:
 async def test_several_simulators_run_side_by_side() -> None:
     async with Simulator(script=Script("one")) as one, Simulator(script=Script("two")) as two:
         assert one.base_url != two.base_url
-        for sim, wanted in ((one, "one"), (two, "two")):
+        for sim, expected in ((one, "one"), (two, "two")):
             async with openai.AsyncOpenAI(base_url=f"{sim.base_url}/v1", api_key="any") as client:
                 answer = await client.chat.completions.create(
                     model="gpt-5", messages=[{"role": "user", "content": "hello"}]
                 )
-                assert answer.choices[0].message.content == wanted
+                assert answer.choices[0].message.content == expected

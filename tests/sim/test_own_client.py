@@ -1,4 +1,4 @@
-"""Our own client talks to the simulator: every adapter, every misbehaviour, whole conversations."""
+"""The metis transport with the simulator: every adapter, every fault, complete conversations."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -32,7 +32,7 @@ from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEve
 from metis.transport import Retry, Transport
 from metis.wire.call import AdapterOptions, RequestContext
 from simulated import PROTOCOLS as FIRST
-from simulated import TOOLS, picture
+from simulated import TOOLS, png_base64
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def sim() -> AsyncGenerator[Simulator]:
         yield simulator
 
 
-class Talk:
+class Exchange:
     """A conversation with one adapter, which swaps can change."""
 
     def __init__(self, sim: Simulator, transport: Transport) -> None:
@@ -95,12 +95,12 @@ class Talk:
 
 
 @pytest.fixture
-async def talk(sim: Simulator) -> AsyncGenerator[Talk]:
+async def talk(sim: Simulator) -> AsyncGenerator[Exchange]:
     async def at_once(_seconds: float) -> None:
         return
 
     async with Transport(sleep=at_once, retry=Retry(attempts=3)) as transport:
-        yield Talk(sim, transport)
+        yield Exchange(sim, transport)
 
 
 def text_of(message: Message) -> str:
@@ -108,7 +108,7 @@ def text_of(message: Message) -> str:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_a_conversation_with_tools(talk: Talk, name: str) -> None:
+async def test_a_conversation_with_tools(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("Read a.txt and b.txt"))
     first = await talk.complete(name)
     assert first.metadata.stop_reason is StopReason.TOOL_USE
@@ -121,11 +121,11 @@ async def test_a_conversation_with_tools(talk: Talk, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-@pytest.mark.parametrize("words", ["hello", "Read a.txt and b.txt", "40 words"])
+@pytest.mark.parametrize("prompt", ["hello", "Read a.txt and b.txt", "40 words"])
 async def test_a_stream_gives_what_the_plain_answer_gives(
-    talk: Talk, name: str, words: str
+    talk: Exchange, name: str, prompt: str
 ) -> None:
-    talk.add(Role.USER, TextBlock(words))
+    talk.add(Role.USER, TextBlock(prompt))
     events = await talk.stream(name)
     end = events[-1]
     assert isinstance(end, MessageComplete)
@@ -137,16 +137,16 @@ async def test_a_stream_gives_what_the_plain_answer_gives(
     assert [block for block in end.message.content if isinstance(block, TextBlock)] == bare
     assert [block for block in total.content if isinstance(block, TextBlock)] == bare
     assert end.stop_reason is plain.metadata.stop_reason
-    streamed, whole = end.message.metadata.usage, plain.metadata.usage
+    streamed, unstreamed = end.message.metadata.usage, plain.metadata.usage
     assert streamed is not None
-    assert whole is not None
-    assert streamed.output_tokens == whole.output_tokens
-    assert streamed.prompt_tokens == whole.prompt_tokens
+    assert unstreamed is not None
+    assert streamed.output_tokens == unstreamed.output_tokens
+    assert streamed.prompt_tokens == unstreamed.prompt_tokens
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Talk, name: str) -> None:
-    image = ImageBlock(ImageSource("base64", picture()), "image/png")
+async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Exchange, name: str) -> None:
+    image = ImageBlock(ImageSource("base64", png_base64()), "image/png")
     for other in PROTOCOLS:
         talk.add(Role.USER, image, TextBlock("Read a.txt and b.txt, my name is Ada."))
         await talk.complete(name)
@@ -159,7 +159,7 @@ async def test_a_swap_in_the_middle_is_taken_by_every_provider(talk: Talk, name:
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("status", [429, 500, 529])
 async def test_what_may_pass_is_tried_again(
-    talk: Talk, sim: Simulator, name: str, status: int
+    talk: Exchange, sim: Simulator, name: str, status: int
 ) -> None:
     talk.add(Role.USER, TextBlock(f"say well, sim: {status} 1 x2"))
     answer = await talk.complete(name)
@@ -169,7 +169,7 @@ async def test_what_may_pass_is_tried_again(
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("prompt", "error"),
     [
         ("sim: 401", AuthenticationError),
         ("sim: 400", InvalidRequestError),
@@ -180,31 +180,31 @@ async def test_what_may_pass_is_tried_again(
     ],
 )
 async def test_what_stays_is_a_typed_error(
-    talk: Talk, name: str, words: str, error: type[ProviderError]
+    talk: Exchange, name: str, prompt: str, error: type[ProviderError]
 ) -> None:
-    talk.add(Role.USER, TextBlock(words))
+    talk.add(Role.USER, TextBlock(prompt))
     with pytest.raises(error) as caught:
         await talk.complete(name)
-    if words == "sim: 429 2":
+    if prompt == "sim: 429 2":
         assert caught.value.retry_after_s == 2
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-@pytest.mark.parametrize("words", ["40 words, sim: cut", "40 words, sim: error"])
-async def test_a_stream_that_breaks_keeps_what_came(talk: Talk, name: str, words: str) -> None:
-    talk.add(Role.USER, TextBlock(words))
+@pytest.mark.parametrize("prompt", ["40 words, sim: cut", "40 words, sim: error"])
+async def test_a_stream_that_breaks_keeps_what_came(talk: Exchange, name: str, prompt: str) -> None:
+    talk.add(Role.USER, TextBlock(prompt))
     events = await talk.stream(name)
     end = events[-1]
     assert isinstance(end, StreamError)
     assert end.message is not None
     assert end.message.metadata.status is MessageStatus.ERROR
-    seen = "".join(event.text for event in events if isinstance(event, TextDelta))
-    assert seen
-    assert text_of(end.message).startswith(seen[:20])
+    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert text
+    assert text_of(end.message).startswith(text[:20])
 
 
 @pytest.mark.parametrize("name", [n for n in PROTOCOLS if n not in ("gemini", "ollama")])
-async def test_malformed_arguments_are_never_taken_for_input(talk: Talk, name: str) -> None:
+async def test_malformed_arguments_are_never_taken_for_input(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("sim: malformed"))
     events = await talk.stream(name)
     end = events[-1]
@@ -215,7 +215,7 @@ async def test_malformed_arguments_are_never_taken_for_input(talk: Talk, name: s
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_an_empty_and_a_slow_answer_are_answers(talk: Talk, name: str) -> None:
+async def test_an_empty_and_a_slow_answer_are_answers(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("sim: empty"))
     assert isinstance((await talk.stream(name))[-1], MessageComplete)
     talk.history.clear()
@@ -224,7 +224,7 @@ async def test_an_empty_and_a_slow_answer_are_answers(talk: Talk, name: str) -> 
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-async def test_the_limit_of_an_answer_is_kept(talk: Talk, name: str) -> None:
+async def test_the_limit_of_an_answer_is_kept(talk: Exchange, name: str) -> None:
     talk.add(Role.USER, TextBlock("100 words"))
     answer = await talk.complete(name, AdapterOptions(max_output_tokens=20))
     assert answer.metadata.stop_reason is StopReason.MAX_TOKENS
@@ -232,7 +232,7 @@ async def test_the_limit_of_an_answer_is_kept(talk: Talk, name: str) -> None:
     assert answer.metadata.usage.output_tokens == 20
 
 
-async def test_a_thought_goes_back_with_its_signature(talk: Talk) -> None:
+async def test_a_thought_goes_back_with_its_signature(talk: Exchange) -> None:
     native: Any = {"anthropic": {"thinking": {"type": "adaptive"}, "max_tokens": 3000}}
     options = AdapterOptions(native=native, max_output_tokens=3000)
     talk.add(Role.USER, TextBlock("Read a.txt"))

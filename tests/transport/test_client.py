@@ -59,7 +59,7 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncGenerator[Adapter]:
+async def serve(handler: Handler) -> AsyncGenerator[Adapter]:
     app = web.Application()
     app.router.add_post("/v1/messages", handler)
     runner = web.AppRunner(app)
@@ -73,8 +73,8 @@ async def serving(handler: Handler) -> AsyncGenerator[Adapter]:
         await runner.cleanup()
 
 
-class Pauses:
-    """Remembers the waits instead of waiting."""
+class RecordedSleep:
+    """Records waits instead of waiting."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -87,8 +87,8 @@ def request_of(adapter: Adapter) -> WireRequest:
     return adapter.to_wire([user("hi")])
 
 
-def scripted(*answers: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
-    """Answers one after the other; the last one again and again."""
+def responses_in_order(*answers: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Handler:
+    """Return the responses one after the other, and then the last one for ever."""
     calls = iter(answers)
     current: list[Handler] = []
 
@@ -99,7 +99,7 @@ def scripted(*answers: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
     return handle
 
 
-def plain(status: int, body: object, **headers: str) -> Handler:
+def json_response(status: int, body: object, **headers: str) -> Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return web.json_response(body, status=status, headers=named)
@@ -107,11 +107,13 @@ def plain(status: int, body: object, **headers: str) -> Handler:
     return answer
 
 
-def failure(status: int, kind: str, text: str = "no", **headers: str) -> Handler:
-    return plain(status, {"type": "error", "error": {"type": kind, "message": text}}, **headers)
+def error_response(status: int, kind: str, text: str = "no", **headers: str) -> Handler:
+    return json_response(
+        status, {"type": "error", "error": {"type": kind, "message": text}}, **headers
+    )
 
 
-def streamed(*chunks: bytes, cut: bool = False) -> Handler:
+def stream_response(*chunks: bytes, cut: bool = False) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -133,39 +135,39 @@ async def all_events(
 
 
 async def test_a_plain_answer() -> None:
-    seen: list[web.Request] = []
+    requests: list[web.Request] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        seen.append(request)
+        requests.append(request)
         return web.json_response(ANSWER)
 
-    async with serving(handle) as adapter, Transport(keys=Keys({"anthropic": CANARY})) as client:
+    async with serve(handle) as adapter, Transport(keys=Keys({"anthropic": CANARY})) as client:
         message = await client.complete(adapter, request_of(adapter), CONTEXT)
     assert message.content == (TextBlock("hello"),)
     assert message.metadata.usage is not None
-    assert seen[0].headers["x-api-key"] == CANARY
-    assert seen[0].headers["anthropic-version"]
+    assert requests[0].headers["x-api-key"] == CANARY
+    assert requests[0].headers["anthropic-version"]
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (failure(401, "authentication_error"), AuthenticationError),
-        (failure(403, "permission_error"), AuthenticationError),
-        (failure(429, "rate_limit_error"), RateLimitError),
-        (failure(529, "overloaded_error"), RateLimitError),
-        (failure(500, "api_error"), ServerError),
-        (failure(400, "invalid_request_error"), InvalidRequestError),
-        (failure(413, "request_too_large"), ContextOverflowError),
-        (plain(502, "a page of a proxy"), ServerError),
+        (error_response(401, "authentication_error"), AuthenticationError),
+        (error_response(403, "permission_error"), AuthenticationError),
+        (error_response(429, "rate_limit_error"), RateLimitError),
+        (error_response(529, "overloaded_error"), RateLimitError),
+        (error_response(500, "api_error"), ServerError),
+        (error_response(400, "invalid_request_error"), InvalidRequestError),
+        (error_response(413, "request_too_large"), ContextOverflowError),
+        (json_response(502, "a page of a proxy"), ServerError),
     ],
 )
 @pytest.mark.row("T184")
 async def test_every_failure_is_a_typed_error(
     answer: Handler, expected: type[ProviderError]
 ) -> None:
-    pauses = Pauses()
-    async with serving(answer) as adapter, Transport(sleep=pauses) as client:
+    pauses = RecordedSleep()
+    async with serve(answer) as adapter, Transport(sleep=pauses) as client:
         request = request_of(adapter)
         with pytest.raises(expected):
             await client.complete(adapter, request, CONTEXT)
@@ -175,31 +177,31 @@ async def test_every_failure_is_a_typed_error(
 
 
 async def test_a_failure_that_passes_is_tried_again_after_the_stated_delay() -> None:
-    pauses = Pauses()
-    told: list[tuple[str, int, float | None]] = []
+    pauses = RecordedSleep()
+    failures: list[tuple[str, int, float | None]] = []
 
     async def failed(error: ProviderError, attempt: int, delay: float | None) -> None:
-        told.append((type(error).__name__, attempt, delay))
+        failures.append((type(error).__name__, attempt, delay))
 
-    handler = scripted(
-        failure(429, "rate_limit_error", retry_after="7"),
-        failure(500, "api_error"),
-        plain(200, ANSWER),
+    handler = responses_in_order(
+        error_response(429, "rate_limit_error", retry_after="7"),
+        error_response(500, "api_error"),
+        json_response(200, ANSWER),
     )
-    async with serving(handler) as adapter, Transport(sleep=pauses) as client:
+    async with serve(handler) as adapter, Transport(sleep=pauses) as client:
         message = await client.complete(adapter, request_of(adapter), CONTEXT, failed)
     assert message.metadata.response_id == "msg_1"
     assert pauses.seconds[0] == 7
     assert 1.5 <= pauses.seconds[1] <= 2.5
-    assert [(name, attempt) for name, attempt, _ in told] == [
+    assert [(name, attempt) for name, attempt, _ in failures] == [
         ("RateLimitError", 1),
         ("ServerError", 2),
     ]
 
 
 async def test_a_delay_that_is_too_long_is_not_waited_for() -> None:
-    handler = failure(429, "rate_limit_error", retry_after="3600")
-    async with serving(handler) as adapter, Transport(sleep=Pauses()) as client:
+    handler = error_response(429, "rate_limit_error", retry_after="3600")
+    async with serve(handler) as adapter, Transport(sleep=RecordedSleep()) as client:
         with pytest.raises(RateLimitError) as caught:
             await client.complete(adapter, request_of(adapter), CONTEXT)
     assert caught.value.retry_after_s == 3600
@@ -210,12 +212,16 @@ async def test_another_key_is_used_when_one_asks_too_often() -> None:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         used.append(request.headers["x-api-key"])
-        answer = failure(429, "rate_limit_error") if used[-1] == "one" else plain(200, ANSWER)
+        answer = (
+            error_response(429, "rate_limit_error")
+            if used[-1] == "one"
+            else json_response(200, ANSWER)
+        )
         return await answer(request)
 
-    pauses = Pauses()
+    pauses = RecordedSleep()
     keys = Keys({"anthropic": ["one", "two"]})
-    async with serving(handle) as adapter, Transport(keys=keys, sleep=pauses) as client:
+    async with serve(handle) as adapter, Transport(keys=keys, sleep=pauses) as client:
         await client.complete(adapter, request_of(adapter), CONTEXT)
         await client.complete(adapter, request_of(adapter), CONTEXT)
     assert used == ["one", "two", "two"]
@@ -223,8 +229,8 @@ async def test_another_key_is_used_when_one_asks_too_often() -> None:
 
 
 async def test_a_stream() -> None:
-    handler = streamed(START, OPEN, TEXT[:20], TEXT[20:], END)
-    async with serving(handler) as adapter, Transport() as client:
+    handler = stream_response(START, OPEN, TEXT[:20], TEXT[20:], END)
+    async with serve(handler) as adapter, Transport() as client:
         events = await all_events(client, adapter, request_of(adapter))
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["hi"]
     assert isinstance(events[-1], MessageComplete)
@@ -233,15 +239,15 @@ async def test_a_stream() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        streamed(START, cut=True),
-        streamed(START, b'data: {"type":"error","error":{"type":"overloaded_error"}}\n\n'),
-        failure(529, "overloaded_error"),
+        stream_response(START, cut=True),
+        stream_response(START, b'data: {"type":"error","error":{"type":"overloaded_error"}}\n\n'),
+        error_response(529, "overloaded_error"),
     ],
 )
 @pytest.mark.row("T184")
 async def test_a_stream_is_tried_again_while_nothing_was_seen(first: Handler) -> None:
-    handler = scripted(first, streamed(START, OPEN, TEXT, END))
-    async with serving(handler) as adapter, Transport(sleep=Pauses()) as client:
+    handler = responses_in_order(first, stream_response(START, OPEN, TEXT, END))
+    async with serve(handler) as adapter, Transport(sleep=RecordedSleep()) as client:
         events = await all_events(client, adapter, request_of(adapter))
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["hi"]
     assert isinstance(events[-1], MessageComplete)
@@ -249,13 +255,13 @@ async def test_a_stream_is_tried_again_while_nothing_was_seen(first: Handler) ->
 
 async def test_a_stream_that_was_seen_is_never_begun_again() -> None:
     calls: list[int] = []
-    broken = streamed(START, OPEN, TEXT, cut=True)
+    broken = stream_response(START, OPEN, TEXT, cut=True)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         calls.append(1)
         return await broken(request)
 
-    async with serving(handle) as adapter, Transport(sleep=Pauses()) as client:
+    async with serve(handle) as adapter, Transport(sleep=RecordedSleep()) as client:
         events = await all_events(client, adapter, request_of(adapter))
     assert calls == [1]
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["hi"]
@@ -266,7 +272,7 @@ async def test_a_stream_that_was_seen_is_never_begun_again() -> None:
 
 
 async def test_who_stops_listening_frees_the_connection() -> None:
-    gone = asyncio.Event()
+    closed = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -278,14 +284,14 @@ async def test_who_stops_listening_frees_the_connection() -> None:
                 await response.write(TEXT)
                 await asyncio.sleep(0.01)
         finally:
-            gone.set()
+            closed.set()
 
-    async with serving(handle) as adapter, Transport() as client:
+    async with serve(handle) as adapter, Transport() as client:
         async with aclosing(client.stream(adapter, request_of(adapter), CONTEXT)) as events:
             async for event in events:
                 if isinstance(event, TextDelta):
                     break
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(closed.wait(), 10)
 
 
 async def test_nobody_answers() -> None:
@@ -301,7 +307,7 @@ async def test_nobody_answers() -> None:
 async def test_an_answer_without_end_is_cut() -> None:
     limits = Limits(response_bytes=10)
     async with (
-        serving(plain(200, ANSWER)) as adapter,
+        serve(json_response(200, ANSWER)) as adapter,
         Transport(limits=limits, retry=Retry(attempts=1)) as client,
     ):
         with pytest.raises(NetworkError, match="more than 10 bytes"):
@@ -314,7 +320,7 @@ async def test_a_silent_provider_is_given_up() -> None:
         return web.json_response(ANSWER)
 
     limits = Limits(silence_s=0.05)
-    async with serving(handle) as adapter, Transport(limits=limits, sleep=Pauses()) as client:
+    async with serve(handle) as adapter, Transport(limits=limits, sleep=RecordedSleep()) as client:
         with pytest.raises(NetworkError, match="in time"):
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
@@ -322,25 +328,25 @@ async def test_a_silent_provider_is_given_up() -> None:
 async def test_a_key_is_never_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.DEBUG)
     keys = Keys({"anthropic": CANARY})
-    said = [repr(keys)]
-    for answer in (failure(401, "authentication_error"), failure(500, "api_error")):
-        async with serving(answer) as adapter, Transport(keys=keys, sleep=Pauses()) as client:
+    texts = [repr(keys)]
+    for answer in (error_response(401, "authentication_error"), error_response(500, "api_error")):
+        async with serve(answer) as adapter, Transport(keys=keys, sleep=RecordedSleep()) as client:
             with pytest.raises(ProviderError) as caught:
                 await client.complete(adapter, request_of(adapter), CONTEXT)
-            said += [str(caught.value), repr(caught.value), repr(vars(caught.value))]
+            texts += [str(caught.value), repr(caught.value), repr(vars(caught.value))]
     broken = tmp_path / "keys.toml"
     broken.write_text(f"[keys\nanthropic = '{CANARY}'")
     broken.chmod(0o600)
     with pytest.raises(KeyFileError) as unread:
         Keys(environment={}, file=broken).lookup(adapters.get("anthropic").profile)
-    said.append(str(unread.value))
-    assert CANARY not in "".join([*said, caplog.text])
+    texts.append(str(unread.value))
+    assert CANARY not in "".join([*texts, caplog.text])
 
 
 async def test_without_a_key_the_error_says_how_to_give_one() -> None:
     keys = Keys(environment={})
-    handler = failure(401, "authentication_error", "x-api-key header is required")
-    async with serving(handler) as adapter, Transport(keys=keys) as client:
+    handler = error_response(401, "authentication_error", "x-api-key header is required")
+    async with serve(handler) as adapter, Transport(keys=keys) as client:
         with pytest.raises(AuthenticationError, match="set ANTHROPIC_API_KEY"):
             await client.complete(adapter, request_of(adapter), CONTEXT)
 
