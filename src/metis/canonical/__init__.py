@@ -1,4 +1,4 @@
-"""The canonical form: typed messages made of typed blocks, and everything that is true of them."""
+"""The canonical form: messages of typed blocks, their codec, rules, digests and tools."""
 
 from typing import TYPE_CHECKING
 

@@ -230,6 +230,7 @@ else:
 
 def comparable_blocks(blocks: "tuple[ContentBlock, ...]") -> "tuple[ContentBlock, ...]":
     """Return blocks with all opaque JSON in normal form, for comparing."""
+    # Without opaque parts there is nothing to normalise, and no copy is needed.
     if not any(isinstance(block, OpaqueBlock | ToolResultBlock) for block in blocks):
         return blocks
     return tuple(_comparable_block(block) for block in blocks)

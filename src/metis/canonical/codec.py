@@ -120,6 +120,8 @@ def decode(
     if type(data) is not bytes:
         data = to_bytes(data)
     try:
+        # Encoding again and comparing is one pass in C; it proves at once that nothing was unknown,
+        # doubled or lost.
         message = _decode_message(data)
         if (
             encode_fast(message) == data
@@ -130,6 +132,8 @@ def decode(
             return message
     except (ValueError, RecursionError):
         pass
+    # Everything else, errors included, is left to the careful path, which names the path of a
+    # fault.
     return _decode_carefully(data, limits, migrations)
 
 
@@ -173,11 +177,13 @@ def verified_parts(message: Message) -> EncodedParts | None:
         message.schema_version == SCHEMA_VERSION
         and message.extra is UNSET
         and message.sealed is UNSET
+        # Exact types only: an instance of a subclass could decode to something else.
         and type(message.role) is Role
         and type(message.created_at) is datetime
         and message.created_at.tzinfo is UTC
         and type(message.id) is str
         and type(message.session_id) is str
+        # Other characters may be lone surrogates, which cannot be encoded.
         and message.id.isascii()
         and message.session_id.isascii()
     ):
@@ -209,10 +215,12 @@ def _read_carefully(
     try:
         message: Message = read_fields(Message, raw_fields, "$", unknown)
     except DecodeError as error:
+        # A message of this version is broken; one of a newer version may just be beyond us.
         if version <= migrations.current:
             raise
         versions = f"written by version {version}, this metis supports {migrations.current}"
         raise DecodeError(f"{error.reason} ({versions})", path=error.path) from None
+    # The exact bytes are preserved, because a newer version may give known fields new meanings.
     if version > migrations.current:
         message = replace(message, sealed=Sealed(data, canonical_bytes(message)))
     return message, unknown
@@ -221,6 +229,7 @@ def _read_carefully(
 def _upgrade(raw_fields: RawFields, version: int, migrations: Migrations) -> RawFields:
     upgraded = migrations.upgrade(raw_fields, version)
     try:
+        # A faulty migration must not reach the disk with the next save.
         check_json(msgspec.json.encode(upgraded))
     except (DecodeError, TypeError) as error:
         reason = f"a migration from version {version} wrote invalid JSON: {error}"

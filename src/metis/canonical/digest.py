@@ -17,6 +17,7 @@ def digest(value: Value) -> str:
 
 def content_digest(role: str, content: Iterable[ContentBlock]) -> str:
     """Return the SHA-256, in hex, of role and blocks, with tool ids replaced by their ordinals."""
+    # Tool ids differ between two runs of the same conversation; their order does not.
     ordinals: dict[str, str] = {}
     blocks = tuple(_with_ordinals(block, ordinals) for block in content)
     return hashlib.sha256(comparable_bytes(_Content(content=blocks, role=role))).hexdigest()

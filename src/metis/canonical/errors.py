@@ -495,6 +495,8 @@ class UnknownPricingError(CatalogError, LookupError):
 # Settings, routing, events and sessions
 
 
+# The classes below are raised by upper packages; all errors live here, so that the lowest package
+# can name them without importing the others.
 class SettingsError(MetisError, ValueError):
     """An invalid setting: `place` is a file with its line, a variable or an option."""
 

@@ -117,6 +117,7 @@ def _has_valid_provenance(metadata: MessageMetadata) -> bool:
         model is not None
         and provider is not None
         and bool(provider)
+        # `provider:name`, compared without building a new string.
         and ":" not in provider
         and model.startswith(provider)
         and model[len(provider) : len(provider) + 1] == ":"
@@ -134,6 +135,7 @@ def _is_valid_routing(routing: RoutingDecisionRecord, model: str) -> bool:
         and bool(routing.reason)
         and routing.mode is not _RULE
         and routing.mode is not _PATTERN
+        # Rules and patterns carry more fields, which the table of rules checks.
         and routing.rule_name is None
         and routing.confidence is None
     )

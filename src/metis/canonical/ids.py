@@ -17,6 +17,7 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _CHARACTER_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
 _HASH_DIGITS = 25
+# Two characters at a time halve the work of encoding.
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LAST_PAIR = len(_PAIRS) - 1
 _LOW_50_BITS = (1 << 50) - 1
@@ -67,6 +68,8 @@ class UlidSource:
         """Mint a ULID greater than all that this source minted before."""
         with self._lock:
             now = self._now_ms()
+            # Most ids of one millisecond differ in the last two characters only; computing the
+            # others again would take most of the time.
             if now > self._time_ms or self._pair == _LAST_PAIR:
                 self._set(self._next(now))
             else:

@@ -122,6 +122,7 @@ def _text(token: bytes) -> str:
     return text if isinstance(text, str) else str(text)
 
 
+# The limit of int(), which raises an error beyond it.
 _MAX_DIGITS = 4300
 _SCALARS = frozenset({str, int, bool, NoneType})
 
@@ -130,11 +131,13 @@ def is_json(value: object) -> bool:
     """Return whether a value is certainly plain JSON; a fast yes for what decoders return."""
     try:
         return _is_json(value)
+    # Too deep for a fast answer; `json_fault` names the path.
     except RecursionError:
         return False
 
 
 def _is_json(value: object) -> bool:
+    # Exact types: a subclass of str or int may encode differently.
     kind = type(value)
     if kind in _SCALARS:
         return True

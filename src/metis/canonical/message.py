@@ -29,6 +29,7 @@ class Role(OpenEnum):
     DEVELOPER = "developer"
 
 
+# One shared instance: most user messages have no metadata, and a new one for each costs time.
 def _no_metadata() -> MessageMetadata:
     return NO_METADATA
 

@@ -136,6 +136,7 @@ class Usage(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse amounts that are not finite, also when decoding."""
         cost, reported = self.cost_usd, self.reported_cost_usd
+        # msgspec decodes "NaN" and "Infinity" to a Decimal without complaint.
         if type(cost) is Decimal and not cost.is_finite():
             raise InvalidValueError(f"{cost} is not an amount of money", path="$.cost_usd")
         if type(reported) is Decimal and not reported.is_finite():
@@ -159,6 +160,7 @@ class Usage(Value, frozen=True, kw_only=True):
 
 def exact_usd(amount: Decimal | int | str, *, path: str = "$") -> Decimal:
     """Convert an amount of money to a plain, finite Decimal; floats are refused."""
+    # A float has lost the exact amount before it arrives here.
     if isinstance(amount, float):
         raise InvalidValueError("money is a Decimal, never a float", path=path)
     try:
@@ -213,7 +215,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     parents: tuple[str, ...] = ()
     """Ids of the messages that this one follows, if not simply the one before it."""
     prepended: bool = False
-    """Whether a developer message is told before what it is attached to, and not behind it."""
+    """Whether a developer message is attached before its message instead of after it."""
     provider: str | None = None
     provider_raw: Mapping[str, Any] | None = None
     """For the adapter that wrote it only; not part of equality, hashes or digests."""

@@ -38,6 +38,8 @@ ALLOWED_BLOCKS: Mapping[RuleProfile, Mapping[Role, frozenset[str]]] = {
     "full": {
         Role.USER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
         Role.DEVELOPER: frozenset({"text", "opaque"}) | _MEDIA_BLOCKS,
+        # Images that a model creates are artifacts: the tag `image` is forbidden here by the source
+        # text.
         Role.ASSISTANT: _MODEL_BLOCKS | {"artifact", "opaque"},
         Role.SYSTEM: frozenset({"text", "opaque"}),
         Role.TOOL: frozenset({"tool_result"}),
@@ -96,50 +98,28 @@ def _is_allowed(block: object, allowed: frozenset[str], profile: RuleProfile) ->
     return getattr(block, "type", None) in allowed
 
 
+def _fields(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 SPEC_FIELDS: Mapping[type[Value], frozenset[str]] = {
-    Message: frozenset(
-        {"id", "session_id", "role", "content", "metadata", "created_at", "schema_version"}
+    Message: _fields("id session_id role content metadata created_at schema_version"),
+    TextBlock: _fields("text"),
+    ToolUseBlock: _fields("id name input"),
+    ToolResultBlock: _fields("tool_use_id content is_error"),
+    ImageBlock: _fields("source media_type"),
+    ImageSource: _fields("kind data"),
+    ThinkingBlock: _fields("text signature"),
+    RedactedThinkingBlock: _fields("data"),
+    MessageMetadata: _fields(
+        "model provider routing usage parent_tool_use_id status provider_raw user_id team_id"
     ),
-    TextBlock: frozenset({"text"}),
-    ToolUseBlock: frozenset({"id", "name", "input"}),
-    ToolResultBlock: frozenset({"tool_use_id", "content", "is_error"}),
-    ImageBlock: frozenset({"source", "media_type"}),
-    ImageSource: frozenset({"kind", "data"}),
-    ThinkingBlock: frozenset({"text", "signature"}),
-    RedactedThinkingBlock: frozenset({"data"}),
-    MessageMetadata: frozenset(
-        {
-            "model",
-            "provider",
-            "routing",
-            "usage",
-            "parent_tool_use_id",
-            "status",
-            "provider_raw",
-            "user_id",
-            "team_id",
-        }
+    RoutingDecisionRecord: _fields(
+        "mode chosen_model reason rule_name confidence alternatives_considered"
     ),
-    RoutingDecisionRecord: frozenset(
-        {
-            "mode",
-            "chosen_model",
-            "reason",
-            "rule_name",
-            "confidence",
-            "alternatives_considered",
-        }
-    ),
-    Usage: frozenset(
-        {
-            "input_tokens",
-            "output_tokens",
-            "cached_input_tokens",
-            "cache_creation_input_tokens",
-            "cost_usd",
-            "pricing_version",
-            "latency_ms",
-        }
+    Usage: _fields(
+        "input_tokens output_tokens cached_input_tokens cache_creation_input_tokens "
+        "cost_usd pricing_version latency_ms"
     ),
 }
 """The types of the source text with their fields; everything else is an addition."""
@@ -179,5 +159,7 @@ def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
         content = getattr(value, field.name)
         if field.name in source_fields:
             yield from _additions_in(content, join_path(path, field.name))
+        # An added field with its default is not written, so the message has the form of the source
+        # text.
         elif field.default is NODEFAULT or content is not field.default:
             yield "M-037", join_path(path, field.name), _NOT_IN_SOURCE

@@ -22,6 +22,7 @@ from metis.canonical.json_value import join_path, number_fault, path_at, path_de
 from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
 _MAX_PATH_TEXT = 80
+# Below the recursion limit of the interpreter, which json.loads and its callers share.
 _MAX_PYTHON_DEPTH = 900
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _decode_any = msgspec.json.Decoder().decode
@@ -62,6 +63,7 @@ class _Parser:
             text,
             object_pairs_hook=self._object,
             parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
+            # Numbers are not converted: a huge integer would take quadratic time.
             parse_int=self._number,
             parse_float=self._number,
         )
@@ -95,14 +97,17 @@ def check_json(data: bytes, limits: Limits = LIMITS) -> None:
     """Refuse what is not JSON, what exceeds the limits, and objects with two keys of one name."""
     if len(data) > limits.max_bytes:
         raise LimitError(f"{len(data)} bytes; the limit is {limits.max_bytes}")
+    # Counting brackets is cheap; only suspicious documents are scanned token by token.
     if data.count(b"{") + data.count(b"[") > limits.max_depth:
         _check_depth(data, limits)
     parser = _Parser()
     tree = _parse(data, parser, limits)
+    # The tree is searched only if there is something to report.
     if parser.has_faults or _SURROGATE.search(data):
         for steps, reason in _faults(tree, []):
             raise DecodeError(reason, path=reduce(join_path, steps, "$"))
     try:
+        # json.loads is more lenient than msgspec in places; the document has to pass both.
         _decode_any(data)
     except msgspec.DecodeError as error:
         reason, path = split_msgspec_error(error)
@@ -198,6 +203,7 @@ def read_fields(
             raise DecodeError(
                 "a required field is missing", path=join_path(path, field.encode_name)
             )
+    # What a newer version added is preserved byte for byte.
     if rest:
         unknown.extend(join_path(path, name) for name in rest)
         values["extra"] = Extra(rest)
@@ -285,6 +291,7 @@ def _read_block(raw: Raw, path: str, unknown: list[str]) -> Any:
 
 
 def _read_datetime(raw: Raw, path: str, unknown: list[str]) -> datetime:
+    # datetime would drop the digits in silence.
     if _FINER_THAN_MICROSECONDS.search(bytes(raw)):
         raise DecodeError("a time finer than a microsecond", path=path)
     moment = cast("datetime", _plain_reader(datetime)(raw, path, unknown))

@@ -59,11 +59,13 @@ def validate(
     status = message.metadata.status
     if status == MessageStatus.PARTIAL:
         return []
+    # Rules assume that the fields have their types, and constructors do not check all of them.
     malformed = [
         Problem(path=path, rule=row, text=text) for row, path, text in _malformations(message)
     ]
     if malformed:
         return malformed
+    # Nearly all messages take this fast path.
     if profile == "full" and tools is None and is_surely_valid(message):
         return []
     is_complete = status not in _ENDED_EARLY
@@ -219,6 +221,7 @@ _COUNTS = (
     ("M-102", "cache_creation_1h_input_tokens"),
     ("M-100", "reasoning_output_tokens"),
 )
+# These fields are counted in another one as well and must not be added to it.
 _SUBTOTALS = (
     ("cache_creation_1h_input_tokens", "cache_creation_input_tokens"),
     ("reasoning_output_tokens", "output_tokens"),
@@ -355,6 +358,7 @@ class _CallLedger:
         owner = self._session_of_call.get(call.id)
         if owner is None:
             self._session_of_call[call.id] = message.session_id
+        # Results are matched by id, so a second call with the same id could never get one.
         elif owner == message.session_id:
             text = f"{call.id!r} was used before; a retry gets a new id"
             yield Problem(path=path, rule="M-141", text=text)

@@ -59,6 +59,8 @@ class ToolDefinition(Value, frozen=True):
 
     def normalise(self) -> None:
         """Refuse unknown fields, and turn a plain string into its SideEffects."""
+        # Definitions are written by programmers, where a misspelt field is a mistake and not a
+        # newer version.
         if self.extra is not UNSET:
             raise TypeError("a tool definition has no extra fields")
         try:
@@ -105,6 +107,7 @@ class ToolSet(Mapping[str, ToolDefinition]):
     def get(self, key: str, default: None = None, /) -> ToolDefinition | None: ...
     @overload
     def get(self, key: str, default: ToolDefinition | T, /) -> ToolDefinition | T: ...
+    # `Mapping.get` catches KeyError only, and an unknown tool raises UnknownToolError.
     def get(self, key: str, default: object = None, /) -> object:
         """Return the tool of that name, or the default."""
         return self._tools.get(key, default)

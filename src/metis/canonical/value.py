@@ -37,7 +37,9 @@ class OpenEnum(StrEnum):
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, str):
             return None
-        log.warning("unknown %s %.80r is kept as it is", cls.__name__, value)
+        # A newer version may add members; refusing them would make its messages unreadable.
+        log.warning("unknown %s %.80r is preserved", cls.__name__, value)
+        # The member is not registered in the enum, so that foreign values cannot fill the memory.
         member = str.__new__(cls, value)
         member._name_ = value
         member._value_ = value
@@ -109,6 +111,7 @@ class Extra(Mapping[str, Any]):
         return f"Extra({dict(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Raw preserves the exact bytes through pickling and copying.
         return Extra, ({name: Raw(raw) for name, raw in self._raw.items()},)
 
 
@@ -195,6 +198,7 @@ class Sealed:
 
     def __init__(self, data: bytes, understood: bytes) -> None:
         self._data = data
+        # The digest is enough to notice a change, and the bytes may be large.
         self._understood = hashlib.sha256(understood).digest()
 
     def open(self, understood: bytes) -> bytes:
@@ -225,6 +229,7 @@ class Value(
     omit_defaults=True,
     repr_omit_defaults=True,
     forbid_unknown_fields=True,
+    # Values cannot form cycles, so the garbage collector need not track them.
     gc=False,
 ):
     """A frozen, hashable part of the canonical form."""
@@ -249,6 +254,7 @@ class Value(
         return comparable_bytes(self) == comparable_bytes(other)
 
     def __hash__(self) -> int:
+        # Python randomises the hash of bytes per process; this one is the same in all of them.
         return int.from_bytes(hashlib.sha256(comparable_bytes(self)).digest()[:8], "big")
 
 
@@ -343,6 +349,8 @@ def _encode(value: object, encoder: Callable[[object], bytes], *, normalised: bo
     except EncodeError:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        # msgspec does not name the path of what it cannot encode; it is searched after a failure
+        # only.
         path, reason = _fault(value, "$") or ("$", str(error))
         raise EncodeError(reason, path=path) from None
 
@@ -369,6 +377,7 @@ def _fields_tree(value: Value, *, normalised: bool) -> dict[str, object]:
     tree: dict[str, object] = {}
     for field in fields_of(type(value)):
         content = getattr(value, field.name)
+        # Compared by identity, as `omit_defaults` of msgspec does, so that both encoders agree.
         if content is not UNSET and (field.default is NODEFAULT or content is not field.default):
             tree[field.encode_name] = _tree(content, normalised=normalised)
     config = value.__struct_config__

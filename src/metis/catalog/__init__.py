@@ -1,4 +1,4 @@
-"""What is known of models: capabilities, limits, short names and prices."""
+"""The catalogue of models: capabilities, limits, aliases and prices."""
 
 from typing import TYPE_CHECKING
 

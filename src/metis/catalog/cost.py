@@ -19,6 +19,8 @@ from metis.catalog.models import is_model_id
 from metis.catalog.prices import Period, PriceTable, Tariff
 from metis.catalog.tables import catalog, price_table, pricing_versions
 
+# What providers report for the standard tier: OpenAI `default` or `auto`, Groq `on_demand`,
+# Anthropic `standard`.
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard"))
 
 
@@ -50,6 +52,7 @@ class Cost(Decimal):
         self.notes = notes
         return self
 
+    # Decimal would print small amounts with an exponent.
     def __str__(self) -> str:
         return format(Decimal(self), "f")
 
@@ -84,6 +87,7 @@ def cost(
     chosen, model_id = _choose_table(model, at, table)
     period = chosen.prices(model_id).period_on(chosen.dated_on if at is None else _day(at))
     tariff, notes = _tariff(period, usage.service_tier, at)
+    # Exact arithmetic: an amount that would have to be rounded is an error.
     with localcontext(EXACT_CONTEXT):
         token_parts = _token_parts(usage, tariff)
         tool_parts, tool_notes = _tool_parts(usage, period)
@@ -235,6 +239,7 @@ def _choose_table(
 
 def _canonical_id(model: str, table: PriceTable) -> str:
     """Return the canonical id; a name of that form may have a price without being catalogued."""
+    # A user's table may price models that the catalogue does not have.
     if model in table.models:
         return model
     models = catalog()
@@ -293,6 +298,7 @@ def _tool_parts(usage: Usage, period: Period) -> tuple[dict[str, Decimal], tuple
     notes: list[str] = []
     for tool, count in sorted((usage.server_tool_requests or {}).items()):
         charge = period.per_use_usd.get(tool)
+        # An unknown charge is noted, because counting it as zero would hide it.
         if charge is None and count:
             notes.append(f"no charge known for server tool {tool!r}: {count} uses not priced")
         elif charge is not None:

@@ -72,6 +72,7 @@ def convert_to_usd(
     if usd_per_unit is None:
         text = f"the table has no exchange rate for {fields['currency']!r}"
         problems.append(Problem(f"{path}.currency", "KX-17", text))
+        # Reading goes on, so that the other problems of the table are reported as well.
         usd_per_unit = Decimal(1)
     return _convert_fields({key: fields[key] for key in fields if key != "currency"}, usd_per_unit)
 

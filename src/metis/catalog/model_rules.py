@@ -111,6 +111,7 @@ class ReasoningRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
         A request for thinking gets some, and a request for none gets the least that there is.
         """
+        # A level that the model does not have would be refused with status 400.
         if effort in self.efforts:
             return effort
         rank = EFFORTS.index(effort)

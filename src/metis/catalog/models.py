@@ -67,6 +67,7 @@ def is_model_id(text: str) -> bool:
 
 
 _Row = TypeVar("_Row", bound=Struct)
+# `sonnet-4-6` may stand for `anthropic:claude-sonnet-4-6`, but `nnet-4-6` may not.
 _SUFFIX_BOUNDARIES = (":", "/", "-")
 
 
@@ -152,6 +153,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
 
     def _hint(self, name: str) -> str:
         near = difflib.get_close_matches(name, [*self.aliases, *self.entries], n=3)
+        # The instructions for adding a model would hide the likely misspelling.
         if near:
             return f"did you mean {' or '.join(near)}?"
         model = name if is_model_id(name) else f"<provider>:{name}"
@@ -200,6 +202,7 @@ def read_catalog(data: Mapping[str, object], *, base: Catalog | None = None) -> 
         if name not in _SECTIONS
     ]
     providers = _read_providers(data, problems)
+    # An overlay replaces models of the base, and never changes it.
     entries = dict(base.entries) if base else {}
     for model, row in _rows(data, "models", _ModelRow, problems):
         path = f'$.models."{model}"'
@@ -246,6 +249,7 @@ def _model_problems(
         yield Problem(path, "M-214", "limits must be token counts above zero")
     if row.supports & row.lacks:
         yield Problem(path, "M-203", "a capability is both in `supports` and in `lacks`")
+    # Without media types every image would be refused before it is sent.
     if "images" in row.supports and not _image_media_types(row, provider):
         yield Problem(
             path, "M-216", "a model with images must name the media types that it accepts"
@@ -296,6 +300,7 @@ def _read_aliases(
         path = f'$.aliases."{alias}"'
         if alias in entries or is_model_id(alias):
             problems.append(Problem(path, "M-180", "a canonical id cannot be an alias"))
+        # Look-ups are case-insensitive, and done in lower case.
         if alias != alias.lower():
             problems.append(Problem(path, "M-180", "aliases must be in lower case"))
         if target not in entries:

@@ -47,6 +47,7 @@ from metis.catalog.currency import (
 from metis.catalog.models import is_model_id
 
 _MAX_RATE = 1_000_000
+# Finer digits are a sign of a binary float such as 0.30000000000000004.
 _FINEST_RATE = Decimal("1E-12")
 _ROUNDING_CONTEXT = Context(prec=40, traps=[])
 
@@ -69,6 +70,7 @@ class Rates(Struct, frozen=True, kw_only=True):
             self.cache_write_1h_per_mtok_usd,
         )
         if write_1h is None:
+            # Anthropic charges twice the input rate for writing to its one-hour cache.
             write_1h = uncached if write is None else _multiply(uncached, Decimal(2))
         return {
             "input": uncached,
@@ -114,6 +116,8 @@ class Tariff(Struct, frozen=True):
     def rates_for(self, prompt_tokens: int) -> Rates:
         """Return the rates for all of a prompt; at the limit itself the lower ones apply (T151)."""
         chosen = self.rates
+        # Gemini and Anthropic price all tokens of a long prompt at the higher rate, not only those
+        # above the limit.
         for tier in self.long_context:
             if prompt_tokens > tier.above_tokens:
                 chosen = tier.rates
@@ -141,6 +145,7 @@ class PeakHours(Struct, frozen=True):
         now = at.astimezone(UTC).time()
         if self.starts_at <= self.ends_at:
             return self.starts_at <= now < self.ends_at
+        # The hours may span midnight in UTC.
         return now >= self.starts_at or now < self.ends_at
 
 
@@ -187,12 +192,14 @@ class PriceTable(Struct, frozen=True, kw_only=True):
         """Return the prices of a canonical model id; a missing one is an error, never free."""
         prices = self.models.get(model)
         if prices is None:
+            # A missing price must not read as free of charge.
             raise UnpricedModelError(model, self.pricing_version, _hint(model))
         return prices
 
     def with_overlay(self, overlay: "PriceTable") -> "PriceTable":
         """Return this table with the overlay's models added or replaced; the version names both."""
         return PriceTable(
+            # Costs record the version; the name of both tables shows that a user's rates may apply.
             pricing_version=f"{self.pricing_version}+{overlay.pricing_version}",
             source=f"{self.source}; {overlay.source}",
             models={**self.models, **overlay.models},

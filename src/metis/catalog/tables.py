@@ -109,6 +109,7 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
 def _parse(text: str, name: str) -> Mapping[str, Any]:
     """Return the content of a TOML file, in which no number ever becomes a float."""
     try:
+        # Rates are money: a float would lose the exact amount.
         return tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise CatalogDataError(name, [Problem("$", "M-186", f"not TOML: {error}")]) from None

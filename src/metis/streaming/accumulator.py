@@ -51,6 +51,7 @@ class Accumulator:
             case ThinkingDelta():
                 partial = self._partial(event.content_block_index, "thinking")
                 partial.pieces.append(event.text)
+                # The signature comes with one delta only; later ones without it do not remove it.
                 partial.signature = event.signature or partial.signature
             case ToolUseStart():
                 partial = self._partial(event.content_block_index, "tool_use")

@@ -18,6 +18,7 @@ _CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r"[][{}]")
 _BRACKET_OR_COMMA = re.compile(r"[][{},]")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A backslash that is not escaped itself, with the beginning of its escape sequence.
 _HALF_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 
 
@@ -71,6 +72,7 @@ def parse_arguments_exactly(text: str) -> tuple[dict[str, Any], InvalidInput | N
         value = _decode_any(data)
     except (ValueError, RecursionError):
         return *parse_arguments(text), False
+    # Rare enough to parse twice.
     if type(value) is not dict:
         return *parse_arguments(text), False
     return cast("dict[str, Any]", value), None, _encode(value) == data
@@ -96,6 +98,8 @@ def partial_arguments(text: str) -> dict[str, Any]:
     >>> partial_arguments('{"path": "notes.t')
     {'path': 'notes.t'}
     """
+    # Strings are masked by as many underscores, so that brackets in them do not count and offsets
+    # stay valid.
     outside_strings = _STRING.sub(lambda string: "_" * len(string[0]), text)
     if '"' in outside_strings:  # the last string is incomplete; half of an escape is dropped
         outside_strings = outside_strings[: outside_strings.index('"')]

@@ -51,6 +51,7 @@ class _ExceptionPayload(Struct):
 _EXCEPTIONS: Mapping[str, tuple[type[ProviderError], int]] = {
     "accessDeniedException": (AuthenticationError, 403),
     "internalServerException": (ServerError, 500),
+    # The model is being loaded; AWS asks to retry, as after throttling.
     "modelNotReadyException": (RateLimitError, 429),
     "modelStreamErrorException": (ServerError, 424),
     "modelTimeoutException": (NetworkError, 408),
@@ -104,6 +105,7 @@ class EventStreamParser:
 
     def finish(self) -> None:
         """Note that no more bytes come; an incomplete frame is an error."""
+        # The framing has no end marker, so an incomplete frame is the only sign of a cut (T135).
         if self._buffer and self.error is None:
             self.error = NetworkError("the event stream was cut off inside of a frame")
 
@@ -131,6 +133,7 @@ def _size_at(buffer: bytes | bytearray, start: int) -> int | None:
     size, header_size, checksum = _PRELUDE.unpack_from(buffer, start)
     if zlib.crc32(buffer[start : start + _PRELUDE.size - _CHECKSUM_SIZE]) != checksum:
         raise _BrokenFrameError("the checksum of a prelude is wrong")
+    # Without the limit a broken length would make us wait and buffer forever.
     if size > MAX_FRAME_BYTES or size < _MIN_FRAME_BYTES + header_size:
         raise _BrokenFrameError(f"a frame cannot have {size} bytes")
     return size if len(buffer) - start >= size else None

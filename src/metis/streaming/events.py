@@ -32,6 +32,7 @@ from metis.canonical.message import Message
 from metis.canonical.metadata import StopReason, Usage
 
 
+# A response has thousands of events; without tracking by the garbage collector each one is cheaper.
 class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
     """Base class of all stream events."""
 
@@ -163,6 +164,7 @@ _ERROR_CLASSES = {
 
 def provider_error(end: StreamError, provider: str) -> ProviderError:
     """Return the typed error with which the stream of a provider ended."""
+    # The class travels by name, because events are plain data that may come from another process.
     kind = _ERROR_CLASSES.get(end.error_class, OtherProviderError)
     return kind(end.text, provider=provider, status=end.status)
 

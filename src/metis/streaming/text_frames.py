@@ -59,6 +59,7 @@ class SseParser:
         return frames
 
     def _feed_lines(self, chunk: bytes) -> list[SseFrame]:
+        # A line end of two bytes may be cut in two: this is its second half.
         if self._ended_on_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
         elif not chunk:
@@ -75,14 +76,17 @@ class SseParser:
         return frames
 
     def _read_line(self, line: bytes, frames: list[SseFrame]) -> None:
+        # The standard allows a byte order mark at the very beginning only.
         if self._is_first_line:
             line = line.removeprefix(_BOM)
             self._is_first_line = False
         if not line:
+            # The standard drops events without data.
             if self._data:
                 frames.append((self._event, b"\n".join(self._data)))
             self._event, self._data = b"", []
             return
+        # A comment has an empty name; OpenRouter sends them to keep the connection open.
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -110,6 +114,7 @@ def encode_sse(data: bytes, event: bytes = b"") -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
 
 
+# Ollama streams JSON lines.
 class NdjsonParser:
     """Splits JSON lines into documents, one for each line that is not empty."""
 
@@ -144,6 +149,7 @@ _STRING_BODY = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _SEPARATORS = b" \t\r\n,"
 
 
+# Gemini streams a JSON array unless the URL says `alt=sse`.
 class JsonArrayParser:
     """Splits an array of objects into its elements, each as soon as it is complete.
 

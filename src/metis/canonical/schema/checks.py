@@ -72,6 +72,8 @@ def _type(schema: Schema) -> Check:
     expected = " or ".join([content] if isinstance(content, str) else content)
 
     def check(value: object, location: Location | None, problems: ProblemList) -> None:
+        # The exact Python type decides nearly always; 1.0 as an integer and subclasses take the
+        # second test.
         if type(value) not in sure_types and names.isdisjoint(_types_of(value)):
             problems.add(location, f"expected {expected}, got {describe(value)}")
 
@@ -101,6 +103,7 @@ def _one_of(allowed: tuple[object, ...]) -> Check:
     expected = join_limited(describe(value) for value in allowed)
 
     def check(value: object, location: Location | None, problems: ProblemList) -> None:
+        # Most enums are lists of strings: one lookup instead of a comparison with each value.
         if type(value) is str and value in strings:
             return
         if not any(is_same_json(one, value) for one in allowed):

@@ -139,6 +139,8 @@ class _ToolFit:
             opened = {"type": kind} if isinstance(kind, str) and kind != "array" else {}
             return opened | self._part(beside, inside, depth + 1)
         definition = self._part(target, (*inside, name), depth + 1)
+        # Since draft 2019-09 keywords beside a reference apply, too; here they win over the
+        # definition.
         if not beside or not is_schema(definition):
             return definition
         return {**definition, **self._part(beside, inside, depth + 1)}
@@ -161,6 +163,7 @@ class _ToolFit:
             schema["nullable"] = True
 
     def _use_nullable(self, schema: Schema) -> None:
+        # Pydantic and others write an optional value as a union with null.
         for union in ("anyOf", "oneOf"):
             members = schema.get(union)
             if not isinstance(members, list) or _NULL not in members:

@@ -76,6 +76,8 @@ OPENAI_OUTPUT = OutputSchemaRule(object_root=True)
 OPENAI_STRICT_OUTPUT = OutputSchemaRule(
     object_root=True,
     closed_objects=True,
+    # Strict mode refuses optional properties with status 400; authors express them as unions with
+    # null.
     all_required=True,
     bare_references=True,
     any_of_only=True,
@@ -89,10 +91,12 @@ OPENAI_STRICT_OUTPUT = OutputSchemaRule(
 """OpenAI with `strict`: the output always matches its schema."""
 ANTHROPIC_OUTPUT = OutputSchemaRule(
     closed_objects=True,
+    # Anthropic compiles the schema to a grammar and refuses recursive ones with status 400.
     cycles=False,
     bare_references=True,
     keywords=_KEYWORDS | {"allOf"},
     formats=frozenset(FORMATS),
+    # Larger values of `minItems` are refused with status 400.
     max_min_items=1,
 )
 """Anthropic, whose output always matches its schema."""
@@ -234,6 +238,7 @@ class _OutputFit:
         """Forbid unlisted properties; an object that needs them is refused."""
         properties = as_schema(schema.get("properties"))
         additional = schema.get("additionalProperties")
+        # A free-form object cannot be closed without losing what it is for.
         if is_schema(additional) or (not properties and additional is not False):
             raise _RefusedError("an object may have properties that are not listed")
         if self._rule.all_required:

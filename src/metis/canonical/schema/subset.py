@@ -32,6 +32,7 @@ MAX_PARTS = 100_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_TEXT = 60
 _MAX_LISTED = 12
+# Longer integers take quadratic time to print, and no provider accepts them.
 _MAX_BITS = 1024
 
 
@@ -114,6 +115,7 @@ class _Checker:
         """Check one part unless it lies too deep."""
         if self._walk.visit(depth):
             check(self, content, path, depth)
+        # A schema that contains itself twice would double with each level.
         elif self._walk.is_exhausted:
             raise _TooManyPartsError
         else:

@@ -143,6 +143,7 @@ class _Root:
             raise InvalidValueError(f"a schema is an object, got {describe(schema)}", path=path)
         if not self.walk.visit(depth):
             raise InvalidValueError("the schema is too large or nested too deeply", path=path)
+        # A keyword that is silently ignored would let wrong output pass as checked.
         for key in schema:
             if key not in _KEYWORDS and key not in _NOT_ASSERTED:
                 raise InvalidValueError(f"the keyword {key!r} is not checked", path=path)
@@ -207,6 +208,7 @@ def _not(part: _Part) -> Check:
 def _properties(part: _Part) -> Check:
     properties: dict[object, Check] = {**part.named("properties")}
     patterns = [(re.compile(name), one) for name, one in part.named("patternProperties").items()]
+    # `additionalProperties` applies to what neither `properties` nor a pattern names.
     additional = part.one("additionalProperties")
     is_closed = additional is reject
     listed = f"; known are {join_limited(map(quote, part.schema.get('properties', ())))}"

@@ -119,6 +119,7 @@ class Walk:
         if not reference.startswith("#"):
             return None
         target: object = self.root
+        # A JSON pointer in a URL fragment: percent-encoded, with ~1 for a slash and ~0 for a tilde.
         for step in unquote(reference[1:]).split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
             if is_array(target):

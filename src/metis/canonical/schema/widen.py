@@ -34,6 +34,8 @@ def widen_schema(schema: Mapping[str, Any]) -> Schema:
     """Return a schema of the tool subset that accepts every object which the given one accepts."""
     widened = _Widening(dict(schema)).part(schema, (), 0)
     widened["type"] = "object"
+    # A server may send anything here; if the result is still outside of the subset, the tool stays
+    # usable with a free-form input.
     if check_schema(widened):
         return {"type": "object", "description": f"({_note('schema', schema)})"}
     return widened
@@ -60,6 +62,7 @@ class _Widening:
             part["properties"] = {
                 name: self.part(inner, inside, depth + 1) for name, inner in properties.items()
             }
+        # With `prefixItems`, `items` describes the rest only; for all items it would be narrower.
         if is_schema(schema.get("items")) and "prefixItems" not in schema:
             part["items"] = self.part(schema["items"], inside, depth + 1)
         for keyword in ("anyOf", "oneOf"):
@@ -127,6 +130,7 @@ def _note(keyword: str, value: object) -> str:
 def _any_of(branches: list[Schema], keyword: str, notes: list[str]) -> Schema:
     """Return what is true of every value that fits one of the branches."""
     not_null = [branch for branch in branches if branch.get("type") != "null"]
+    # The usual form of an optional value.
     if len(not_null) == 1 and len(branches) > 1:
         return _or_null(not_null[0])
     common: Schema = {}
