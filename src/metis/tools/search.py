@@ -1,8 +1,8 @@
 """List and search the files below a directory, without following links.
 
 A regular expression can run for ever on a line made for it, and a running match cannot be stopped.
-So the search is a small program that is handed an open directory and can be killed. It uses the
-standard library only, to start fast.
+So this module is also a small program that is handed an open directory and can be killed. It uses
+the standard library only, to start fast.
 """
 
 import fnmatch
@@ -143,3 +143,7 @@ def _excerpt(text: str, start: int) -> str:
     first = max(0, start - MAX_LINE_CHARACTERS // 3)
     part = text[first : first + MAX_LINE_CHARACTERS]
     return f"{'…' if first else ''}{part}…"
+
+
+if __name__ == "__main__":
+    main()

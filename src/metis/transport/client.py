@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,6 +74,15 @@ OnDecoder = Callable[[StreamDecoder], None]
 """Receives the decoder of each attempt, which knows at any moment what has arrived so far."""
 
 
+class _Call(NamedTuple):
+    """One attempt: what is sent to which provider, with which key."""
+
+    adapter: Adapter
+    request: WireRequest
+    context: RequestContext
+    key: str | None
+
+
 class Transport:
     """One client for all providers: a connection pool, keys, limits, retries.
 
@@ -126,17 +135,17 @@ class Transport:
         """Return the message that answers a request; transient failures are retried."""
         attempt = 1
         while True:
-            key = self.keys.next(adapter.profile)
+            call = _Call(adapter, request, context, self.keys.next(adapter.profile))
             start = time.monotonic()
             try:
-                async with self._post(adapter, request, key) as response:
+                async with self._post(call) as response:
                     body = await self._read(response)
                     latency_ms = round((time.monotonic() - start) * 1000)
                     context = replace(context, status=response.status, latency_ms=latency_ms)
                     return _decode(adapter, body, context, response)
             except call_failures() as failure:
                 error = provider_error(failure, adapter.name)
-                await self._wait(error, attempt, adapter, key, on_failure)
+                await self._wait(error, attempt, call, on_failure)
             attempt += 1
 
     async def stream(  # noqa: PLR0913 - a call and its observers
@@ -157,42 +166,34 @@ class Transport:
         """
         attempt = previous_attempts + 1
         while True:
-            key = self.keys.next(adapter.profile)
+            call = _Call(adapter, request, context, self.keys.next(adapter.profile))
             try:
                 decoder = adapter.stream_decoder(context)
                 if on_decoder is not None:
                     on_decoder(decoder)
-                attempt_events = self._attempt(adapter, request, context, key, decoder)
-                async with aclosing(attempt_events) as events:
+                async with aclosing(self._attempt(call, decoder)) as events:
                     async for event in events:
                         yield event
             except ProviderError as error:
-                await self._wait(error, attempt, adapter, key, on_failure)
+                await self._wait(error, attempt, call, on_failure)
             else:
                 return
             attempt += 1
 
-    async def _attempt(
-        self,
-        adapter: Adapter,
-        request: WireRequest,
-        context: RequestContext,
-        key: str | None,
-        decoder: StreamDecoder,
-    ) -> AsyncGenerator[StreamEvent]:
+    async def _attempt(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one attempt; raise only while nothing visible was yielded."""
         # Held back until something is visible: a retry would start the message anew.
         buffered: list[StreamEvent] | None = []
-        async with aclosing(self._events(adapter, request, context, key, decoder)) as events:
+        async with aclosing(self._events(call, decoder)) as events:
             async for event in events:
                 if buffered is None:
                     if type(event) is StreamError:
-                        yield replace(event, text=without_key(event.text, key))
+                        yield replace(event, text=without_key(event.text, call.key))
                     else:
                         yield event
                     continue
                 if isinstance(event, StreamError):
-                    raise provider_error(event, adapter.name)
+                    raise provider_error(event, call.adapter.name)
                 buffered.append(event)
                 if isinstance(event, _VISIBLE_EVENTS):
                     for early in buffered:
@@ -201,21 +202,13 @@ class Transport:
         for early in buffered or ():
             yield early
 
-    async def _events(
-        self,
-        adapter: Adapter,
-        request: WireRequest,
-        context: RequestContext,
-        key: str | None,
-        decoder: StreamDecoder,
-    ) -> AsyncGenerator[StreamEvent]:
+    async def _events(self, call: _Call, decoder: StreamDecoder) -> AsyncGenerator[StreamEvent]:
         """Yield the events of one response; one that breaks off ends with a StreamError."""
-        has_begun = False
-        start = time.monotonic()
+        adapter, has_begun, start = call.adapter, False, time.monotonic()
         try:
-            async with self._post(adapter, request, key) as response:
+            async with self._post(call) as response:
                 if response.status >= _FIRST_ERROR_STATUS:
-                    context = replace(context, status=response.status)
+                    context = replace(call.context, status=response.status)
                     _decode(adapter, await self._read(response), context, response)
                 async for chunk in response.content.iter_any():
                     has_begun = True
@@ -229,11 +222,10 @@ class Transport:
         for event in decoder.finish():
             yield _timed(event, start) if type(event) is MessageComplete else event
 
-    def _post(
-        self, adapter: Adapter, request: WireRequest, key: str | None
-    ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
+    def _post(self, call: _Call) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
+        request, profile, key = call.request, call.adapter.profile, call.key
         headers = dict(request.headers)
-        url, auth = adapter.profile.base_url.rstrip("/") + request.path, adapter.profile.auth
+        url, auth = profile.base_url.rstrip("/") + request.path, profile.auth
         credentials = read_credentials(key) if key is not None and auth.aws_service else None
         if credentials is not None:
             headers |= sign(
@@ -280,14 +272,10 @@ class Transport:
         return self._session
 
     async def _wait(
-        self,
-        error: ProviderError,
-        attempt: int,
-        adapter: Adapter,
-        key: str | None,
-        on_failure: OnFailure | None,
+        self, error: ProviderError, attempt: int, call: _Call, on_failure: OnFailure | None
     ) -> None:
         """Wait before the next attempt, or raise the error if there is to be none."""
+        adapter, key = call.adapter, call.key
         # Before anybody sees the error: logs, traces and callbacks all get this object.
         hide_key(error, key)
         delay = self._retry.delay(error, attempt)

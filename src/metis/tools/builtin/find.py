@@ -36,9 +36,6 @@ DEFAULT_MATCHES = 50
 MAX_SEARCH_SECONDS = 20.0
 _MAX_OUTPUT_BYTES = 1_000_000
 _KIND_SUFFIXES = {"directory": "/", "link": "@"}
-_SEARCH_PROGRAM = (
-    "import sys; sys.path[:0] = [sys.argv.pop()]; from metis.tools.search import main; main()"
-)
 
 
 class ListArguments(Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,11 +166,10 @@ class Grep:
             "ignore_case": arguments.ignore_case,
             "limit": arguments.limit,
         }
-        source_root = Path(__file__).parents[3]
         # Isolated (-I) and without site packages (-S): nothing of the workspace is imported.
-        program = (sys.executable, "-I", "-S", "-c", _SEARCH_PROGRAM)
+        program = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "search.py"))
         command = ProcessCommand(
-            argv=(*program, msgspec.json.encode(query).decode(), str(source_root)),
+            argv=(*program, msgspec.json.encode(query).decode()),
             environment={},
             descriptors=(root.directory,),
         )
