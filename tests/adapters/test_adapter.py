@@ -34,7 +34,7 @@ def test_adapters_are_found_by_name() -> None:
     assert [adapters.get(name).name for name in NAMES] == NAMES
     other = adapters.get("openai-compatible", base_url="http://127.0.0.1:9")
     assert other.profile.base_url == "http://127.0.0.1:9"
-    with pytest.raises(UnknownAdapterError, match="there are anthropic, openai") as caught:
+    with pytest.raises(UnknownAdapterError, match="Providers: anthropic, openai") as caught:
         adapters.get("nobody")
     assert isinstance(caught.value, MetisError)
 

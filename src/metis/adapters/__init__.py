@@ -36,24 +36,19 @@ if TYPE_CHECKING:
     from metis.wire.output_format import OutputFormat
     from metis.wire.reasoning import Reasoning
 
-_MODULES: dict[str, tuple[str, ...]] = {
-    "metis.adapters.adapter": ("Adapter", "get"),
-    "metis.adapters.hosts": ("names", "profile_of"),
-    "metis.adapters.profile": ("Auth", "Profile"),
-    "metis.catalog.models": ("AdapterCapabilities",),
-    "metis.projection.loss": ("Change", "Loss"),
-    "metis.wire.call": (
-        "AdapterOptions",
-        "CanonicalRequest",
-        "RequestContext",
-        "ToolChoice",
-        "WireRequest",
-    ),
-    "metis.wire.codec": ("StreamDecoder", "StreamEncoder"),
-    "metis.wire.output_format": ("OutputFormat",),
-    "metis.wire.reasoning": ("Reasoning",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULES = (
+    "metis.adapters.hosts",
+    "metis.adapters.profile",
+    "metis.catalog.models",
+    "metis.streaming",
+    "metis.projection.loss",
+    "metis.wire.reasoning",
+    "metis.wire.output_format",
+    "metis.wire.call",
+    "metis.wire.codec",
+    "metis.adapters.adapter",
+)
+"""Where names are looked for, the modules that import least first."""
 
 __all__ = [
     "Adapter",
@@ -89,11 +84,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'metis.adapters' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF.get(name, "metis.streaming")), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module 'metis.adapters' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

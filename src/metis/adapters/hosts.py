@@ -15,20 +15,14 @@ from metis.canonical.schema.fit import ToolSchemaRule
 from metis.wire.tool_ids import IdRule
 
 _AUDIO_TYPES = frozenset({"audio/wav", "audio/mp3", "audio/mpeg"})
-_NINE_CHARACTERS = IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9)
-_LOCAL_DEFAULTS = assumed_capabilities(
-    context_tokens=32_768, output_tokens=4096, thinking=True, images=True, system_in_list=True
-)
-_HOSTED_DEFAULTS = assumed_capabilities(
-    context_tokens=131_072, output_tokens=8192, thinking=True, images=True, system_in_list=True
-)
+_IMAGE_URLS = frozenset({"image"})
 
 
 def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile:
-    """Return the profile of a host of Chat Completions, given in what it differs from others."""
+    """Return the profile of a hosted service, given in what it differs from others."""
     row = {
         "path": "/v1/chat/completions",
-        "defaults": _HOSTED_DEFAULTS,
+        "defaults": assumed_capabilities(131_072, 8192, system_in_list=True),
         "joins_text": False,
         "tags_thinking": False,
         "tool_schemas": ToolSchemaRule(),
@@ -41,8 +35,27 @@ def _host(name: str, base_url: str, default_model: str, **facts: Any) -> Profile
     )
 
 
+def _local_server(name: str, port: int, default_model: str = "default", **facts: Any) -> Profile:
+    """Return the profile of a server that people run themselves, with a model of their choice."""
+    row = {
+        "any_model_name": True,
+        "tags_thinking": True,
+        "defaults": assumed_capabilities(32_768, 4096, system_in_list=True),
+        # The chat templates of many models need one system message first, then alternating roles.
+        "system_first": True,
+        "alternates_roles": True,
+        "joins_text": True,
+        **facts,
+    }
+    return _host(name, f"http://127.0.0.1:{port}", default_model, **row)
+
+
+def _thinking(key: str) -> dict[str, Any]:
+    """Return the facts of a host that accepts thinking under a key, without signatures."""
+    return {"thinking_key": key, "accepts_thinking": True, "needs_signatures": False}
+
+
 _ROWS = (
-    # A deployment is named by its owner, so that a model may be called anything.
     replace(
         PROFILES["openai"],
         name="azure",
@@ -50,6 +63,7 @@ _ROWS = (
         path="/openai/v1/chat/completions",
         auth=Auth(header="api-key", scheme="", variable="AZURE_OPENAI_API_KEY"),
         catalog_provider="openai",
+        # A deployment is named by its owner, so that a model may have any name.
         any_model_name=True,
         cache_key_option=None,
     ),
@@ -64,13 +78,11 @@ _ROWS = (
         strict_tools=True,
         accepts_documents=True,
         audio_media_types=_AUDIO_TYPES,
-        url_blocks=frozenset({"image"}),
+        url_blocks=_IMAGE_URLS,
         cache_marks=4,
         can_mark_calls=False,
-        # Signed and encrypted parts have to come back as they were (T55).
-        thinking_key="reasoning_details",
-        accepts_thinking=True,
-        needs_signatures=False,
+        # Signed and encrypted details have to come back as they were (T55).
+        **_thinking("reasoning_details"),
     ),
     _host(
         "groq",
@@ -80,10 +92,8 @@ _ROWS = (
         auth=Auth(variable="GROQ_API_KEY"),
         max_tokens_key="max_completion_tokens",
         unsupported_keys=frozenset({"logprobs", "logit_bias", "top_logprobs"}),
-        url_blocks=frozenset({"image"}),
-        thinking_key="reasoning",
-        accepts_thinking=True,
-        needs_signatures=False,
+        url_blocks=_IMAGE_URLS,
+        **_thinking("reasoning"),
     ),
     _host(
         "mistral",
@@ -97,12 +107,11 @@ _ROWS = (
         required_choice="any",
         strict_tools=True,
         requests_usage=False,
-        id_rule=_NINE_CHARACTERS,
-        url_blocks=frozenset({"image"}),
-        # Thoughts are parts of the content; models that do not reason refuse them (T53, T54).
-        thinking_key="parts",
-        accepts_thinking=True,
-        needs_signatures=False,
+        # Mistral answers 400 to any other call id than nine letters and digits (T04).
+        id_rule=IdRule(prefix="", pattern="[a-zA-Z0-9]{9}", max_length=9, hash_length=9),
+        url_blocks=_IMAGE_URLS,
+        # Thinking is a part of the content; models that do not reason refuse it (T53, T54).
+        **_thinking("parts"),
         alternates_roles=True,
         allows_user_after_tool=False,
         prefill="unfinished",
@@ -116,10 +125,8 @@ _ROWS = (
         auth=Auth(variable="DEEPSEEK_API_KEY"),
         refused_options=frozenset({"top_k", "parallel_tool_calls"}),
         unsupported_keys=frozenset({"logit_bias", "n", "seed", "user"}),
-        thinking_key="reasoning_content",
+        **_thinking("reasoning_content"),
         needs_thinking_key=True,
-        accepts_thinking=True,
-        needs_signatures=False,
         joins_text=True,
     ),
     _host(
@@ -129,11 +136,9 @@ _ROWS = (
         auth=Auth(variable="MOONSHOT_API_KEY"),
         refused_options=frozenset({"top_k", "parallel_tool_calls"}),
         unsupported_keys=frozenset({"logit_bias", "logprobs", "seed", "top_logprobs", "user"}),
-        # Calls of a model that thinks are refused without their thoughts (T51).
-        thinking_key="reasoning_content",
+        # Calls of a thinking model are refused without their thinking (T51).
+        **_thinking("reasoning_content"),
         needs_thinking_key=True,
-        accepts_thinking=True,
-        needs_signatures=False,
         joins_text=True,
     ),
     _host(
@@ -144,7 +149,7 @@ _ROWS = (
         auth=Auth(variable="DATABRICKS_TOKEN"),
         any_model_name=True,
         unsupported_keys=frozenset({"logit_bias", "seed", "user"}),
-        # Of several calls in one answer it finds the first only (T18).
+        # Of several calls in one message it sees the first only (T18).
         one_call_per_message=True,
     ),
     _host(
@@ -155,7 +160,7 @@ _ROWS = (
         max_tokens_key="max_completion_tokens",
         unsupported_keys=frozenset({"logit_bias"}),
         strict_tools=True,
-        url_blocks=frozenset({"image"}),
+        url_blocks=_IMAGE_URLS,
     ),
     _host(
         "together",
@@ -164,7 +169,7 @@ _ROWS = (
         auth=Auth(variable="TOGETHER_API_KEY"),
         refused_options=frozenset(),
         unsupported_keys=frozenset({"top_logprobs", "user"}),
-        url_blocks=frozenset({"image"}),
+        url_blocks=_IMAGE_URLS,
     ),
     _host(
         "fireworks",
@@ -173,82 +178,48 @@ _ROWS = (
         path="/inference/v1/chat/completions",
         auth=Auth(variable="FIREWORKS_API_KEY"),
         refused_options=frozenset(),
-        url_blocks=frozenset({"image"}),
+        url_blocks=_IMAGE_URLS,
     ),
     _host(
         "cerebras",
         "https://api.cerebras.ai",
         "gpt-oss-120b",
         auth=Auth(variable="CEREBRAS_API_KEY"),
-        defaults=replace(_HOSTED_DEFAULTS, supports_images=False, accepted_image_media_types=()),
+        defaults=assumed_capabilities(131_072, 8192, images=False, system_in_list=True),
         max_tokens_key="max_completion_tokens",
         unsupported_keys=frozenset({"frequency_penalty", "logit_bias", "n", "presence_penalty"}),
         strict_tools=True,
         joins_text=True,
     ),
-    _host(
+    _local_server(
         "vllm",
-        "http://127.0.0.1:8000",
-        "default",
-        any_model_name=True,
-        tags_thinking=True,
-        defaults=_LOCAL_DEFAULTS,
+        8000,
         refused_options=frozenset(),
         strict_tools=True,
-        url_blocks=frozenset({"image"}),
-        thinking_key="reasoning",
-        accepts_thinking=True,
-        needs_signatures=False,
-        # The chat templates of many models want one system message first, then turn about.
-        system_first=True,
-        alternates_roles=True,
-        joins_text=True,
+        url_blocks=_IMAGE_URLS,
+        **_thinking("reasoning"),
     ),
-    _host(
+    _local_server(
         "llamacpp",
-        "http://127.0.0.1:8080",
-        "default",
-        any_model_name=True,
-        tags_thinking=True,
-        defaults=_LOCAL_DEFAULTS,
+        8080,
         refused_options=frozenset(),
         can_name_tool=False,
-        url_blocks=frozenset({"image"}),
-        thinking_key="reasoning_content",
-        accepts_thinking=True,
-        needs_signatures=False,
-        system_first=True,
-        alternates_roles=True,
-        joins_text=True,
+        url_blocks=_IMAGE_URLS,
+        **_thinking("reasoning_content"),
     ),
-    _host(
+    _local_server(
         "ollama-openai",
-        "http://127.0.0.1:11434",
+        11434,
         "llama3.2",
         catalog_provider="ollama",
-        any_model_name=True,
-        tags_thinking=True,
-        defaults=_LOCAL_DEFAULTS,
         refused_options=frozenset({"top_k", "tool_choice", "parallel_tool_calls"}),
-        thinking_key="reasoning",
-        accepts_thinking=True,
-        needs_signatures=False,
-        system_first=True,
-        alternates_roles=True,
-        joins_text=True,
+        **_thinking("reasoning"),
     ),
-    _host(
+    _local_server(
         "lmstudio",
-        "http://127.0.0.1:1234",
-        "default",
-        any_model_name=True,
-        tags_thinking=True,
-        defaults=_LOCAL_DEFAULTS,
+        1234,
         refused_options=frozenset({"parallel_tool_calls"}),
         can_name_tool=False,
-        system_first=True,
-        alternates_roles=True,
-        joins_text=True,
     ),
 )
 

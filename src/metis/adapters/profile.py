@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from metis.canonical.errors import InvalidValueError
 from metis.canonical.schema.fit import ToolSchemaRule
 from metis.canonical.schema.fit_output import ANY_OUTPUT, OutputSchemaRule
 from metis.catalog.models import AdapterCapabilities
-from metis.projection.target import Target
+from metis.projection import MessageRules, Target
 from metis.wire.tool_ids import IdRule
 
 _PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
@@ -35,8 +35,11 @@ class Auth(Struct, frozen=True, kw_only=True):
         return {self.header: f"{self.scheme} {key}" if self.scheme else key}
 
 
-class Profile(Struct, frozen=True, kw_only=True):
-    """One provider: its address, its authentication, and what its API accepts."""
+class Profile(MessageRules, frozen=True, kw_only=True):
+    """One provider: its address, its authentication, and what its API accepts.
+
+    `issuers` are here the other issuers whose sealed parts it can read.
+    """
 
     name: str
     protocol: str
@@ -69,10 +72,6 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether it also serves models that `model_pattern` does not match."""
     any_model_name: bool = False
     """Whether its operator names the models, so that any name may be right."""
-    issuers: frozenset[str] = frozenset()
-    """Other issuers whose sealed parts it can read."""
-    maker_pattern: str = ""
-    """A pattern that finds the maker in a model name, where models of several makers are served."""
     issuer_scope: str = ""
     """The host or account to which its sealed parts belong, if not to every host of its name."""
     usual_host: str = ""
@@ -132,24 +131,13 @@ class Profile(Struct, frozen=True, kw_only=True):
     id_rule: IdRule | None = None
     """The call ids that it accepts."""
     accepts_documents: bool = False
-    accepts_text_documents: bool = True
-    accepts_document_context: bool = True
-    document_media_types: frozenset[str] | None = None
-    needs_document_names: bool = False
-    audio_media_types: frozenset[str] = frozenset()
     audio_model_pattern: str = ""
     """A pattern of the models that accept audio, where not all do."""
     accepts_video: bool = False
     video_model_pattern: str = ""
     """A pattern of the models that accept video, where not all do."""
-    url_blocks: frozenset[str] = frozenset()
-    url_schemes: frozenset[str] = frozenset({"http", "https"})
-    citation_kinds: frozenset[str] = frozenset()
-    result_blocks: frozenset[str] = frozenset({"text"})
     media_result_model_pattern: str = ""
     """A pattern of the models that accept more than text in results, where not all do."""
-    accepts_thinking: bool = False
-    needs_signatures: bool = True
     unsigned_model_pattern: str = ""
     """A pattern of the models that accept thinking without a signature, where others do not."""
     thinking_key: str | None = None
@@ -158,44 +146,17 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Whether every response has to come back with that key, even if it is empty (T49, T50)."""
     tags_thinking: bool = False
     """Whether thinking may stand in the text of its responses, between tags (T70)."""
-    pairs_thinking: bool = False
-    """Whether thinking at the end of a response is refused."""
     stores_responses: bool = False
     """Whether it stores its responses, so that ids in them can be used later."""
-    accepts_artifacts: Literal["none", "own", "any"] = "none"
-    accepts_foreign_citations: bool = True
-    developer_role: bool = False
-    developer_origins: frozenset[str] = frozenset()
     system_first: bool = False
-    accepts_blank_text: bool = True
-    alternates_roles: bool = False
-    joins_text: bool = False
-    allows_user_after_tool: bool = True
-    prefill: Literal["any", "unfinished", "none"] = "any"
     prefill_key: str | None = None
     """The key that marks a response which the model shall continue (T81)."""
-    max_image_chars: int | None = None
-    max_image_side: int | None = None
     many_images_limit: tuple[int, int] | None = None
     """From how many images on a smaller `max_image_side` holds, and which one (T90)."""
-    starts_with_user: bool = False
-    accepts_trailing_space: bool = True
-    placeholder_signature: str = ""
-    """What the provider accepts as the signature of a call that another model made."""
     older_model_prefixes: tuple[str, ...] = ()
     """Models that need no such signature, and accept only text in results."""
     one_call_per_message: bool = False
     """Whether each call needs its own message, followed by its result (T18)."""
-    tools_without_text: frozenset[str] = frozenset()
-    """Server tools whose results cannot hold text."""
-    accepts_raw_arguments: bool = False
-    """Whether arguments that are not JSON may be sent back as they came."""
-    tool_name_length: int = 64
-    cache_marks: int = 0
-    """How many cache marks a request may have, for models that cache prompts."""
-    can_mark_calls: bool = True
-    """Whether a call can carry a cache mark."""
-    unmarkable_blocks: frozenset[str] = frozenset()
 
     def at_location(self, place: str) -> "Profile":
         """Return the provider at a place of the form `projects/<id>/locations/<id>`.
@@ -284,49 +245,28 @@ class Profile(Struct, frozen=True, kw_only=True):
             result_blocks = self.result_blocks & user_blocks
         in_list = capabilities.supports_system_messages_in_list and not self.system_first
         limit = self.many_images_limit
+        rules: dict[str, Any] = {
+            name: getattr(self, name) for name in MessageRules.__struct_fields__
+        }
+        rules |= {
+            "issuers": frozenset({self.name, *self.issuers}),
+            "result_blocks": result_blocks,
+            "accepts_thinking": self.accepts_thinking and capabilities.supports_thinking,
+            "needs_signatures": self._needs_signatures(model),
+            "prefill": "none" if "prefill" in refused else self.prefill,
+            "placeholder_signature": "" if is_older else self.placeholder_signature,
+            "cache_marks": self.cache_marks if capabilities.supports_prompt_caching else 0,
+        }
         return Target(
+            **rules,
             adapter=self.name,
             model=model,
-            issuers=frozenset({self.name, *self.issuers}),
-            maker_pattern=self.maker_pattern,
             user_blocks=user_blocks,
-            result_blocks=result_blocks,
             image_media_types=frozenset(capabilities.accepted_image_media_types),
-            document_media_types=self.document_media_types,
-            audio_media_types=self.audio_media_types,
-            needs_document_names=self.needs_document_names,
-            url_blocks=self.url_blocks,
-            url_schemes=self.url_schemes,
-            citation_kinds=self.citation_kinds,
-            accepts_tools=capabilities.supports_tools,
-            accepts_thinking=self.accepts_thinking and capabilities.supports_thinking,
-            needs_signatures=self._needs_signatures(model),
-            accepts_thinking_ids=self.stores_responses,
-            pairs_thinking=self.pairs_thinking,
-            accepts_artifacts=self.accepts_artifacts,
-            accepts_foreign_citations=self.accepts_foreign_citations,
-            developer_role=self.developer_role,
-            developer_origins=self.developer_origins,
-            system="anywhere" if in_list else "first",
-            accepts_blank_text=self.accepts_blank_text,
-            alternates_roles=self.alternates_roles,
-            joins_text=self.joins_text,
-            allows_user_after_tool=self.allows_user_after_tool,
-            prefill="none" if "prefill" in refused else self.prefill,
-            max_image_chars=self.max_image_chars,
-            max_image_side=self.max_image_side,
             large_image_side=None if limit is None else limit[1],
-            starts_with_user=self.starts_with_user,
-            accepts_trailing_space=self.accepts_trailing_space,
-            accepts_text_documents=self.accepts_text_documents,
-            accepts_document_context=self.accepts_document_context,
-            accepts_raw_arguments=self.accepts_raw_arguments,
-            placeholder_signature="" if is_older else self.placeholder_signature,
-            tools_without_text=self.tools_without_text,
-            tool_name_length=self.tool_name_length,
-            cache_marks=self.cache_marks if capabilities.supports_prompt_caching else 0,
-            can_mark_calls=self.can_mark_calls,
-            unmarkable_blocks=self.unmarkable_blocks,
+            accepts_tools=capabilities.supports_tools,
+            accepts_thinking_ids=self.stores_responses,
+            system="anywhere" if in_list else "first",
         )
 
     def _needs_signatures(self, model: str) -> bool:
@@ -354,7 +294,12 @@ def _matches(pattern: str, model: str) -> bool:
 
 
 def assumed_capabilities(
-    *, context_tokens: int, output_tokens: int, thinking: bool, images: bool, system_in_list: bool
+    context_tokens: int,
+    output_tokens: int,
+    *,
+    thinking: bool = True,
+    images: bool = True,
+    system_in_list: bool = False,
 ) -> AdapterCapabilities:
     """Return capabilities to assume of models that the catalogue does not list."""
     return AdapterCapabilities(

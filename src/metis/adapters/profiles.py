@@ -1,4 +1,4 @@
-"""The providers, one row each."""
+"""The providers that have a protocol of their own, and their copies in the clouds, one row each."""
 
 from collections.abc import Mapping
 
@@ -17,6 +17,22 @@ from metis.wire.bedrock_converse.media import AUDIO_TYPES, CITATION_KINDS, DOCUM
 from metis.wire.tool_ids import IdRule
 
 _PLAIN_ROOT = ToolSchemaRule(plain_root=True)
+_ANTHROPIC_CITATIONS = frozenset(
+    {
+        "char_location",
+        "page_location",
+        "content_block_location",
+        "search_result_location",
+        "web_search_result_location",
+    }
+)
+_RESPONSES_CITATIONS = frozenset(
+    {"url_citation", "file_citation", "container_file_citation", "file_path"}
+)
+_GEMINI_AUDIO_TYPES = frozenset(
+    f"audio/{name}"
+    for name in ["aac", "aiff", "flac", "m4a", "mp3", "mp4", "mpeg", "ogg", "wav", "webm", "x-wav"]
+)
 
 _GEMINI = Profile(
     name="gemini",
@@ -26,34 +42,15 @@ _GEMINI = Profile(
     stream_path="/v1beta/{model}:streamGenerateContent?alt=sse",
     auth=Auth(header="x-goog-api-key", scheme="", variable="GEMINI_API_KEY"),
     default_model="gemini-3.5-flash",
-    defaults=assumed_capabilities(
-        context_tokens=1_048_576,
-        output_tokens=65_536,
-        thinking=True,
-        images=True,
-        system_in_list=False,
-    ),
+    defaults=assumed_capabilities(1_048_576, 65_536),
     refused_options=frozenset({"parallel_tool_calls"}),
     cache_name_key="cachedContent",
     search={"tools": [{"googleSearch": {}}]},
+    # Gemini 3 refuses its search beside functions unless it may report its own calls.
     search_beside_tools={"toolConfig": {"includeServerSideToolInvocations": True}},
     output_schemas=GEMINI_OUTPUT,
     accepts_documents=True,
-    audio_media_types=frozenset(
-        {
-            "audio/aac",
-            "audio/aiff",
-            "audio/flac",
-            "audio/m4a",
-            "audio/mp3",
-            "audio/mp4",
-            "audio/mpeg",
-            "audio/ogg",
-            "audio/wav",
-            "audio/webm",
-            "audio/x-wav",
-        }
-    ),
+    audio_media_types=_GEMINI_AUDIO_TYPES,
     accepts_video=True,
     url_blocks=frozenset({"video"}),
     citation_kinds=frozenset({"grounding"}),
@@ -62,6 +59,7 @@ _GEMINI = Profile(
     needs_signatures=False,
     accepts_artifacts="any",
     starts_with_user=True,
+    # Gemini 3 answers 400 to a call without a signature, and documents this placeholder (T56).
     placeholder_signature="skip_thought_signature_validator",
     older_model_prefixes=("gemini-1", "gemini-2", "gemma", "learnlm"),
 )
@@ -72,16 +70,11 @@ _ANTHROPIC = Profile(
     base_url="https://api.anthropic.com",
     path="/v1/messages",
     auth=Auth(header="x-api-key", scheme="", variable="ANTHROPIC_API_KEY"),
+    # What Claude sealed at one of its hosts, it opens at all of them.
     issuers=frozenset({"bedrock", "vertex-claude"}),
     headers={"anthropic-version": "2023-06-01"},
     default_model="claude-sonnet-4-6",
-    defaults=assumed_capabilities(
-        context_tokens=200_000,
-        output_tokens=64_000,
-        thinking=True,
-        images=True,
-        system_in_list=False,
-    ),
+    defaults=assumed_capabilities(200_000, 64_000),
     default_max_tokens=DEFAULT_MAX_TOKENS,
     cache_on_request=True,
     search={"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
@@ -92,15 +85,7 @@ _ANTHROPIC = Profile(
     accepts_documents=True,
     document_media_types=frozenset({"application/pdf"}),
     url_blocks=frozenset({"image", "document"}),
-    citation_kinds=frozenset(
-        {
-            "char_location",
-            "page_location",
-            "content_block_location",
-            "search_result_location",
-            "web_search_result_location",
-        }
-    ),
+    citation_kinds=_ANTHROPIC_CITATIONS,
     result_blocks=frozenset({"text", "image", "document"}),
     accepts_thinking=True,
     accepts_blank_text=False,
@@ -113,6 +98,35 @@ _ANTHROPIC = Profile(
     cache_marks=4,
 )
 
+_OPENAI = Profile(
+    name="openai",
+    protocol="openai_chat",
+    base_url="https://api.openai.com",
+    path="/v1/chat/completions",
+    auth=Auth(variable="OPENAI_API_KEY"),
+    default_model="gpt-5",
+    defaults=assumed_capabilities(128_000, 16_384, thinking=False, system_in_list=True),
+    refused_options=frozenset({"top_k"}),
+    # Reasoning models answer 400 to `max_tokens` (T182).
+    max_tokens_key="max_completion_tokens",
+    cache_key_option="prompt_cache_key",
+    tool_schemas=_PLAIN_ROOT,
+    output_schemas=OPENAI_OUTPUT,
+    strict_output_schemas=OPENAI_STRICT_OUTPUT,
+    tool_types=frozenset({"function", "custom"}),
+    strict_tools=True,
+    requests_usage=True,
+    id_rule=IdRule(prefix="call_", max_length=40),
+    accepts_documents=True,
+    audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
+    accepts_text_documents=False,
+    accepts_document_context=False,
+    url_blocks=frozenset({"image"}),
+    developer_role=True,
+    developer_origins=frozenset({"azure", "openai"}),
+    accepts_raw_arguments=True,
+)
+
 _RESPONSES = Profile(
     name="openai-responses",
     protocol="openai_responses",
@@ -121,13 +135,7 @@ _RESPONSES = Profile(
     auth=Auth(variable="OPENAI_API_KEY"),
     default_model="gpt-5",
     catalog_provider="openai",
-    defaults=assumed_capabilities(
-        context_tokens=128_000,
-        output_tokens=16_384,
-        thinking=True,
-        images=True,
-        system_in_list=True,
-    ),
+    defaults=assumed_capabilities(128_000, 16_384, system_in_list=True),
     issuers=frozenset({"openai_responses"}),
     refused_options=frozenset({"top_k", "stop_sequences"}),
     cache_key_option="prompt_cache_key",
@@ -138,14 +146,13 @@ _RESPONSES = Profile(
     id_rule=IdRule(prefix="call_"),
     accepts_documents=True,
     url_blocks=frozenset({"image", "document"}),
-    citation_kinds=frozenset(
-        {"url_citation", "file_citation", "container_file_citation", "file_path"}
-    ),
+    citation_kinds=_RESPONSES_CITATIONS,
     result_blocks=frozenset({"text", "image", "document"}),
     accepts_thinking=True,
     stores_responses=True,
     pairs_thinking=True,
     accepts_artifacts="own",
+    # A citation of OpenAI names positions in a text that OpenAI itself wrote.
     accepts_foreign_citations=False,
     developer_role=True,
     developer_origins=frozenset({"azure-responses", "openai-responses"}),
@@ -153,49 +160,80 @@ _RESPONSES = Profile(
 )
 
 _CLAUDE_AT_BEDROCK = r"(?:[a-z-]+\.)?anthropic\.(claude-.+?)(?:-v\d+(?::\d+)?)?"
+_AWS_AUTH = Auth(variable="AWS_BEARER_TOKEN_BEDROCK", aws_service="bedrock")
+_AWS_URL = "https://bedrock-runtime.us-east-1.amazonaws.com"
+_GOOGLE_AUTH = Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN")
 
-_LOCAL = assumed_capabilities(
-    context_tokens=4096, output_tokens=4096, thinking=True, images=True, system_in_list=False
+_CONVERSE = Profile(
+    name="bedrock-converse",
+    protocol="bedrock_converse",
+    base_url=_AWS_URL,
+    path="/model/{model}/converse",
+    stream_path="/model/{model}/converse-stream",
+    auth=_AWS_AUTH,
+    default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    defaults=assumed_capabilities(128_000, 8192),
+    path_options=frozenset({"model", "stream"}),
+    model_pattern=_CLAUDE_AT_BEDROCK,
+    catalog_provider="anthropic",
+    has_unlisted_models=True,
+    any_model_name=True,
+    issuers=frozenset({"bedrock_converse"}),
+    maker_pattern=r"(?:^|/)(?:(?:[a-z]{2}|us-gov|apac|global)\.)?([a-z][a-z0-9]+)\.",
+    refused_options=frozenset({"parallel_tool_calls"}),
+    can_forbid_calls=False,
+    temperature_range=(0, 1),
+    refuses_empty_values=True,
+    tool_schemas=_PLAIN_ROOT,
+    output_schemas=ANTHROPIC_OUTPUT,
+    needs_tool_definitions=True,
+    # Bedrock itself accepts points and colons, too, but Claude behind it does not.
+    id_rule=IdRule(prefix="tooluse_"),
+    accepts_documents=True,
+    document_media_types=DOCUMENT_TYPES,
+    needs_document_names=True,
+    audio_media_types=AUDIO_TYPES,
+    audio_model_pattern="voxtral|nova-2-omni|nova-2-sonic",
+    accepts_video=True,
+    video_model_pattern="amazon.nova-(?!micro|2-sonic)|twelvelabs",
+    url_blocks=frozenset({"image", "document", "video", "audio"}),
+    # Converse reads media from S3 buckets only, and refuses web addresses (T93).
+    url_schemes=frozenset({"s3"}),
+    citation_kinds=CITATION_KINDS,
+    result_blocks=frozenset({"text", "image", "document", "video"}),
+    media_result_model_pattern="anthropic.claude|amazon.nova",
+    accepts_thinking=True,
+    unsigned_model_pattern="amazon.nova|minimax.",
+    accepts_artifacts="own",
+    accepts_blank_text=False,
+    accepts_trailing_space=False,
+    starts_with_user=True,
+    max_image_chars=5 * 1024 * 1024,
+    max_image_side=8000,
+    cache_marks=4,
+    unmarkable_blocks=frozenset({"document", "video"}),
 )
-"""A model that somebody runs: what the server takes, which tells if its model does not."""
 
-PROFILES: Mapping[str, Profile] = {
-    "anthropic": _ANTHROPIC,
-    "openai": Profile(
-        name="openai",
-        protocol="openai_chat",
-        base_url="https://api.openai.com",
-        path="/v1/chat/completions",
-        auth=Auth(variable="OPENAI_API_KEY"),
-        default_model="gpt-5",
-        defaults=assumed_capabilities(
-            context_tokens=128_000,
-            output_tokens=16_384,
-            thinking=False,
-            images=True,
-            system_in_list=True,
-        ),
-        refused_options=frozenset({"top_k"}),
-        max_tokens_key="max_completion_tokens",
-        cache_key_option="prompt_cache_key",
-        tool_schemas=_PLAIN_ROOT,
-        output_schemas=OPENAI_OUTPUT,
-        strict_output_schemas=OPENAI_STRICT_OUTPUT,
-        tool_types=frozenset({"function", "custom"}),
-        strict_tools=True,
-        requests_usage=True,
-        id_rule=IdRule(prefix="call_", max_length=40),
-        accepts_documents=True,
-        audio_media_types=frozenset({"audio/wav", "audio/mp3", "audio/mpeg"}),
-        accepts_text_documents=False,
-        accepts_document_context=False,
-        url_blocks=frozenset({"image"}),
-        developer_role=True,
-        developer_origins=frozenset({"azure", "openai"}),
-        accepts_raw_arguments=True,
-    ),
-    "openai-responses": _RESPONSES,
-    "azure-responses": replace(
+_OLLAMA = Profile(
+    name="ollama",
+    protocol="ollama",
+    base_url="http://127.0.0.1:11434",
+    path="/api/chat",
+    default_model="llama3.2",
+    # Whoever runs the server chose the model: the server refuses what its model cannot do.
+    defaults=assumed_capabilities(4096, 4096),
+    refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
+    accepts_thinking=True,
+    needs_signatures=False,
+    system_first=True,
+    any_model_name=True,
+)
+
+_ROWS = (
+    _ANTHROPIC,
+    _OPENAI,
+    _RESPONSES,
+    replace(
         _RESPONSES,
         name="azure-responses",
         base_url="https://{resource}.openai.azure.com",
@@ -206,25 +244,25 @@ PROFILES: Mapping[str, Profile] = {
         issuers=frozenset(),
         cache_key_option=None,
     ),
-    "gemini": _GEMINI,
-    "vertex": replace(
+    _GEMINI,
+    replace(
         _GEMINI,
         name="vertex",
         base_url="https://aiplatform.googleapis.com",
         path="/v1/{place}publishers/google/{model}:generateContent",
         stream_path="/v1/{place}publishers/google/{model}:streamGenerateContent?alt=sse",
-        auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
+        auth=_GOOGLE_AUTH,
         catalog_provider="gemini",
         search_beside_tools={},
         url_blocks=frozenset({"image", "document", "audio", "video"}),
     ),
-    "bedrock": replace(
+    replace(
         _ANTHROPIC,
         name="bedrock",
-        base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
+        base_url=_AWS_URL,
         path="/model/{model}/invoke",
         stream_path="/model/{model}/invoke-with-response-stream",
-        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", aws_service="bedrock"),
+        auth=_AWS_AUTH,
         headers={},
         default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         path_options=frozenset({"model", "stream"}),
@@ -233,77 +271,21 @@ PROFILES: Mapping[str, Profile] = {
         model_pattern=_CLAUDE_AT_BEDROCK,
         catalog_provider="anthropic",
         any_model_name=True,
-        # What Claude sealed at one of its hosts, it opens at all of them.
         issuers=frozenset({"anthropic", "vertex-claude"}),
         search=None,
-        # Pictures and documents that lie elsewhere are not fetched.
+        # Bedrock does not fetch media for Claude, unlike Anthropic.
         url_blocks=frozenset(),
         cache_on_request=False,
     ),
-    "bedrock-converse": Profile(
-        name="bedrock-converse",
-        protocol="bedrock_converse",
-        base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
-        path="/model/{model}/converse",
-        stream_path="/model/{model}/converse-stream",
-        auth=Auth(variable="AWS_BEARER_TOKEN_BEDROCK", aws_service="bedrock"),
-        default_model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
-        defaults=assumed_capabilities(
-            context_tokens=128_000,
-            output_tokens=8192,
-            thinking=True,
-            images=True,
-            system_in_list=False,
-        ),
-        path_options=frozenset({"model", "stream"}),
-        model_pattern=_CLAUDE_AT_BEDROCK,
-        catalog_provider="anthropic",
-        has_unlisted_models=True,
-        any_model_name=True,
-        issuers=frozenset({"bedrock_converse"}),
-        maker_pattern=r"(?:^|/)(?:(?:[a-z]{2}|us-gov|apac|global)\.)?([a-z][a-z0-9]+)\.",
-        refused_options=frozenset({"parallel_tool_calls"}),
-        can_forbid_calls=False,
-        temperature_range=(0, 1),
-        refuses_empty_values=True,
-        tool_schemas=_PLAIN_ROOT,
-        output_schemas=ANTHROPIC_OUTPUT,
-        needs_tool_definitions=True,
-        # Bedrock itself takes points and colons, too, but Claude does not.
-        id_rule=IdRule(prefix="tooluse_"),
-        accepts_documents=True,
-        document_media_types=DOCUMENT_TYPES,
-        needs_document_names=True,
-        audio_media_types=AUDIO_TYPES,
-        audio_model_pattern="voxtral|nova-2-omni|nova-2-sonic",
-        accepts_video=True,
-        video_model_pattern="amazon.nova-(?!micro|2-sonic)|twelvelabs",
-        url_blocks=frozenset({"image", "document", "video", "audio"}),
-        # Only what lies in a bucket is fetched.
-        url_schemes=frozenset({"s3"}),
-        citation_kinds=CITATION_KINDS,
-        result_blocks=frozenset({"text", "image", "document", "video"}),
-        media_result_model_pattern="anthropic.claude|amazon.nova",
-        accepts_thinking=True,
-        unsigned_model_pattern="amazon.nova|minimax.",
-        accepts_artifacts="own",
-        accepts_blank_text=False,
-        accepts_trailing_space=False,
-        starts_with_user=True,
-        max_image_chars=5 * 1024 * 1024,
-        max_image_side=8000,
-        cache_marks=4,
-        unmarkable_blocks=frozenset({"document", "video"}),
-    ),
-    "vertex-claude": replace(
+    _CONVERSE,
+    replace(
         _ANTHROPIC,
         name="vertex-claude",
         base_url="https://aiplatform.googleapis.com",
         path="/v1/{place}publishers/anthropic/models/{model}:rawPredict",
         stream_path="/v1/{place}publishers/anthropic/models/{model}:streamRawPredict",
-        auth=Auth(variable="GOOGLE_OAUTH_ACCESS_TOKEN"),
+        auth=_GOOGLE_AUTH,
         headers={},
-        default_model="claude-sonnet-4-6",
         path_options=frozenset({"model"}),
         body_keys={"anthropic_version": "vertex-2023-10-16"},
         model_pattern=r"(claude-[^@]+)(?:@(\d+))?",
@@ -312,21 +294,11 @@ PROFILES: Mapping[str, Profile] = {
         any_model_name=True,
         cache_on_request=False,
     ),
-    "ollama": Profile(
-        name="ollama",
-        protocol="ollama",
-        base_url="http://127.0.0.1:11434",
-        path="/api/chat",
-        default_model="llama3.2",
-        defaults=_LOCAL,
-        refused_options=frozenset({"tool_choice", "parallel_tool_calls"}),
-        accepts_thinking=True,
-        needs_signatures=False,
-        system_first=True,
-        any_model_name=True,
-    ),
-}
-"""The providers that come with metis, by name."""
+    _OLLAMA,
+)
+
+PROFILES: Mapping[str, Profile] = {row.name: row for row in _ROWS}
+"""The providers with a protocol of their own, by name."""
 
 OPENAI_COMPATIBLE = Profile(
     name="openai-compatible",
@@ -346,8 +318,6 @@ OPENAI_COMPATIBLE = Profile(
     tags_thinking=True,
     accepts_text_documents=False,
     accepts_document_context=False,
-    defaults=assumed_capabilities(
-        context_tokens=32_768, output_tokens=4096, thinking=False, images=False, system_in_list=True
-    ),
+    defaults=assumed_capabilities(32_768, 4096, thinking=False, images=False, system_in_list=True),
 )
 """Any server that speaks Chat Completions; nothing is taken for granted."""

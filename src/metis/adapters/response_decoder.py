@@ -24,7 +24,7 @@ from metis.canonical.blocks import (
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import StopReason
-from metis.projection import wire_tool_name
+from metis.projection import are_identical, wire_tool_name
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -98,8 +98,7 @@ def for_issuer(messages: Sequence[Message], profile: Profile) -> Sequence[Messag
         )
         for message in messages
     ]
-    same = all(new is old for new, old in zip(renamed, messages, strict=True))
-    return messages if same else renamed
+    return messages if are_identical(renamed, messages) else renamed
 
 
 def _response_issuers(profile: Profile) -> _Issuers:
@@ -180,9 +179,7 @@ class ToolCallRules:
                 content += self.split_call(block)
         if has_output:
             return _with_output(message, tuple(content))
-        same = len(content) == len(message.content) and all(
-            new is old for new, old in zip(content, message.content, strict=True)
-        )
+        same = are_identical(content, message.content)
         return message if same else replace(message, content=tuple(content))
 
     def split_call(self, call: ToolUseBlock) -> list[ToolUseBlock]:

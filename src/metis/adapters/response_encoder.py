@@ -19,7 +19,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message
-from metis.projection import Change, Loss
+from metis.projection import Loss, are_identical
 from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent
 from metis.wire.codec import StreamEncoder
 
@@ -37,9 +37,7 @@ def response_for_client(message: Message, profile: Profile) -> tuple[Message, li
     provider = message.metadata.provider or message.metadata.origin or ""
     response = _Response(profile, provider, session_id=message.session_id, message_id=message.id)
     content = tuple(response.blocks(message.content))
-    same = len(content) == len(message.content) and all(
-        new is old for new, old in zip(content, message.content, strict=True)
-    )
+    same = are_identical(content, message.content)
     return (message if same else replace(message, content=content)), response.losses
 
 
@@ -118,7 +116,6 @@ class _Response:
                 block_type=block_type,
                 adapter=self._profile.name,
                 reason=reason,
-                change=Change.DROPPED,
                 path=path,
             )
         )
@@ -190,15 +187,4 @@ class ClientStreamEncoder:
 def log_losses(losses: list[Loss]) -> None:
     """Write each loss to the log, with its fields."""
     for loss in losses:
-        log.warning("%s", loss, extra=log_fields(loss))
-
-
-def log_fields(loss: Loss) -> dict[str, str]:
-    """Return the fields of the log record of a loss."""
-    return {
-        "session_id": loss.session_id,
-        "message_id": loss.message_id,
-        "block_type": loss.block_type,
-        "adapter": loss.adapter,
-        "reason": loss.reason,
-    }
+        log.warning("%s", loss, extra=loss.log_fields())

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from metis.adapters.response_decoder import DecoderWrapper
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
+from metis.projection import are_identical
 from metis.streaming import (
     MessageComplete,
     MessageStart,
@@ -81,8 +82,7 @@ def with_think_tags(messages: Sequence[Message], name: str) -> Sequence[Message]
         else message
         for message in messages
     ]
-    same = all(new is old for new, old in zip(joined, messages, strict=True))
-    return messages if same else joined
+    return messages if are_identical(joined, messages) else joined
 
 
 class ThinkTagDecoder(DecoderWrapper):

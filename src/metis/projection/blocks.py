@@ -25,7 +25,7 @@ from metis.canonical.metadata import MessageStatus
 from metis.canonical.value import UnknownBlock
 from metis.projection.content import IndexedBlock, are_identical, fail_if_critical, with_blocks
 from metis.projection.images import scale_image, size_if_larger
-from metis.projection.loss import LossRecorder
+from metis.projection.loss import Change, LossRecorder
 from metis.projection.media import (
     INVALID_BASE64,
     Media,
@@ -88,8 +88,7 @@ def _drop_blank_text(content: list[IndexedBlock], message: Message, recorder: Lo
         index, block = indexed
         if type(block) is TextBlock and not block.text.strip():
             path = f"$.content[{index}]"
-            fail_if_critical(block, message, path, "the text is blank")
-            recorder.record_dropped(message, "text", path, "the text is blank")
+            recorder.record_block(Change.DROPPED, block, message, path, "the text is blank")
             content.remove(indexed)
     return len(content) < count
 
@@ -106,8 +105,7 @@ def _drop_last_thinking(
     while content and isinstance(content[-1][1], _THINKING) and not recorder.target.stores_history:
         index, block = content.pop()
         path, reason = f"$.content[{index}]", "thinking is not accepted without what followed it"
-        fail_if_critical(block, message, path, reason)
-        recorder.record_dropped(message, block.type, path, reason)
+        recorder.record_block(Change.DROPPED, block, message, path, reason)
     return len(content) < count
 
 
@@ -135,8 +133,7 @@ def _project_block(
         reason = "the response was cut off before its thinking was sealed"
     if isinstance(block, DocumentBlock) and _is_better_as_text(block, reason, target):
         reason = reason or "documents of plain text are not accepted; sent as text"
-        fail_if_critical(block, message, path, reason)
-        recorder.record_altered(message, "document", path, reason)
+        recorder.record_block(Change.ALTERED, block, message, path, reason)
         return _document_as_text(block)
     if reason is None:
         return _without_context(block, message, path, recorder)
@@ -231,8 +228,7 @@ def project_result(
             and not target.accepts_blank_text
             and not block.text.strip()
         ):
-            fail_if_critical(block, message, block_path, "the text is blank")
-            recorder.record_dropped(message, "text", block_path, "the text is blank")
+            recorder.record_block(Change.DROPPED, block, message, block_path, "the text is blank")
             continue
         if _is_accepted_in_result(block, target):
             sent = _project_block(block, Role.USER, message, block_path, recorder)

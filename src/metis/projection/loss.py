@@ -6,7 +6,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
+from metis.projection.content import fail_if_critical
 from metis.projection.target import Target
 
 
@@ -31,6 +33,11 @@ class Loss(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.message_id} {self.path}: {self.block_type} {self.change}: {self.reason}"
+
+    def log_fields(self) -> dict[str, str]:
+        """Return the fields of its log record."""
+        names = ("session_id", "message_id", "block_type", "adapter", "reason")
+        return {name: getattr(self, name) for name in names}
 
 
 class Projection(Struct, frozen=True):
@@ -68,6 +75,17 @@ class LossRecorder:
     def record_synthesised(self, message: Message, block_type: str, path: str, reason: str) -> None:
         """Record a part that is made up because the target needs one."""
         self._record(Change.SYNTHESISED, message, block_type, path, reason)
+
+    def record_block(
+        self, change: Change, block: ContentBlock, message: Message, path: str, reason: str
+    ) -> None:
+        """Record a block that is changed or left out.
+
+        Raises:
+            CriticalLossError: the block is marked critical.
+        """
+        fail_if_critical(block, message, path, reason)
+        self._record(change, message, block.type, path, reason)
 
     def _record(
         self, change: Change, message: Message, block_type: str, path: str, reason: str

@@ -1,4 +1,4 @@
-"""Target: what one model behind one adapter can carry, as facts."""
+"""Targets: what one model behind one adapter accepts, as facts."""
 
 import re
 from functools import lru_cache
@@ -9,36 +9,25 @@ from msgspec import Struct
 from metis.canonical.message import Message
 
 
-class Target(Struct, frozen=True, kw_only=True):
-    """Where a request goes, and what may be in it."""
+class MessageRules(Struct, frozen=True, kw_only=True):
+    """What the API of a host accepts in messages; the defaults are the least demanding API."""
 
-    adapter: str
-    """The adapter that losses name."""
-    model: str = ""
-    issuers: frozenset[str]
+    issuers: frozenset[str] = frozenset()
     """The issuers whose sealed parts it can read: signatures, redacted thinking, opaque parts."""
     maker_pattern: str = ""
     """A pattern that finds the maker in a model name, where models of several makers are served."""
-    user_blocks: frozenset[str] = frozenset({"text"})
-    """The types of blocks that a user message may have."""
     result_blocks: frozenset[str] = frozenset({"text"})
     """The types of blocks that a tool result may have; other media moves behind the results."""
-    image_media_types: frozenset[str] = frozenset()
-    """The media types of images that it accepts inline."""
     max_image_chars: int | None = None
     """How long the base64 of an inline image may be."""
     max_image_side: int | None = None
     """How many pixels wide or high an inline image may be."""
-    large_image_side: int | None = None
-    """From how many pixels on an image is too large if there are many."""
     audio_media_types: frozenset[str] = frozenset()
     document_media_types: frozenset[str] | None = None
     """The media types of documents that it accepts inline; None if it accepts any."""
     url_blocks: frozenset[str] = frozenset()
     """The types of blocks whose media may be given by URL."""
     url_schemes: frozenset[str] = frozenset({"http", "https"})
-    file_blocks: frozenset[str] = frozenset({"document"})
-    """The types of blocks whose media may be given by the id of an uploaded file."""
     accepts_text_documents: bool = True
     """Whether a document may be plain text; else it is sent as text, with its name."""
     accepts_document_context: bool = True
@@ -46,7 +35,6 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether documents need distinct names, and text beside them."""
     citation_kinds: frozenset[str] = frozenset()
     """The kinds of citations that text may carry back."""
-    accepts_tools: bool = True
     accepts_raw_arguments: bool = False
     """Whether the arguments of a call are a string here, which need not be JSON."""
     placeholder_signature: str = ""
@@ -58,24 +46,16 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether thinking of its own issuers is sent back to it."""
     needs_signatures: bool = True
     """Whether thinking without a signature is refused."""
-    accepts_thinking_ids: bool = False
-    """Whether the id of a thinking block replaces its signature, because responses are stored."""
-    include_thinking: bool = False
-    """Whether thinking that it does not accept is sent as marked text."""
     pairs_thinking: bool = False
     """Whether thinking at the end of a response is refused."""
     accepts_artifacts: Literal["none", "own", "any"] = "none"
     """Whose artifacts a response may have: nobody's, its own, or any whose bytes are inline."""
     accepts_foreign_citations: bool = True
     """Whether text of other providers may carry citations, too."""
-    stores_history: bool = False
-    """Whether results may answer calls of a response that it stores, and that is not sent."""
     developer_role: bool = False
     """Whether developer messages may stand at the beginning."""
     developer_origins: frozenset[str] = frozenset()
     """Other providers of the protocol whose clients send developer messages at any position."""
-    system: Literal["anywhere", "first"] = "first"
-    """Where system messages may stand."""
     accepts_blank_text: bool = True
     alternates_roles: bool = False
     """Whether two messages of one role may not follow each other."""
@@ -95,6 +75,31 @@ class Target(Struct, frozen=True, kw_only=True):
     """Whether a call can carry a cache mark."""
     unmarkable_blocks: frozenset[str] = frozenset()
     """The types of blocks that cannot carry a cache mark."""
+
+
+class Target(MessageRules, frozen=True, kw_only=True):
+    """What one model behind one adapter accepts: the rules of its host and its own limits."""
+
+    adapter: str
+    """The adapter that losses name."""
+    model: str = ""
+    user_blocks: frozenset[str] = frozenset({"text"})
+    """The types of blocks that a user message may have."""
+    image_media_types: frozenset[str] = frozenset()
+    """The media types of images that it accepts inline."""
+    large_image_side: int | None = None
+    """From how many pixels on an image is too large if there are many."""
+    file_blocks: frozenset[str] = frozenset({"document"})
+    """The types of blocks whose media may be given by the id of an uploaded file."""
+    accepts_tools: bool = True
+    accepts_thinking_ids: bool = False
+    """Whether the id of a thinking block replaces its signature, because responses are stored."""
+    include_thinking: bool = False
+    """Whether thinking that it does not accept is sent as marked text."""
+    stores_history: bool = False
+    """Whether results may answer calls of a response that it stores, and that is not sent."""
+    system: Literal["anywhere", "first"] = "first"
+    """Where system messages may stand."""
     min_cached_tokens: int = 0
     """How long a prefix has to be for the target to cache it."""
     accepts_long_marks: bool = True

@@ -32,7 +32,7 @@ from metis.projection.content import (
     result_of,
     with_blocks,
 )
-from metis.projection.loss import LossRecorder
+from metis.projection.loss import Change, LossRecorder
 from metis.projection.target import Target, is_native
 
 NO_RESULT = "No result of this call is available. It may or may not have run."
@@ -128,8 +128,9 @@ class _Results:
         earlier = self._by_call.get(call_id)
         if earlier is not None:
             reason = "a later result of the same call replaces it"
-            fail_if_critical(earlier.content[0], earlier, "$.content[0]", reason)
-            self._recorder.record_dropped(earlier, "tool_result", "$.content[0]", reason)
+            self._recorder.record_block(
+                Change.DROPPED, earlier.content[0], earlier, "$.content[0]", reason
+            )
         if is_moved:
             reason = "moved to the call that it answers"
             self._recorder.record_altered(message, "tool_result", "$.content[0]", reason)
@@ -192,8 +193,7 @@ def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Me
     """Turn a result without a call into a user message (T20)."""
     result = result_of(message)
     content = message.content if result is None else result.content
-    fail_if_critical(message.content[0], message, "$.content[0]", reason)
-    recorder.record_altered(message, message.content[0].type, "$.content[0]", reason)
+    recorder.record_block(Change.ALTERED, message.content[0], message, "$.content[0]", reason)
     lead = TextBlock("Result of an earlier tool call:")
     flat = with_blocks(message, [(0, lead), *((0, block) for block in content)])
     metadata = replace(flat.metadata, parent_tool_use_id=None)
@@ -205,8 +205,7 @@ def _calls_as_text(message: Message, recorder: LossRecorder) -> Message:
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock):
             path = f"$.content[{index}]"
-            fail_if_critical(block, message, path, _AS_TEXT)
-            recorder.record_altered(message, "tool_use", path, _AS_TEXT)
+            recorder.record_block(Change.ALTERED, block, message, path, _AS_TEXT)
             content.append(call_as_text(block))
         else:
             content.append(block)
@@ -256,8 +255,7 @@ class _UniqueIds:
                 content.append((index, block))
             elif block.id and block in calls:
                 path, reason = f"$.content[{index}]", "the response holds the same call twice"
-                fail_if_critical(block, message, path, reason)
-                self._recorder.record_dropped(message, "tool_use", path, reason)
+                self._recorder.record_block(Change.DROPPED, block, message, path, reason)
             else:
                 is_first = not any(call.id == block.id for call in calls)
                 calls.append(block)
@@ -445,8 +443,7 @@ def _without_blocks(message: Message, indexes: Sequence[int], recorder: LossReco
     reason = "a server-side call and its result belong together, and one is missing"
     for index in indexes:
         path = f"$.content[{index}]"
-        fail_if_critical(message.content[index], message, path, reason)
-        recorder.record_dropped(message, "opaque", path, reason)
+        recorder.record_block(Change.DROPPED, message.content[index], message, path, reason)
     return with_blocks(
         message, [one for one in enumerate(message.content) if one[0] not in indexes]
     )
