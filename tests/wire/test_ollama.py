@@ -39,9 +39,8 @@ from metis.canonical.errors import (
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.json_access import Wire
 from metis.wire.ollama.codec import CODEC
-from metis.wire.ollama.errors import decode_error, encode_error
 from metis.wire.ollama.request import decode_request
-from metis.wire.ollama.response import decode_response, encode_response
+from metis.wire.ollama.response import decode_error, decode_response, encode_error, encode_response
 from strategies import json_objects
 from wire.encoding import encode_request
 

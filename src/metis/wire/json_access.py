@@ -63,3 +63,11 @@ def maybe_text(value: Any) -> str | None:
 def maybe_count(value: Any) -> int | None:
     """The whole number, if it is one that is not negative and that every store can hold."""
     return value if type(value) is int and 0 <= value <= _LARGEST else None
+
+
+def set_or_remove(wire: Wire, key: str, value: Any) -> None:
+    """Set a key, or remove it if the value is None."""
+    if value is None:
+        wire.pop(key, None)
+    else:
+        wire[key] = value

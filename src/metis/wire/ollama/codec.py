@@ -2,12 +2,16 @@
 
 from metis.wire.codec import Codec
 from metis.wire.ollama.blocks import PROTOCOL
-from metis.wire.ollama.errors import decode_error, encode_error
 from metis.wire.ollama.fast import FastOllamaHistoryEncoder, FastOllamaStreamDecoder
 from metis.wire.ollama.history import route
 from metis.wire.ollama.options import OUTPUT_FORMAT, REASONING, SHARED_KEYS
 from metis.wire.ollama.request import decode_request, unmapped_keys
-from metis.wire.ollama.response import decode_response, encode_response
+from metis.wire.ollama.response import (
+    decode_error,
+    decode_response,
+    encode_error,
+    encode_response,
+)
 from metis.wire.ollama.stream_encoder import OllamaStreamEncoder
 
 CODEC = Codec(

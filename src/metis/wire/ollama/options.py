@@ -12,7 +12,14 @@ from metis.canonical.tools import ToolDefinition
 from metis.catalog.model_rules import ReasoningForm, SchemaDialect
 from metis.wire.call import AdapterOptions
 from metis.wire.function_tools import set_functions
-from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
+from metis.wire.json_access import (
+    Wire,
+    maybe_count,
+    maybe_list,
+    maybe_object,
+    maybe_text,
+    set_or_remove,
+)
 from metis.wire.ollama.blocks import PROTOCOL
 from metis.wire.output_format import (
     UNSTATED_OUTPUT,
@@ -118,11 +125,11 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     for name, key in _NESTED_KEYS.items():
         value = getattr(options, name)
         if value != (_decode_nested(key, nested[key]) if key in nested else None):
-            _set(nested, key, value)
+            set_or_remove(nested, key, value)
     if nested or isinstance(wire.get(_NESTED), dict):
         wire[_NESTED] = nested
     if options.model != maybe_text(wire.get("model")):
-        _set(wire, "model", options.model)
+        set_or_remove(wire, "model", options.model)
     is_streamed = bool(options.stream)
     if native is None or is_streamed != (wire.get("stream") is not False):
         wire["stream"] = is_streamed
@@ -162,10 +169,3 @@ def _decode_nested(key: str, value: Any) -> Any:
             return tuple(stops) if are_texts else None
         case _:
             return None
-
-
-def _set(wire: Wire, key: str, value: Any) -> None:
-    if value is None:
-        wire.pop(key, None)
-    else:
-        wire[key] = value

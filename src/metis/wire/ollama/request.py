@@ -166,7 +166,7 @@ class _HistoryDecoder(RequestDraft):
         content, form = self._decode_any(role, wire, path)
         original = {"wire": wire, "digest": content_digest(role, content)}
         form = {**form, "ids": _wire_ids(content, wire), "whole": original}
-        self._add_draft(role, content, provider_raw_of(PROTOCOL, form))
+        self._add_draft(role, content, form)
 
     def _add_usual(self, wire: ChatMessage) -> bool:
         """Decode a message of the usual form; return false for all others."""
@@ -203,7 +203,7 @@ class _HistoryDecoder(RequestDraft):
             return False
         self._enter(_ASSISTANT)
         content, form = decode_assistant(wire, self._calls, self._origin)
-        self._add_draft(_ASSISTANT, content, {PROTOCOL: form} if form else None)
+        self._add_draft(_ASSISTANT, content, form)
         return True
 
     def _enter(self, role: Role) -> None:
@@ -214,23 +214,22 @@ class _HistoryDecoder(RequestDraft):
             self._calls.drop_without_id()
         self._last_role = role
 
-    def _add_draft(self, role: Role, content: Content, raw: Mapping[str, Any] | None) -> None:
+    def _add_draft(self, role: Role, content: Content, form: OriginalForm) -> None:
         metadata = self._bare_metadata
-        if role is _TOOL:
-            results = (b.tool_use_id for b in content if isinstance(b, ToolResultBlock))
+        if form or role is _TOOL:
+            result = content[0] if role is _TOOL else None
             metadata = _new_metadata(
-                origin=self._origin, parent_tool_use_id=next(results, None), provider_raw=raw
+                origin=self._origin,
+                parent_tool_use_id=result.tool_use_id if type(result) is ToolResultBlock else None,
+                provider_raw=provider_raw_of(PROTOCOL, form) if form else None,
             )
-        elif raw is not None:
-            metadata = _new_metadata(origin=self._origin, provider_raw=raw)
         self._drafts.append((role, content, metadata))
 
     def _add_result(self, wire: ChatMessage) -> None:
         wire_id = "" if wire.tool_call_id is UNSET else wire.tool_call_id
         name = "" if wire.tool_name is UNSET else wire.tool_name
         inner: Content = (_new_text(wire.content),) if wire.content else ()
-        content, form = self._decode_result(wire_id, name, inner)
-        self._add_draft(_TOOL, content, {PROTOCOL: form} if form else None)
+        self._add_draft(_TOOL, *self._decode_result(wire_id, name, inner))
 
     def _decode_result(
         self, wire_id: str, name: str, inner: Content

@@ -1,4 +1,7 @@
-"""Responses of Ollama, both directions: a message of a chat, or the completion of a prompt."""
+"""Responses and errors of Ollama, both directions.
+
+A response is a message of a chat, or the completion of a prompt; an error is a sentence.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,17 +14,26 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.digest import content_digest
-from metis.canonical.errors import DecodeError
+from metis.canonical.errors import (
+    AuthenticationError,
+    ContextOverflowError,
+    DecodeError,
+    InvalidRequestError,
+    NetworkError,
+    OtherProviderError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, StopReason, Usage
 from metis.wire.call import RequestContext
-from metis.wire.errors import has_failed
-from metis.wire.json_access import Wire, maybe_count, maybe_text, object_at
+from metis.wire.errors import FIRST_ERROR_STATUS, class_of_status, class_of_text, has_failed
+from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text, object_at
 from metis.wire.ollama.blocks import (
     GENERATE_PATH,
     PROTOCOL,
-    ChatMessage,
     Content,
     OriginalForm,
     PendingCalls,
@@ -30,7 +42,6 @@ from metis.wire.ollama.blocks import (
     join_response_text,
     write_json,
 )
-from metis.wire.ollama.errors import decode_error
 from metis.wire.ollama.request import decode_response_message, original_message
 from metis.wire.original_form import original_form_of
 from metis.wire.response import model_name, new_usage, read_response, response_message
@@ -39,6 +50,13 @@ from metis.wire.tool_ids import derived_id
 WIRE_ID_PREFIX = "call_"
 """The first characters of a call id that is derived from ours."""
 _STOP_REASONS = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
+_STATUS_OF: Mapping[type[ProviderError], int] = {
+    RateLimitError: 429,
+    AuthenticationError: 401,
+    NetworkError: 502,
+    ContextOverflowError: 400,
+    InvalidRequestError: 400,
+}
 _NS_PER_MS = 1_000_000
 _COMPLETION_KEYS = ("response", "thinking", "image")
 
@@ -128,32 +146,22 @@ def decode_usage(wire: Wire, context: RequestContext) -> Usage | None:
 def encode_response(message: Message, context: RequestContext) -> bytes:
     """Encode a message as a response body."""
     form = original_form_of(message, PROTOCOL)
-    envelope: Wire | None = form.get("response")
-    if envelope is None:
-        return write_json({**_new_envelope(message, context), **_encode_foreign(message, context)})
-    if not form.get("is_completion"):
-        return write_json({**envelope, "message": _encode_message(message, form.get("ids") or {})})
-    original: Mapping[str, Any] = form.get("completion") or {}
-    if original and original["digest"] == message.content_digest():
-        return write_json({**envelope, **original["wire"]})
-    return write_json({**envelope, **_encode_completion(message.content)})
-
-
-def _encode_foreign(message: Message, context: RequestContext) -> Wire:
-    """Encode the message of another protocol; like newer servers, with ids of calls."""
-    if context.path == GENERATE_PATH:
-        return _encode_completion(message.content)
-    calls = (block for block in message.content if isinstance(block, ToolUseBlock))
-    wire_ids = {call.id: derived_id(call.id, WIRE_ID_PREFIX) for call in calls}
-    wire_ids |= original_form_of(message, PROTOCOL).get("ids") or {}
-    return {"message": _encode_message(message, wire_ids)}
-
-
-def _encode_message(message: Message, wire_ids: Mapping[str, str]) -> ChatMessage | Wire:
-    original = original_message(message)
-    if original is not None:
-        return original
-    return encode_assistant(message.content, original_form_of(message, PROTOCOL), wire_ids)
+    envelope: Wire = form.get("response") or _new_envelope(message, context)
+    is_foreign = "response" not in form
+    is_completion = context.path == GENERATE_PATH if is_foreign else form.get("is_completion")
+    if is_completion:
+        original: Mapping[str, Any] = form.get("completion") or {}
+        is_same = original and original["digest"] == message.content_digest()
+        completion = original["wire"] if is_same else _encode_completion(message.content)
+        return write_json({**envelope, **completion})
+    wire_ids: dict[str, str] = {}
+    if is_foreign:
+        # Like newer servers, with ids of calls.
+        calls = (block for block in message.content if isinstance(block, ToolUseBlock))
+        wire_ids = {call.id: derived_id(call.id, WIRE_ID_PREFIX) for call in calls}
+    wire_ids |= form.get("ids") or {}
+    encoded = original_message(message) or encode_assistant(message.content, form, wire_ids)
+    return write_json({**envelope, "message": encoded})
 
 
 def _encode_completion(content: Content) -> Wire:
@@ -198,3 +206,21 @@ def encode_usage(usage: Usage | None) -> Wire:
 def timestamp(created: Message | RequestContext) -> str:
     """Return the time of creation as a server writes it."""
     return created.created_at.isoformat().replace("+00:00", "Z")
+
+
+def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
+    """Decode an error body; the text of the server is kept."""
+    if status is not None and status < FIRST_ERROR_STATUS:
+        status = None  # the status of a success says nothing about an error inside it (T132)
+    error = wire.get("error")
+    inner = maybe_object(error)
+    text = maybe_text(error) or maybe_text(inner.get("message")) or write_json(wire).decode()
+    kind = class_of_status(status)
+    if kind in (InvalidRequestError, OtherProviderError, ServerError):
+        kind = class_of_text(text) or kind
+    return kind(text, provider=provider, status=status, kind=maybe_text(inner.get("type")))
+
+
+def encode_error(error: ProviderError) -> tuple[int, bytes]:
+    """Encode an error as the status and the body of a response."""
+    return error.status or _STATUS_OF.get(type(error), 500), write_json({"error": error.text})

@@ -24,8 +24,7 @@ from metis.wire.call import RequestContext
 from metis.wire.errors import has_failed, read_error
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 from metis.wire.ollama.blocks import PROTOCOL, PendingCalls, decode_any_call, read_json, write_json
-from metis.wire.ollama.errors import decode_error
-from metis.wire.ollama.response import call_scope, decode_body, decode_usage
+from metis.wire.ollama.response import call_scope, decode_body, decode_error, decode_usage
 from metis.wire.response import with_status
 from metis.wire.stream_decoder import BaseStreamDecoder
 

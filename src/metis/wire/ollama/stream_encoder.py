@@ -14,8 +14,13 @@ from metis.streaming.events import (
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire
 from metis.wire.ollama.blocks import GENERATE_PATH, PROTOCOL, write_json
-from metis.wire.ollama.errors import encode_error
-from metis.wire.ollama.response import WIRE_ID_PREFIX, encode_stop_reason, encode_usage, timestamp
+from metis.wire.ollama.response import (
+    WIRE_ID_PREFIX,
+    encode_error,
+    encode_stop_reason,
+    encode_usage,
+    timestamp,
+)
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
 from metis.wire.tool_ids import derived_id

@@ -38,6 +38,7 @@ from metis.wire.openai_chat.blocks import (
     is_same_call,
     opaque_block,
 )
+from metis.wire.openai_values import decode_index, encode_page
 from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds
 
@@ -50,7 +51,6 @@ AnyThinking = ThinkingBlock | RedactedThinkingBlock
 
 _ANY_AUDIO = "audio/*"
 _CALL = "tool_call"
-_MAX_INDEX = 2**63
 
 
 def decode_thinking(wire: Wire, issuer: str) -> tuple[list[AnyThinking], dict[str, Any]]:
@@ -168,14 +168,10 @@ def _decode_citation(wire: Wire) -> Citation:
         kind=kind if isinstance(kind, str) else "unknown",
         url=maybe_text(page.get("url")),
         title=maybe_text(page.get("title")),
-        start=_decode_index(page.get("start_index")),
-        end=_decode_index(page.get("end_index")),
+        start=decode_index(page.get("start_index")),
+        end=decode_index(page.get("end_index")),
         raw=wire,
     )
-
-
-def _decode_index(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < _MAX_INDEX else None
 
 
 def _decode_media(wire: Wire, issuer: str, form: dict[str, Any]) -> list[ContentBlock]:
@@ -297,15 +293,8 @@ def _shifted(note: Mapping[str, Any], offset: int) -> Wire:
 
 def encode_foreign_citation(citation: Citation) -> Wire | None:
     """Encode another provider's citation as an annotation; None if it cites no web page."""
-    if citation.url is None:
-        return None
-    page: Wire = {
-        "start_index": citation.start or 0,
-        "end_index": citation.end or 0,
-        "title": citation.title or "",
-        "url": citation.url,
-    }
-    return {"type": "url_citation", "url_citation": page}
+    page = encode_page(citation)
+    return None if page is None else {"type": "url_citation", "url_citation": page}
 
 
 def _encode_content(

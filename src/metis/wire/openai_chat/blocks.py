@@ -4,7 +4,6 @@ A decoded part is *exact* if encoding it gives the JSON that was read. A part th
 is stored in its original form, and one without a canonical meaning becomes an opaque block.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,12 +12,10 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metis.canonical.blocks import (
-    ANY_IMAGE_TYPE,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
-    ImageSource,
     InvalidInput,
     MediaSource,
     OpaqueBlock,
@@ -32,27 +29,28 @@ from metis.canonical.blocks import (
 from metis.canonical.metadata import CacheHint
 from metis.streaming.arguments import parse_arguments
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.openai_values import (
+    ANY_FILE,
+    PDF,
+    decode_audio,
+    decode_image_url,
+    encode_audio,
+    file_name,
+    media_url,
+    parse_data_url,
+)
 from metis.wire.tool_ids import CallIds
 
 PROTOCOL = "openai_chat"
 """The name under which messages store their original form in this protocol."""
 
-ANY_VIDEO = "video/*"
+_ANY_VIDEO = "video/*"
 """The media type of a video that is only known by its URL."""
-ANY_FILE = "application/octet-stream"
-"""The media type of a file that is only known by its id."""
-PDF = "application/pdf"
-"""The media type that a document at a URL is assumed to have."""
-
 WireIdOf = Callable[[str], str]
 """Gives the provider's id of a call for our `tool_use_id`."""
 ToolCall = tuple[str, Mapping[str, Any], InvalidInput | None]
 """The name of a tool, the input, and what is invalid about the input."""
 
-_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-# The API names the file format, not the media type; it takes `wav` and `mp3` only (T99).
-_AUDIO_TYPES = {"mp3": "audio/mpeg"}
-_AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()}
 _CACHE_KEY = "cache_control"
 
 read_json = msgspec.json.Decoder().decode
@@ -160,34 +158,24 @@ def _url_at(wire: Wire, key: str) -> str | None:
 
 def _decode_source(url: str, media_type: str) -> tuple[MediaSource, str]:
     """Return the source behind a URL and its type; `media_type` is that of a remote one."""
-    inline = _DATA_URL.fullmatch(url)
+    inline = parse_data_url(url)
     if inline is None:
         return MediaSource("url", url), media_type
-    return MediaSource("base64", inline[2]), inline[1]
+    return MediaSource("base64", inline[0]), inline[1]
 
 
 def _decode_image(wire: Wire, _: str) -> ContentBlock | None:
     url = _url_at(wire, "image_url")
-    if url is None:
-        return None
-    inline = _DATA_URL.fullmatch(url)
-    if inline is None:
-        return ImageBlock(ImageSource("url", url), ANY_IMAGE_TYPE)
-    return ImageBlock(ImageSource("base64", inline[2]), inline[1])
+    return None if url is None else decode_image_url(url)
 
 
 def _decode_video(wire: Wire, _: str) -> ContentBlock | None:
     url = _url_at(wire, "video_url")
-    return None if url is None else VideoBlock(*_decode_source(url, ANY_VIDEO))
+    return None if url is None else VideoBlock(*_decode_source(url, _ANY_VIDEO))
 
 
 def _decode_audio(wire: Wire, _: str) -> ContentBlock | None:
-    match wire.get("input_audio"):
-        case {"data": str(data), "format": str(name)}:
-            media_type = _AUDIO_TYPES.get(name, f"audio/{name}")
-            return AudioBlock(MediaSource("base64", data), media_type)
-        case _:
-            return None
+    return decode_audio(wire)
 
 
 def _decode_file(wire: Wire, issuer: str) -> ContentBlock | None:
@@ -219,33 +207,18 @@ _DECODERS: Mapping[str, Callable[[Wire, str], ContentBlock | None]] = {
 }
 
 
-def _url_of(source: MediaSource | ImageSource, media_type: str) -> str | None:
-    """Return the URL for a source; None if the provider could not open it."""
-    if source.kind == "base64":
-        return f"data:{media_type};base64,{source.data}"
-    return source.data if source.kind == "url" else None
-
-
 def _encode_text(block: TextBlock) -> Wire:
     return {"type": "text", "text": block.text}
 
 
 def _encode_image(block: ImageBlock) -> Wire | None:
-    url = _url_of(block.source, block.media_type)
+    url = media_url(block.source, block.media_type)
     return None if url is None else {"type": "image_url", "image_url": {"url": url}}
 
 
 def _encode_video(block: VideoBlock) -> Wire | None:
-    url = _url_of(block.source, block.media_type)
+    url = media_url(block.source, block.media_type)
     return None if url is None else {"type": "video_url", "video_url": {"url": url}}
-
-
-def _encode_audio(block: AudioBlock) -> Wire | None:
-    if block.source.kind != "base64":
-        return None
-    kind = block.media_type
-    name = _AUDIO_FORMATS.get(kind) or kind.removeprefix("audio/").removeprefix("x-")
-    return {"type": "input_audio", "input_audio": {"data": block.source.data, "format": name}}
 
 
 def _encode_document(block: DocumentBlock) -> Wire | None:
@@ -258,12 +231,10 @@ def _encode_document(block: DocumentBlock) -> Wire | None:
             "type": "file",
             "file": file if block.name is None else {**file, "filename": block.name},
         }
-    url = _url_of(source, block.media_type)
+    url = media_url(source, block.media_type)
     if url is None:
         return None
-    # Without a filename OpenAI takes `file_data` for a reference: 400, `file_id` is missing.
-    name = block.name or f"document.{block.media_type.partition('/')[2]}"
-    return {"type": "file", "file": {"file_data": url, "filename": name}}
+    return {"type": "file", "file": {"file_data": url, "filename": file_name(block)}}
 
 
 def _encode_opaque(block: OpaqueBlock) -> Raw:
@@ -274,7 +245,7 @@ _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
     TextBlock: _encode_text,
     ImageBlock: _encode_image,
     VideoBlock: _encode_video,
-    AudioBlock: _encode_audio,
+    AudioBlock: encode_audio,
     DocumentBlock: _encode_document,
     OpaqueBlock: _encode_opaque,
 }

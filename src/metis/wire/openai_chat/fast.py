@@ -26,7 +26,6 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.value import raw_constructor
@@ -42,9 +41,9 @@ from metis.wire.openai_chat.options import decode_options
 from metis.wire.openai_chat.request import WIRE_ID_PREFIX, ChatHistoryEncoder
 from metis.wire.openai_chat.stream_decoder import ChatStreamDecoder
 from metis.wire.original_form import EMPTY
+from metis.wire.request import RequestDraft
 from metis.wire.tool_ids import TOOL_ID_PREFIX, CallIds
 
-_new_message = raw_constructor(Message)
 _new_metadata = raw_constructor(MessageMetadata)
 _new_text = raw_constructor(TextBlock)
 _new_call = raw_constructor(ToolUseBlock)
@@ -61,7 +60,7 @@ _ROLES = {
     "system": Role.SYSTEM,
     "user": _USER,
 }
-_Decoded = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
+_Draft = tuple[Role, tuple[ContentBlock, ...], MessageMetadata]
 
 
 # Structs of short life without cycles: the garbage collector need not track them.
@@ -151,49 +150,32 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         wire = _read_request(body)
     except (ValueError, RecursionError):
         return request.decode_request(body, context)
-    messages = _decode_messages(wire.messages, context)
-    if messages is None:
+    decoder = _MessageDecoder(context)
+    if not all(map(decoder.add, wire.messages)):
         return request.decode_request(body, context)
     stated = ((key, getattr(wire, key)) for key in _OPTION_KEYS)
     options: Wire = {key: value for key, value in stated if value is not UNSET}
     return CanonicalRequest(
-        messages, decode_functions(options.get("tools")), decode_options(options)
+        decoder.messages(), decode_functions(options.get("tools")), decode_options(options)
     )
 
 
-def _decode_messages(
-    wire: Sequence[_Message], context: RequestContext
-) -> tuple[Message, ...] | None:
-    decode = _MessageDecoder(context.session_id, context.provider or PROTOCOL).decode
-    session_id, created_at = context.session_id, context.created_at
-    messages: list[Message] = []
-    for message_id, message in zip(new_ulids(len(wire)), wire, strict=True):
-        decoded = decode(message)
-        if decoded is None:
-            return None
-        role, content, metadata = decoded
-        messages.append(
-            _new_message(
-                id=message_id,
-                session_id=session_id,
-                role=role,
-                content=content,
-                created_at=created_at,
-                metadata=metadata,
-            )
-        )
-    return tuple(messages)
+class _MessageDecoder(RequestDraft):
+    """Decodes the messages of one request; methods return None where only the plain path can."""
 
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context, PROTOCOL)
+        self._ids = CallIds(context.session_id)
 
-class _MessageDecoder:
-    """Decodes the messages of one request; a method returns None where only the plain path can."""
+    def add(self, wire: _Message) -> bool:
+        """Decode one wire message; return false if the plain path has to."""
+        draft = self._decode(wire)
+        if draft is None:
+            return False
+        self._drafts.append(draft)
+        return True
 
-    def __init__(self, session_id: str, issuer: str) -> None:
-        self._ids = CallIds(session_id)
-        self._issuer = issuer
-        self._bare_metadata = _new_metadata(origin=issuer)
-
-    def decode(self, wire: _Message) -> _Decoded | None:
+    def _decode(self, wire: _Message) -> _Draft | None:
         role_name, content = wire.role, wire.content
         has_content_only = (
             wire.tool_calls is UNSET
@@ -215,18 +197,18 @@ class _MessageDecoder:
             return self._decode_assistant(wire)
         return self._decode_parts(content) if has_content_only and role_name == "user" else None
 
-    def _decode_result(self, wire_id: str | UnsetType, content: object) -> _Decoded | None:
+    def _decode_result(self, wire_id: str | UnsetType, content: object) -> _Draft | None:
         if type(wire_id) is not str or type(content) is not str or not wire_id or not content:
             return None
         tool_use_id = self._ids.of_result(wire_id)
         metadata = _new_metadata(
-            origin=self._issuer,
+            origin=self._origin,
             parent_tool_use_id=tool_use_id,
             provider_raw={PROTOCOL: {"ids": {tool_use_id: wire_id}}},
         )
         return _TOOL, (_new_result(tool_use_id, (_new_text(content),)),), metadata
 
-    def _decode_parts(self, content: object) -> _Decoded | None:
+    def _decode_parts(self, content: object) -> _Draft | None:
         if not isinstance(content, list):
             return None
         blocks: list[ContentBlock] = []
@@ -237,7 +219,7 @@ class _MessageDecoder:
             blocks.append(block)
         return _USER, tuple(blocks), self._metadata({"parts": True})
 
-    def _decode_assistant(self, wire: _Message) -> _Decoded | None:
+    def _decode_assistant(self, wire: _Message) -> _Draft | None:
         content, calls = wire.content, wire.tool_calls
         if wire.annotations or (wire.reasoning and wire.reasoning_content):
             return None
@@ -248,7 +230,7 @@ class _MessageDecoder:
         thinking = wire.reasoning_content or wire.reasoning
         if thinking:
             key = "reasoning_content" if wire.reasoning_content else "reasoning"
-            blocks.append(_new_thinking(thinking, None, None, None, self._issuer))
+            blocks.append(_new_thinking(thinking, None, None, None, self._origin))
             form["thoughts"] = {key: True}
         if content:
             blocks.append(_new_text(content))
@@ -290,7 +272,7 @@ class _MessageDecoder:
     def _metadata(self, form: dict[str, Any]) -> MessageMetadata:
         if not form:
             return self._bare_metadata
-        return _new_metadata(origin=self._issuer, provider_raw={PROTOCOL: form})
+        return _new_metadata(origin=self._origin, provider_raw={PROTOCOL: form})
 
 
 def _decode_image(part: _TextPart | _ImagePart) -> ImageBlock | None:
@@ -311,14 +293,10 @@ def _add_empty_keys(wire: _Message, form: dict[str, Any]) -> None:
         form["absent"] = ["content"]
     elif not wire.content and wire.content != (None if wire.tool_calls else ""):
         keys["content"] = wire.content
-    if wire.annotations is not UNSET and not wire.annotations:
-        keys["annotations"] = wire.annotations
-    if wire.reasoning is not UNSET and not wire.reasoning:
-        keys["reasoning"] = wire.reasoning
-    if wire.reasoning_content is not UNSET and not wire.reasoning_content:
-        keys["reasoning_content"] = wire.reasoning_content
-    if wire.refusal is not UNSET:
-        keys["refusal"] = wire.refusal
+    for key in ("annotations", "reasoning", "reasoning_content", "refusal"):
+        value = getattr(wire, key)
+        if value is not UNSET and not value:
+            keys[key] = value
     if keys:
         form["keys"] = keys
 

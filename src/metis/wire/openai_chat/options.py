@@ -12,7 +12,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.catalog.model_rules import Effort, ReasoningForm, SchemaDialect
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
 from metis.wire.function_tools import set_functions
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object, set_or_remove
 from metis.wire.openai_chat.blocks import PROTOCOL
 from metis.wire.output_format import (
     UNSTATED_OUTPUT,
@@ -192,10 +192,10 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     for name, key in _OPTION_KEYS.items():
         value = getattr(options, name)
         if value != native.get(name):
-            _set(wire, key, _encode_value(value))
+            set_or_remove(wire, key, _encode_value(value))
     if options.max_output_tokens != native.get("max_output_tokens"):
         key = next((key for key in _LIMIT_KEYS if key in wire), _LIMIT_KEYS[0])
-        _set(wire, key, options.max_output_tokens)
+        set_or_remove(wire, key, options.max_output_tokens)
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     set_functions(wire, tools)
@@ -203,13 +203,6 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
         wire.pop("parallel_tool_calls", None)
     return wire
-
-
-def _set(wire: Wire, key: str, value: Any) -> None:
-    if value is None:
-        wire.pop(key, None)
-    else:
-        wire[key] = value
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 from metis.canonical.blocks import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.digest import content_digest
 from metis.canonical.errors import DecodeError
-from metis.canonical.ids import new_ulids
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageMetadata
 from metis.canonical.tools import ToolDefinition
@@ -41,6 +40,7 @@ from metis.wire.original_form import (
     provider_raw_of,
     unmapped_paths,
 )
+from metis.wire.request import RequestDraft
 from metis.wire.tool_ids import CallIds, derived_id
 
 WIRE_ID_PREFIX = "call_"
@@ -61,7 +61,6 @@ _MAPPED_KEYS = frozenset(
 _CALL_KEYS = {"function", "id", "type"}
 _FUNCTION_KEYS = {"arguments", "name"}
 
-_new_message = raw_constructor(Message)
 _new_metadata = raw_constructor(MessageMetadata)
 _Content = tuple[ContentBlock, ...]
 
@@ -72,44 +71,36 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
     messages = wire.pop("messages", None)
     if not isinstance(messages, list):
         raise DecodeError("a request has a list of messages", path="$.messages")
+    decoder = _HistoryDecoder(context, PROTOCOL)
+    for index, message in enumerate(maybe_list(messages)):
+        decoder.add(maybe_object(message), f"$.messages[{index}]")
     return CanonicalRequest(
-        _decode_messages(maybe_list(messages), context),
-        decode_functions(wire.get("tools")),
-        decode_options(wire),
+        decoder.messages(), decode_functions(wire.get("tools")), decode_options(wire)
     )
 
 
-def _decode_messages(wire: Sequence[Any], context: RequestContext) -> tuple[Message, ...]:
-    ids = CallIds(context.session_id)
-    return tuple(
-        _decode_message(maybe_object(message), f"$.messages[{index}]", message_id, context, ids)
-        for index, (message_id, message) in enumerate(zip(new_ulids(len(wire)), wire, strict=True))
-    )
+class _HistoryDecoder(RequestDraft):
+    """Decodes the messages of one request, in order."""
 
+    def __init__(self, context: RequestContext, protocol: str) -> None:
+        super().__init__(context, protocol)
+        self._ids = CallIds(context.session_id)
 
-def _decode_message(
-    wire: Wire, path: str, message_id: str, context: RequestContext, ids: CallIds
-) -> Message:
-    role = _ROLES.get(str(wire.get("role")))
-    if role is None:
-        raise DecodeError("unknown role of a message", path=path)
-    origin = context.provider or PROTOCOL
-    content, form = _decode_blocks(wire, ids, origin)
-    form = with_exact_form(wire, role, content, form)
-    results = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
-    return _new_message(
-        id=message_id,
-        session_id=context.session_id,
-        role=role,
-        content=content,
-        created_at=context.created_at,
-        metadata=_new_metadata(
-            origin=origin,
+    def add(self, wire: Wire, path: str) -> None:
+        """Decode one wire message."""
+        role = _ROLES.get(str(wire.get("role")))
+        if role is None:
+            raise DecodeError("unknown role of a message", path=path)
+        content, form = _decode_blocks(wire, self._ids, self._origin)
+        form = with_exact_form(wire, role, content, form)
+        results = (block.tool_use_id for block in content if isinstance(block, ToolResultBlock))
+        metadata = _new_metadata(
+            origin=self._origin,
             parent_tool_use_id=next(results, None),
             hints=cache_hints(wire, content),
             provider_raw=provider_raw_of(PROTOCOL, form),
-        ),
-    )
+        )
+        self._drafts.append((role, content, metadata))
 
 
 def _decode_blocks(wire: Wire, ids: CallIds, issuer: str) -> tuple[_Content, dict[str, Any]]:

@@ -1,8 +1,6 @@
 """Responses of Chat Completions, both directions, with their usage and stop reasons."""
 
-import math
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from metis.canonical.blocks import ToolUseBlock
@@ -24,6 +22,7 @@ from metis.wire.openai_chat.assistant import decode_assistant
 from metis.wire.openai_chat.blocks import PROTOCOL, write_json
 from metis.wire.openai_chat.request import encode_message, wire_id_lookup, with_exact_form
 from metis.wire.openai_errors import decode_error
+from metis.wire.openai_values import decode_cost, input_tokens
 from metis.wire.original_form import original_form_of
 from metis.wire.response import model_name, new_usage, response_message
 from metis.wire.tool_ids import CallIds
@@ -202,13 +201,12 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     output, reasoning = _output_tokens(usage, prompt, output)
     return new_usage(
         latency_ms=context.latency_ms,
-        # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
-        input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
+        input_tokens=input_tokens(prompt, cached, written),
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         output_tokens=output,
         reasoning_output_tokens=reasoning,
-        reported_cost_usd=_decode_cost(usage.get("cost")),
+        reported_cost_usd=decode_cost(usage.get("cost")),
         server_tool_requests=_decode_server_tools(usage),
         service_tier=maybe_text(tier) or None,
     )
@@ -237,12 +235,6 @@ def _decode_server_tools(usage: Wire) -> dict[str, int] | None:
 
 def _first_count(wire: Wire, keys: tuple[str, ...]) -> int:
     return next((count for key in keys if (count := maybe_count(wire.get(key)))), 0)
-
-
-def _decode_cost(value: Any) -> Decimal | None:
-    """Return what the host charged, if it is an amount of money."""
-    is_amount = type(value) in (int, float) and 0 <= value < math.inf
-    return Decimal(str(value)) if is_amount else None
 
 
 def encode_usage(usage: Usage) -> Wire:

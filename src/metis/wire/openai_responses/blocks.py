@@ -11,15 +11,13 @@ is opened when it comes back (T71).
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from metis.canonical.blocks import (
-    ANY_IMAGE_TYPE,
     AudioBlock,
     Citation,
     ContentBlock,
@@ -35,26 +33,24 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.value import raw_constructor
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.openai_values import (
+    ANY_FILE,
+    PDF,
+    decode_audio,
+    decode_image_url,
+    decode_index,
+    encode_audio,
+    file_name,
+    media_url,
+    parse_data_url,
+)
 
 PROTOCOL = "openai_responses"
 """The name under which messages store their original form in this protocol."""
 
-ANY_FILE = "application/octet-stream"
-"""The media type of a file that is only known by its id."""
-PDF = "application/pdf"
-"""The media type that a document at a URL is assumed to have."""
-
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
 OriginalForm = dict[str, Any]
 
-_Text = str | UnsetType
-_OptionalText = str | None | UnsetType
-_DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
-# The API names the file format, not the media type; it takes `wav` and `mp3` only (T99).
-_AUDIO_TYPES = {"mp3": "audio/mpeg"}
-_AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()}
-_MAX_INDEX = 2**63
-_TEXT_KEY_COUNT = 2
 _ENVELOPE_PREFIX = "metis1:"
 _PARAGRAPH = "\n\n"
 
@@ -65,46 +61,15 @@ read_json = msgspec.json.Decoder().decode
 _new_text = raw_constructor(TextBlock)
 
 
-class Part(Struct, gc=False, forbid_unknown_fields=True):
-    """A part of a message, of thinking or of a tool output."""
-
-    type: str
-    text: _Text = UNSET
-    annotations: list[dict[str, Any]] | UnsetType = UNSET
-    logprobs: list[Any] | UnsetType = UNSET
-    refusal: _Text = UNSET
-    image_url: _OptionalText = UNSET
-    detail: _OptionalText = UNSET
-    file_id: _OptionalText = UNSET
-    file_data: _OptionalText = UNSET
-    file_url: _OptionalText = UNSET
-    filename: _OptionalText = UNSET
-    input_audio: dict[str, Any] | UnsetType = UNSET
-
-
-_PART_KEYS = frozenset(Part.__struct_fields__)
-
-
 def opaque_block(wire: Any, issuer: str) -> OpaqueBlock:
     """Return a block that carries an item or a part without a canonical meaning as it was sent."""
     return OpaqueBlock(issuer, Raw(write_json(wire)), maybe_text(maybe_object(wire).get("type")))
 
 
-def read_part(wire: Any) -> Part | None:
-    """Return a part by its known keys; it may have others. None if their types do not fit."""
-    keys = {key: value for key, value in maybe_object(wire).items() if key in _PART_KEYS}
-    try:
-        return msgspec.convert(keys, Part)
-    except ValueError:
-        return None
-
-
-def decode_part(part: Part, issuer: str) -> ContentBlock | None:
+def decode_part(wire: Any, issuer: str) -> ContentBlock | None:
     """Decode a part; None if it has no canonical meaning."""
-    if type(part.text) is str:
-        is_text = part.type in ("input_text", "output_text", "text")
-        return _decode_text(part, part.text) if is_text else None
-    decode = _DECODERS.get(part.type)
+    part = maybe_object(wire)
+    decode = _DECODERS.get(maybe_text(part.get("type")) or "")
     return None if decode is None else decode(part, issuer)
 
 
@@ -114,27 +79,14 @@ def decode_parts(
     """Decode a list of parts; also return, by index, the parts that are not exact."""
     blocks: list[ContentBlock] = []
     original_parts: dict[str, Any] = {}
-    for index, wire in enumerate(parts):
-        text = _plain_text_of(wire)
-        if text is not None:
-            blocks.append(_new_text(text))
-            continue
-        part = read_part(wire)
-        block = None if part is None else decode_part(part, issuer)
+    for index, part in enumerate(parts):
+        block = decode_part(part, issuer)
         if block is None:
-            block = opaque_block(wire, issuer)
-        elif encode_part(block) != wire:
-            original_parts[str(index)] = wire
+            block = opaque_block(part, issuer)
+        elif encode_part(block) != part:
+            original_parts[str(index)] = part
         blocks.append(block)
     return tuple(blocks), original_parts
-
-
-def _plain_text_of(wire: Any) -> str | None:
-    """Return the text of a part that has nothing else: most have not, and need no Struct."""
-    part = maybe_object(wire)
-    text = part.get("text")
-    is_text = len(part) == _TEXT_KEY_COUNT and part.get("type") == "input_text"
-    return text if is_text and type(text) is str else None
 
 
 def encode_parts(
@@ -144,13 +96,10 @@ def encode_parts(
     parts: list[Any] = []
     for index, block in enumerate(blocks):
         original = original_parts.get(str(index)) if original_parts else None
-        part = None if original is None else read_part(original)
-        if part is not None and decode_part(part, _issuer_of(block, issuer)) == block:
-            parts.append(original)
-            continue
-        encoded = encode_part(block)
-        if encoded is not None:
-            parts.append(encoded)
+        is_same = original and decode_part(original, _issuer_of(block, issuer)) == block
+        part = original if is_same else encode_part(block)
+        if part is not None:
+            parts.append(part)
     return parts
 
 
@@ -165,10 +114,16 @@ def encode_part(block: ContentBlock) -> Wire | Raw | None:
     return None if encode is None else encode(block)
 
 
-def _decode_text(part: Part, text: str) -> TextBlock:
-    if not part.annotations:
+def _decode_text(part: Wire, _: str) -> ContentBlock | None:
+    text, annotations = part.get("text"), part.get("annotations")
+    notes = maybe_list(annotations)
+    if type(text) is not str or (annotations and not notes):
+        return None
+    if not notes:
         return _new_text(text)
-    return TextBlock(text, tuple(map(_decode_citation, part.annotations)))
+    if not all(isinstance(note, dict) for note in notes):
+        return None
+    return TextBlock(text, tuple(map(_decode_citation, notes)))
 
 
 def _decode_citation(wire: Wire) -> Citation:
@@ -176,42 +131,37 @@ def _decode_citation(wire: Wire) -> Citation:
         kind=maybe_text(wire.get("type")) or "unknown",
         url=maybe_text(wire.get("url")),
         title=maybe_text(wire.get("title") or wire.get("filename")),
-        start=_decode_index(wire.get("start_index")),
-        end=_decode_index(wire.get("end_index")),
+        start=decode_index(wire.get("start_index")),
+        end=decode_index(wire.get("end_index")),
         raw=wire,
     )
 
 
-def _decode_index(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < _MAX_INDEX else None
+def _decode_refusal(part: Wire, _: str) -> ContentBlock | None:
+    text = part.get("refusal")
+    return _new_text(text) if type(text) is str else None
 
 
-def _decode_refusal(part: Part, _: str) -> ContentBlock | None:
-    return _new_text(part.refusal) if type(part.refusal) is str else None
+def _decode_image(part: Wire, _: str) -> ContentBlock | None:
+    url = part.get("image_url")
+    return decode_image_url(url) if isinstance(url, str) else None
 
 
-def _decode_image(part: Part, _: str) -> ContentBlock | None:
-    if not isinstance(part.image_url, str):
-        return None
-    inline = _DATA_URL.fullmatch(part.image_url)
-    if inline is None:
-        return ImageBlock(ImageSource("url", part.image_url), ANY_IMAGE_TYPE)
-    return ImageBlock(ImageSource("base64", inline[2]), inline[1])
-
-
-def _decode_file(part: Part, issuer: str) -> ContentBlock | None:
-    name = part.filename if isinstance(part.filename, str) else None
-    if isinstance(part.file_data, str):
-        inline = _DATA_URL.fullmatch(part.file_data)
-        if inline is None:
-            return DocumentBlock(MediaSource("base64", part.file_data), PDF, name)
-        return _decode_file_data(inline[2], inline[1], name)
-    if isinstance(part.file_url, str):
-        return DocumentBlock(MediaSource("url", part.file_url), PDF, name)
-    if isinstance(part.file_id, str):
-        # Only the provider that stores a file can open it by its id.
-        return DocumentBlock(MediaSource("file_id", part.file_id, issuer), ANY_FILE, name)
-    return None
+def _decode_file(part: Wire, issuer: str) -> ContentBlock | None:
+    name = maybe_text(part.get("filename"))
+    match part:
+        case {"file_data": str(data)}:
+            inline = parse_data_url(data)
+            if inline is None:
+                return DocumentBlock(MediaSource("base64", data), PDF, name)
+            return _decode_file_data(*inline, name)
+        case {"file_url": str(url)}:
+            return DocumentBlock(MediaSource("url", url), PDF, name)
+        case {"file_id": str(file_id)}:
+            # Only the provider that stores a file can open it by its id.
+            return DocumentBlock(MediaSource("file_id", file_id, issuer), ANY_FILE, name)
+        case _:
+            return None
 
 
 def _decode_file_data(data: str, media_type: str, name: str | None) -> ContentBlock:
@@ -240,16 +190,14 @@ def _text_in_file(data: str, media_type: str) -> str | None:
         return None
 
 
-def _decode_audio(part: Part, _: str) -> ContentBlock | None:
-    match part.input_audio:
-        case {"data": str(data), "format": str(name)}:
-            media_type = _AUDIO_TYPES.get(name, f"audio/{name}")
-            return AudioBlock(MediaSource("base64", data), media_type)
-        case _:
-            return None
+def _decode_audio(part: Wire, _: str) -> ContentBlock | None:
+    return decode_audio(part)
 
 
-_DECODERS: Mapping[str, Callable[[Part, str], ContentBlock | None]] = {
+_DECODERS: Mapping[str, Callable[[Wire, str], ContentBlock | None]] = {
+    "input_text": _decode_text,
+    "output_text": _decode_text,
+    "text": _decode_text,
     "refusal": _decode_refusal,
     "input_image": _decode_image,
     "input_file": _decode_file,
@@ -267,13 +215,6 @@ def _encode_image(block: ImageBlock) -> Wire | None:
     return None if url is None else {"type": "input_image", "detail": "auto", "image_url": url}
 
 
-def media_url(source: MediaSource | ImageSource, media_type: str) -> str | None:
-    """Return the URL for a source; None if the provider could not open it."""
-    if source.kind == "base64":
-        return f"data:{media_type};base64,{source.data}"
-    return source.data if source.kind == "url" else None
-
-
 def _encode_document(block: DocumentBlock) -> Wire | None:
     source = block.source
     match source.kind:
@@ -284,20 +225,10 @@ def _encode_document(block: DocumentBlock) -> Wire | None:
         case "url":
             return {"type": "input_file", "file_url": source.data}
         case "base64":
-            # As in Chat Completions, OpenAI refuses `file_data` without a name.
-            name = block.name or f"document.{block.media_type.partition('/')[2]}"
             data = media_url(source, block.media_type)
-            return {"type": "input_file", "file_data": data, "filename": name}
+            return {"type": "input_file", "file_data": data, "filename": file_name(block)}
         case "file_ref":
             return None
-
-
-def _encode_audio(block: AudioBlock) -> Wire | None:
-    if block.source.kind != "base64":
-        return None
-    kind = block.media_type
-    name = _AUDIO_FORMATS.get(kind) or kind.removeprefix("audio/").removeprefix("x-")
-    return {"type": "input_audio", "input_audio": {"data": block.source.data, "format": name}}
 
 
 def _encode_opaque(block: OpaqueBlock) -> Raw:
@@ -308,7 +239,7 @@ _ENCODERS: Mapping[type, Callable[[Any], Wire | Raw | None]] = {
     TextBlock: _encode_text,
     ImageBlock: _encode_image,
     DocumentBlock: _encode_document,
-    AudioBlock: _encode_audio,
+    AudioBlock: encode_audio,
     OpaqueBlock: _encode_opaque,
 }
 

@@ -13,7 +13,7 @@ for it, but other servers of the protocol do.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -31,13 +31,11 @@ from metis.wire.json_access import Wire, maybe_list, maybe_text
 from metis.wire.openai_responses.blocks import (
     AnyThinking,
     OriginalForm,
-    Part,
     decode_part,
     decode_reasoning_item,
     encode_foreign_thinking,
     encode_reasoning_item,
     opaque_block,
-    read_part,
 )
 from metis.wire.openai_responses.tool_calls import (
     CUSTOM,
@@ -46,6 +44,7 @@ from metis.wire.openai_responses.tool_calls import (
     decode_call,
     encode_call,
 )
+from metis.wire.openai_values import encode_page
 from metis.wire.original_form import EMPTY
 from metis.wire.tool_ids import CallIds, derived_id
 
@@ -63,7 +62,6 @@ STRING_RUN: Mapping[str, Any] = {"texts": [STRING_FORM]}
 """The original form of a run that is one message, a role and a string."""
 
 _TEXT = "output_text"
-_TEXT_KEY_COUNT = 3
 _IMAGE_CALL = "image_generation_call"
 _TYPES_WITH_ID = frozenset({"message", "reasoning", FUNCTION, CUSTOM})
 _new_text = raw_constructor(TextBlock)
@@ -78,7 +76,7 @@ def _decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | 
     texts: list[TextBlock] = []
     part_forms: list[Any] = []
     for wire_part in maybe_list(content):
-        decoded = _decode_plain_part(wire_part) or _decode_output_part(wire_part)
+        decoded = _decode_output_part(wire_part)
         if decoded is None:
             return None
         texts.append(decoded[0])
@@ -86,46 +84,24 @@ def _decode_output_message(wire: Wire) -> tuple[list[TextBlock], MessageForm] | 
     return (texts, {"keys": keys, "parts": part_forms}) if texts else None
 
 
-def _decode_plain_part(wire: Any) -> tuple[TextBlock, OriginalForm] | None:
-    """Decode a text without citations; most parts are that, and need no Struct."""
-    if type(wire) is not dict or wire.get("annotations") != [] or wire.get("type") != _TEXT:  # pyright: ignore[reportUnknownMemberType] - JSON
-        return None
-    part: Wire = wire  # pyright: ignore[reportUnknownVariableType] - JSON
-    text = part.get("text")
-    if type(text) is not str:
-        return None
-    if len(part) == _TEXT_KEY_COUNT:
-        return _new_text(text), {}
-    if len(part) == _TEXT_KEY_COUNT + 1 and type(part.get("logprobs")) is list:
-        return _new_text(text), {"logprobs": part["logprobs"]}
-    return None
-
-
 def _decode_output_part(wire: Any) -> tuple[TextBlock, OriginalForm] | None:
-    part = read_part(wire)
-    block = None if part is None else decode_part(part, "")
-    if part is None or not isinstance(block, TextBlock):
+    block = decode_part(wire, "")
+    if not isinstance(block, TextBlock):
         return None
-    form = _part_form(part)
-    return block, form if _encode_output_part(block, form) == wire else {"wire": wire}
-
-
-def _part_form(part: Part) -> OriginalForm:
     form: OriginalForm = {}
-    if part.type != _TEXT:
-        form["type"] = part.type
-    elif part.annotations is UNSET:
+    if wire["type"] != _TEXT:
+        form["type"] = wire["type"]
+    elif "annotations" not in wire:
         form["bare"] = True
-    if part.logprobs is not UNSET:
-        form["logprobs"] = part.logprobs
-    return form
+    if "logprobs" in wire:
+        form["logprobs"] = wire["logprobs"]
+    return block, form if _encode_output_part(block, form) == wire else {"wire": wire}
 
 
 def _encode_output_part(block: TextBlock, form: Mapping[str, Any]) -> Wire:
     original: Wire | None = form.get("wire")
     if original is not None:
-        part = read_part(original)
-        if part is not None and decode_part(part, "") == block:
+        if decode_part(original, "") == block:
             return original
         form = {}
     kind = form.get("type", _TEXT)
@@ -171,15 +147,8 @@ def encode_foreign_message(block: TextBlock, item_id: str) -> Wire:
 
 def encode_foreign_citation(citation: Citation) -> Wire | None:
     """Encode another provider's citation as an annotation; None if it cites no web page."""
-    if citation.url is None:
-        return None
-    return {
-        "type": "url_citation",
-        "start_index": citation.start or 0,
-        "end_index": citation.end or 0,
-        "title": citation.title or "",
-        "url": citation.url,
-    }
+    page = encode_page(citation)
+    return None if page is None else {"type": "url_citation", **page}
 
 
 def _text_count(form: MessageForm) -> int:

@@ -9,7 +9,7 @@ from metis.canonical.tools import SideEffects, ToolDefinition
 from metis.catalog.model_rules import ReasoningForm, SchemaDialect
 from metis.projection.target import Target
 from metis.wire.call import AdapterOptions, ToolChoice, ToolMode
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object, set_or_remove
 from metis.wire.openai_responses.blocks import PROTOCOL
 from metis.wire.output_format import (
     UNSTATED_OUTPUT,
@@ -160,13 +160,13 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
         value = getattr(options, name)
         if value != native.get(name):
             is_choice = isinstance(value, ToolChoice)
-            _set(wire, name, _encode_tool_choice(value) if is_choice else value)
+            set_or_remove(wire, name, _encode_tool_choice(value) if is_choice else value)
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     given_tools = maybe_list(wire.get("tools"))
     if decode_tools(given_tools) != tuple(tools):
         others = [tool for tool in given_tools if _decode_tool(maybe_object(tool)) is None]
-        _set(wire, "tools", [*others, *_encode_tools(tools)] or None)
+        set_or_remove(wire, "tools", [*others, *_encode_tools(tools)] or None)
     if not wire.get("tools") and "parallel_tool_calls" not in given:
         # OpenAI answers 400 to the flag without tools (T114); a client's own flag is passed on.
         wire.pop("parallel_tool_calls", None)
@@ -184,13 +184,6 @@ def fit_target(target: Target, options: AdapterOptions) -> Target:
     if (stores_history, accepts_ids) == (target.stores_history, target.accepts_thinking_ids):
         return target
     return replace(target, stores_history=stores_history, accepts_thinking_ids=accepts_ids)
-
-
-def _set(wire: Wire, key: str, value: Any) -> None:
-    if value is None:
-        wire.pop(key, None)
-    else:
-        wire[key] = value
 
 
 def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:

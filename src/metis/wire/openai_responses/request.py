@@ -19,6 +19,7 @@ from metis.wire.history import BaseHistoryEncoder, EncodedMessages
 from metis.wire.json_access import Wire, maybe_list, maybe_text, object_at, read_object
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
+    OriginalForm,
     decode_parts,
     encode_parts,
     opaque_block,
@@ -33,7 +34,7 @@ from metis.wire.openai_responses.tool_calls import (
     CallIndex,
     decode_tool_output,
 )
-from metis.wire.original_form import EMPTY, original_form_of, provider_raw_of
+from metis.wire.original_form import EMPTY, original_form_of
 from metis.wire.request import RequestDraft
 from metis.wire.tool_ids import CallIds
 
@@ -46,7 +47,6 @@ _CLIENT_ITEMS = frozenset(
     {"mcp_approval_response", "compaction_trigger", FUNCTION_OUTPUT, CUSTOM_OUTPUT}
 )
 """Types of items that the client sends, whatever they contain."""
-_TYPE_KEY = {"type": "message"}
 _PARAGRAPH = "\n\n"
 
 _new_metadata = raw_constructor(MessageMetadata)
@@ -91,7 +91,6 @@ class InputDecoder(RequestDraft):
         self._string_run_metadata = _new_metadata(
             origin=self._origin, provider_raw={PROTOCOL: STRING_RUN}
         )
-        self._shared_metadata: dict[tuple[bool, bool, bool], MessageMetadata] = {}
 
     def messages(self) -> tuple[Message, ...]:
         """Return all messages that were decoded."""
@@ -131,43 +130,21 @@ class InputDecoder(RequestDraft):
 
     def _add_input_message(self, role: Role, wire: Wire) -> None:
         content = wire.get("content")
-        keys = {key: value for key, value in wire.items() if key not in ("role", "content")}
-        self._close_run()
+        form: OriginalForm = {
+            "keys": {key: value for key, value in wire.items() if key not in ("role", "content")},
+            # Tells a system message in the input from the instructions.
+            "listed": role is Role.SYSTEM,
+        }
+        blocks: _Content = ()
         if isinstance(content, str):
-            metadata = self._input_metadata(role, keys, None)
-            self._drafts.append((role, (_new_text(content),), metadata))
+            blocks = (_new_text(content),)
         elif isinstance(content, list):
-            blocks, original_parts = decode_parts(maybe_list(content), self._origin)
-            metadata = self._input_metadata(role, keys, original_parts)
-            self._drafts.append((role, blocks, metadata))
+            form["parts"] = True
+            blocks, form["blocks"] = decode_parts(maybe_list(content), self._origin)
         else:
-            self._add(role, (opaque_block(wire, self._origin),), {"item": True})
-
-    def _input_metadata(
-        self, role: Role, keys: Wire, original_parts: Mapping[str, Any] | None
-    ) -> MessageMetadata:
-        """Return the metadata of an input message; messages of the same common form share it."""
-        has_parts, is_system, is_typed = (
-            original_parts is not None,
-            role is Role.SYSTEM,
-            keys == _TYPE_KEY,
-        )
-        is_common = not original_parts and (not keys or is_typed)
-        shared_key = has_parts, is_typed, is_system
-        metadata = self._shared_metadata.get(shared_key) if is_common else None
-        if metadata is None:
-            form = {
-                "parts": has_parts,
-                "blocks": original_parts,
-                "keys": keys,
-                # A system message in the input is told from the instructions by this.
-                "listed": is_system,
-            }
-            raw = provider_raw_of(PROTOCOL, form)
-            metadata = _new_metadata(origin=self._origin, provider_raw=raw)
-            if is_common:
-                self._shared_metadata[shared_key] = metadata
-        return metadata
+            blocks, form = (opaque_block(wire, self._origin),), {"item": True}
+        self._close_run()
+        self._add(role, blocks, {name: value for name, value in form.items() if value})
 
     def _add(self, role: Role, content: _Content, form: Mapping[str, Any]) -> None:
         metadata = self._bare_metadata

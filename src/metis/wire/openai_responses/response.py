@@ -1,8 +1,6 @@
 """Responses of OpenAI Responses, both directions, with their usage and stop reasons."""
 
-import math
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from metis.canonical.blocks import ContentBlock, OpaqueBlock, ToolUseBlock
@@ -25,6 +23,7 @@ from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses.blocks import PROTOCOL, write_json
 from metis.wire.openai_responses.items import OutputRun, encode_items
 from metis.wire.openai_responses.tool_calls import CallIndex
+from metis.wire.openai_values import decode_cost, input_tokens
 from metis.wire.original_form import original_form_of
 from metis.wire.response import model_name, new_usage, response_message
 from metis.wire.tool_ids import CallIds
@@ -215,21 +214,14 @@ def decode_usage(wire: Any, context: RequestContext, tier: Any = None) -> Usage 
     reasoning = maybe_count(output_details.get("reasoning_tokens")) or 0
     return new_usage(
         latency_ms=context.latency_ms,
-        # xAI counts cached tokens apart for some models: then the parts exceed the sum (T143).
-        input_tokens=prompt - cached - written if cached + written <= prompt else prompt,
+        input_tokens=input_tokens(prompt, cached, written),
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         output_tokens=output,
         reasoning_output_tokens=min(reasoning, output),
-        reported_cost_usd=_decode_cost(usage.get("cost")),
+        reported_cost_usd=decode_cost(usage.get("cost")),
         service_tier=maybe_text(tier) or None,
     )
-
-
-def _decode_cost(value: Any) -> Decimal | None:
-    """Return what the host charged, if it is an amount of money."""
-    is_amount = type(value) in (int, float) and 0 <= value < math.inf
-    return Decimal(str(value)) if is_amount else None
 
 
 def encode_usage(usage: Usage) -> Wire:

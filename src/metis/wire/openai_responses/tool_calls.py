@@ -30,12 +30,11 @@ from metis.wire.openai_responses.blocks import (
     decode_part,
     decode_parts,
     encode_parts,
-    media_url,
     opaque_block,
     read_json,
-    read_part,
     write_json,
 )
+from metis.wire.openai_values import media_url
 from metis.wire.tool_ids import CallIds, derived_id
 
 FUNCTION = "function_call"
@@ -335,8 +334,7 @@ def _decode_patch(wire: Wire, _: str) -> _Output | None:
 
 def _decode_screenshot(wire: Wire, issuer: str) -> _Output | None:
     screenshot = maybe_object(wire.get("output"))
-    part = read_part({**screenshot, "type": "input_image"})
-    image = None if part is None else decode_part(part, issuer)
+    image = decode_part({**screenshot, "type": "input_image"}, issuer)
     return (image or opaque_block(screenshot, issuer),), False
 
 
