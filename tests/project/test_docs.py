@@ -41,7 +41,7 @@ from metis.canonical.blocks import (
 )
 from metis.canonical.metadata import CacheHint, Outcome
 from metis.canonical.profiles import SPEC_FIELDS
-from metis.canonical.schema import checks, subset
+from metis.canonical.schema import subset, validate
 from metis.canonical.value import Value, fields_of
 from metis.cli.main import cli
 
@@ -193,7 +193,7 @@ def _is_zero(value: Any) -> bool:
 
 @pytest.mark.parametrize(
     "module",
-    [rules, profiles, tools, subset, checks],
+    [rules, profiles, tools, subset, validate],
     ids=lambda module: module.__name__,
 )
 def test_every_row_that_the_validator_reports_has_its_rule(module: ModuleType) -> None:
@@ -203,7 +203,7 @@ def test_every_row_that_the_validator_reports_has_its_rule(module: ModuleType) -
 
 
 def test_every_rule_of_a_page_is_reported_by_the_validator() -> None:
-    modules = (rules, profiles, tools, subset, checks)
+    modules = (rules, profiles, tools, subset, validate)
     rows = {row for module in modules for row in ROW.findall(inspect.getsource(module))}
     assert set(re.findall(r"^\| (M-\d{3}) \|", SPEC, re.MULTILINE)) == rows
 
@@ -234,7 +234,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"| levels of a document that is not canonical already | {LIMITS.max_depth}," in section
     assert f"| levels of a tool schema | {subset.MAX_DEPTH} |" in section
     assert f"| parts of a tool schema | {subset.MAX_PARTS} |" in section
-    assert f"| problems reported for one tool input | {checks.MAX_PROBLEMS};" in section
+    assert f"| problems reported for one tool input | {validate.MAX_PROBLEMS};" in section
     assert f"| characters of a tool name | {tools.MAX_NAME_LENGTH} |" in section
 
 

@@ -47,7 +47,13 @@ from metis.canonical.metadata import (
 from metis.canonical.profiles import RuleProfile
 from metis.canonical.reader import LIMITS, Limits
 from metis.canonical.rules import RULES, check, validate, validate_session
-from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
+from metis.canonical.tools import (
+    SideEffects,
+    ToolDefinition,
+    ToolSet,
+    decode_tool,
+    encode_tool,
+)
 from metis.canonical.value import Extra, UnknownBlock
 from metis.deprecation import renamed_names
 
@@ -98,8 +104,10 @@ __all__ = [
     "VideoBlock",
     "check",
     "decode",
+    "decode_tool",
     "decode_trusted",
     "encode",
+    "encode_tool",
     "json_schema",
     "new_session_id",
     "new_tool_use_id",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.json_value import json_text_fault
 from metis.canonical.metadata import Count
-from metis.canonical.value import Value, normalise_json, normalise_tuple, normalised_json
+from metis.canonical.value import Value, normalised_json
 
 
 class Block(Value, frozen=True, kw_only=True, tag_field="type"):
@@ -30,11 +30,7 @@ class Citation(Value, frozen=True):
     start: Count | None = None
     end: Count | None = None
     raw: Mapping[str, Any] | None = None
-
-    def normalise(self) -> None:
-        """Normalise the arguments of the constructor."""
-        super().normalise()
-        normalise_json(self, "raw")
+    json_fields = ("raw",)
 
 
 class TextBlock(Block, frozen=True, tag="text"):
@@ -43,11 +39,7 @@ class TextBlock(Block, frozen=True, tag="text"):
     type: ClassVar[Literal["text"]] = "text"
     text: str
     citations: tuple[Citation, ...] = ()
-
-    def normalise(self) -> None:
-        """Normalise the arguments of the constructor."""
-        super().normalise()
-        normalise_tuple(self, "citations")
+    tuple_fields = ("citations",)
 
 
 class InvalidInput(Value, frozen=True):
@@ -65,11 +57,7 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use"):
     name: str
     input: Mapping[str, Any]
     invalid: InvalidInput | None = None
-
-    def normalise(self) -> None:
-        """Normalise the arguments of the constructor."""
-        super().normalise()
-        normalise_json(self, "input")
+    json_fields = ("input",)
 
 
 class ToolResultBlock(Block, frozen=True, tag="tool_result"):
@@ -79,11 +67,7 @@ class ToolResultBlock(Block, frozen=True, tag="tool_result"):
     tool_use_id: str
     content: "tuple[ContentBlock, ...]"
     is_error: bool = False
-
-    def normalise(self) -> None:
-        """Normalise the arguments of the constructor."""
-        super().normalise()
-        normalise_tuple(self, "content")
+    tuple_fields = ("content",)
 
     def comparable(self) -> Self:
         """Return the block with opaque JSON in normal form, for comparing."""

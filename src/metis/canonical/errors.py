@@ -112,9 +112,6 @@ class ProblemsError(MetisError, ValueError):
         super().__init__(f"{subject}:{lines}")
 
 
-# Reading and writing
-
-
 class DecodeError(MetisError, ValueError):
     """Bytes that are not the canonical form: `path` names the place, `reason` the fault."""
 
@@ -168,9 +165,6 @@ class UnknownFormatError(MetisError, LookupError):
         super().__init__(f"{fault}; formats: {', '.join(self.known)}")
 
 
-# Tools
-
-
 class ToolError(MetisError):
     """A tool that cannot be registered or does not exist."""
 
@@ -208,9 +202,6 @@ class UnknownToolError(ToolError, LookupError):
         super().__init__(f"no tool is named {name!r}")
 
 
-# Threads and bookmarks
-
-
 class ThreadError(MetisError):
     """An impossible thread of messages."""
 
@@ -238,9 +229,6 @@ class BookmarkError(ThreadError, ValueError):
         self.name = name
         self.reason = reason
         super().__init__(f"{reason}: {name!r}")
-
-
-# Providers
 
 
 class CriticalLossError(MetisError):
@@ -359,9 +347,6 @@ class KeyFileError(MetisError):
     """A key file that cannot be used; the text never contains a key."""
 
 
-# Stores
-
-
 class StoreError(MetisError):
     """A store operation that failed; `hint` says what to do about it."""
 
@@ -429,9 +414,6 @@ class DuplicateSessionError(StoreError):
         super().__init__(f"session {session_id!r} exists already", hint=hint)
 
 
-# Models and prices
-
-
 class CatalogError(MetisError):
     """A question about models or prices that the catalogue cannot answer."""
 
@@ -490,9 +472,6 @@ class UnknownPricingError(CatalogError, LookupError):
         super().__init__(
             f"no price table has version {pricing_version!r}; versions: {', '.join(self.known)}"
         )
-
-
-# Settings, routing, events and sessions
 
 
 # The classes below are raised by upper packages; all errors live here, so that the lowest package

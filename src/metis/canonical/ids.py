@@ -184,8 +184,3 @@ def int_to_ulid(number: int) -> str:
         f"{p[b >> 40]}{p[b >> 30 & 1023]}{p[b >> 20 & 1023]}{p[b >> 10 & 1023]}{p[b & 1023]}"
         f"{p[c >> 40]}{p[c >> 30 & 1023]}{p[c >> 20 & 1023]}{p[c >> 10 & 1023]}{p[c & 1023]}"
     )
-
-
-def ulid_time_ms(ulid: str) -> int:
-    """Return when a ULID was minted, in milliseconds since 1970."""
-    return ulid_to_int(ulid) >> _RANDOM_BITS

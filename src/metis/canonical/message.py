@@ -11,7 +11,7 @@ from metis.canonical import digest
 from metis.canonical.blocks import ContentBlock, comparable_blocks
 from metis.canonical.errors import InvalidValueError
 from metis.canonical.metadata import MessageMetadata
-from metis.canonical.value import OpenEnum, Sealed, Value, normalise_tuple, set_field
+from metis.canonical.value import OpenEnum, Sealed, Value, set_field
 
 SCHEMA_VERSION = 1
 """The version of the canonical form that this package writes."""
@@ -52,6 +52,7 @@ class Message(Value, frozen=True, kw_only=True):
     sealed: Sealed | UnsetType = UNSET
     """The exact bytes of a message that a newer version wrote."""
     session_id: str
+    tuple_fields = ("content",)
 
     def digest(self) -> str:
         """Return the SHA-256 of this message: the same in every process and after every save."""
@@ -64,7 +65,6 @@ class Message(Value, frozen=True, kw_only=True):
     def normalise(self) -> None:
         """Normalise the arguments of the constructor."""
         super().normalise()
-        normalise_tuple(self, "content")
         set_field(self, "role", Role(self.role))
         set_field(self, "created_at", to_utc(self.created_at))
 

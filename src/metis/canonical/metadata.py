@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from metis.canonical.errors import InvalidValueError
-from metis.canonical.value import OpenEnum, Value, normalise_json, normalise_tuple, set_field
+from metis.canonical.value import OpenEnum, Value, set_field
 
 Count = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer that every store and every provider can hold."""
@@ -94,12 +94,12 @@ class RoutingDecisionRecord(Value, frozen=True, kw_only=True):
     mode: RoutingMode
     reason: str
     rule_name: str | None = None
+    tuple_fields = ("alternatives_considered",)
+    json_fields = ("confidence",)
 
     def normalise(self) -> None:
         """Normalise the arguments of the constructor."""
         super().normalise()
-        normalise_tuple(self, "alternatives_considered")
-        normalise_json(self, "confidence")
         if self.confidence is not None:
             set_field(self, "confidence", float(self.confidence))
         set_field(self, "mode", RoutingMode(self.mode))
@@ -132,6 +132,7 @@ class Usage(Value, frozen=True, kw_only=True):
     """Requests of server-side tools that are charged per use, by tool name."""
     service_tier: str | None = None
     """The tier that the provider reports: standard, batch, flex, priority."""
+    json_fields = ("server_tool_requests",)
 
     def __post_init__(self) -> None:
         """Refuse amounts that are not finite, also when decoding."""
@@ -151,7 +152,6 @@ class Usage(Value, frozen=True, kw_only=True):
     def normalise(self) -> None:
         """Normalise the arguments of the constructor."""
         super().normalise()
-        normalise_json(self, "server_tool_requests")
         set_field(self, "cost_usd", exact_usd(self.cost_usd, path="$.cost_usd"))
         if self.reported_cost_usd is not None:
             reported = exact_usd(self.reported_cost_usd, path="$.reported_cost_usd")
@@ -182,12 +182,12 @@ class Outcome(Value, frozen=True, kw_only=True):
     """What a user interface shows of the result; it is never sent to a model."""
     value: Any = UNSET
     """The result as a structured value, if the tool returns one."""
+    tuple_fields = ("side_effects",)
+    json_fields = ("side_effects", "ui", "value")
 
     def normalise(self) -> None:
         """Normalise the arguments of the constructor."""
         super().normalise()
-        normalise_tuple(self, "side_effects")
-        normalise_json(self, "side_effects", "ui", "value")
         set_field(self, "status", OutcomeStatus(self.status))
 
 
@@ -226,13 +226,12 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
     team_id: str | None = None
     usage: Usage | None = None
     user_id: str | None = None
+    tuple_fields = ("hints", "parents")
+    json_fields = ("external", "options", "provider_raw")
 
     def normalise(self) -> None:
         """Normalise the arguments of the constructor."""
         super().normalise()
-        normalise_tuple(self, "hints")
-        normalise_tuple(self, "parents")
-        normalise_json(self, "external", "options", "provider_raw")
         set_field(self, "status", MessageStatus(self.status))
         if self.stop_reason is not None:
             set_field(self, "stop_reason", StopReason(self.stop_reason))

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar, cast
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, StructMeta, UnsetType
@@ -237,10 +237,19 @@ class Value(
     extra: Extra | UnsetType = UNSET
     """Fields that a newer writer added."""
 
+    tuple_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that take any sequence and become tuples."""
+    json_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields with free JSON, which is checked."""
+
     def normalise(self) -> None:
         """Bring the arguments of the constructor into the one form that they have in memory."""
         if self.extra is not UNSET:
             normalise_extra(self)
+        for name in self.tuple_fields:
+            normalise_tuple(self, name)
+        if self.json_fields:
+            normalise_json(self, *self.json_fields)
 
     def comparable(self) -> Self:
         """Return this value without the parts that carry no meaning."""

@@ -8,7 +8,7 @@ entries; see `threads` and `replay`.
 import logging
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -23,7 +23,6 @@ from metis.canonical.value import (
     canonical_bytes,
     encode_fast,
     normalise_json,
-    normalise_tuple,
     set_field,
 )
 
@@ -41,17 +40,10 @@ class Entry(Value, frozen=True, kw_only=True, tag_field="type"):
     """The sequence number in the session, from 1; 0 until the entry is stored."""
     session_id: str
 
-    json_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields with free JSON, which is frozen and checked by the constructor."""
-    tuple_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that take any sequence and become tuples."""
-
     def normalise(self) -> None:
         """Bring what the constructor got into its canonical form."""
         super().normalise()
-        for name in self.tuple_fields:
-            normalise_tuple(self, name)
-        normalise_json(self, "external", *self.json_fields)
+        normalise_json(self, "external")
         set_field(self, "created_at", to_utc(self.created_at))
 
 

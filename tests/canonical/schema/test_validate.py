@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from metis.canonical.errors import InvalidValueError, Problem, ToolDefinitionError
 from metis.canonical.json_value import join_path
-from metis.canonical.schema.checks import MAX_PROBLEMS
 from metis.canonical.schema.subset import FORMATS, MAX_DEPTH, TYPES, check_schema
-from metis.canonical.schema.validate import compile_output_schema, compile_tool_input
+from metis.canonical.schema.validate import MAX_PROBLEMS, compile_output_schema, compile_tool_input
 
 Schema = dict[str, Any]
 
