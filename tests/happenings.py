@@ -1,6 +1,6 @@
 """Events for tests: one of every type, and whole turns with their causes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -170,3 +170,31 @@ def run_turn(bus: Bus, session_id: str = "sess_1", turn_id: str = "turn_1") -> N
         ),
         turn,
     )
+
+
+class CauseFault(Struct, frozen=True):
+    """An event whose cause is missing or impossible."""
+
+    event_id: str
+    text: str
+
+
+def cause_faults(events: Iterable[Event]) -> tuple[CauseFault, ...]:
+    """Return every cause that is missing, comes after its effect, or has an impossible type."""
+    by_id = {event.id: event for event in events}
+    faults = ((event.id, _fault(event, by_id)) for event in by_id.values())
+    return tuple(CauseFault(event_id, fault) for event_id, fault in faults if fault is not None)
+
+
+def _fault(event: Event, by_id: Mapping[str, Event]) -> str | None:
+    parents = event.event_type.parents
+    if event.parent_event_id is None:
+        return f"{event.type} has no cause" if parents else None
+    parent = by_id.get(event.parent_event_id)
+    if parent is None:
+        return f"the cause {event.parent_event_id} is missing"
+    if parent.id >= event.id:
+        return "the cause comes after the effect"
+    if parents and parent.type not in parents:
+        return f"{parent.type} cannot be the cause of {event.type}"
+    return None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from build import assistant, thinking, ulid, user
-from happenings import completed, decided, recording_bus, run_turn
+from happenings import cause_faults, completed, decided, recording_bus, run_turn
 from metis import adapters
 from metis.canonical.errors import BusOverflowError, EventError, InvalidEventError
 from metis.canonical.ids import UlidSource
@@ -16,8 +16,6 @@ from metis.events import (
     Bus,
     Event,
     Filter,
-    cause_chain,
-    cause_faults,
     slow,
     unfinished_events,
 )
@@ -223,21 +221,6 @@ def test_every_cause_is_there_and_cuts_are_noticed(turns: int, cut: int) -> None
     assert all(event.parent_event_id in {*ids, None} for event in told)
     left = told[: len(told) - cut]
     assert bool(unfinished_events(left)) == (0 < cut < 9)
-
-
-def test_the_chain_of_causes_leads_back_to_the_turn() -> None:
-    bus, told = recording_bus()
-    run_turn(bus)
-    assert [event.type for event in cause_chain(told, told[-2].id)] == [
-        *("llm.call_completed", "llm.call_started", "tool.completed", "tool.called"),
-        *("llm.call_completed", "llm.call_started", "turn.started"),
-    ]
-    assert [event.type for event in cause_chain(told, told[-1].id)] == [
-        "turn.completed",
-        "turn.started",
-    ]
-    assert cause_chain(told, "nobody") == ()
-    assert len([event for event in told if isinstance(event.payload, RouteDecided)]) == 1
 
 
 def test_wrong_causes_are_found() -> None:

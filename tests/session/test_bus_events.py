@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from build import call
+from happenings import cause_faults
 from metis.canonical import SideEffects, ToolDefinition, new_tool_use_id
 from metis.canonical.errors import (
     AuthenticationError,
@@ -17,7 +18,7 @@ from metis.canonical.errors import (
     RefusedChoiceError,
     ServerError,
 )
-from metis.events import Bus, Event, Payload, cause_faults
+from metis.events import Bus, Event, Payload
 from metis.events.analytics import cost_by
 from metis.events.event import encode_json
 from metis.events.system_events import (

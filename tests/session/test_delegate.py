@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from build import call
+from happenings import cause_faults
 from metis.canonical import (
     RoutingMode,
     StopReason,
@@ -16,7 +17,7 @@ from metis.canonical import (
     validate_session,
 )
 from metis.canonical.errors import BudgetExceededError
-from metis.events import Bus, Event, cause_faults
+from metis.events import Bus, Event
 from metis.events.system_events import DelegateCompleted, DelegateFailed, DelegateStarted
 from metis.session import Budget, Metis, Session, ToolStarted, text_of
 from metis.store.entries import SidecarEntry

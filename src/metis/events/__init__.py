@@ -1,29 +1,8 @@
 """Events: typed payloads on a bus, stored in a trace; with analytics, exports and budgets."""
 
-from metis.events.analytics import (
-    CacheUsage,
-    CostLine,
-    Reliability,
-    RepricedTotals,
-    RoutingReport,
-    cache_usage,
-    cost_by,
-    reliability,
-    reprice_calls,
-    routing_report,
-)
-from metis.events.budget import Budget, BudgetVerdict, Spending, check_budget, spending_of
+from metis.events.budget import Budget, BudgetVerdict, Spending, check_budget
 from metis.events.bus import Bus, Filter, Subscription, slow
-from metis.events.event import (
-    SYSTEM_SESSION,
-    CauseFault,
-    Event,
-    cause_chain,
-    cause_faults,
-    read_event,
-    unfinished_events,
-)
-from metis.events.export import otlp_json, read_jsonl, write_csv, write_jsonl
+from metis.events.event import SYSTEM_SESSION, Event, read_event, unfinished_events
 from metis.events.redact import Redaction, aggregate, pseudonym, redact
 from metis.events.registry import CATALOGUE, Actor, EventType, Payload, Sensitivity
 from metis.events.trace import (
@@ -43,9 +22,6 @@ __all__ = [
     "Budget",
     "BudgetVerdict",
     "Bus",
-    "CacheUsage",
-    "CauseFault",
-    "CostLine",
     "Event",
     "EventQuery",
     "EventType",
@@ -53,9 +29,6 @@ __all__ = [
     "MemoryTrace",
     "Payload",
     "Redaction",
-    "Reliability",
-    "RepricedTotals",
-    "RoutingReport",
     "Sensitivity",
     "Spending",
     "SqliteTrace",
@@ -63,24 +36,12 @@ __all__ = [
     "Sweep",
     "TraceStore",
     "aggregate",
-    "cache_usage",
-    "cause_chain",
-    "cause_faults",
     "check_budget",
-    "cost_by",
-    "otlp_json",
     "pseudonym",
     "read_event",
-    "read_jsonl",
     "redact",
-    "reliability",
     "report_gaps",
-    "reprice_calls",
-    "routing_report",
     "slow",
-    "spending_of",
     "sweep_trace",
     "unfinished_events",
-    "write_csv",
-    "write_jsonl",
 ]

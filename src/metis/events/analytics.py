@@ -1,7 +1,7 @@
 """Analytics: cost, cache use, routing and reliability, computed exactly from events."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal, localcontext
 from math import ceil
 from typing import Literal, NamedTuple
@@ -93,11 +93,6 @@ class _Call(NamedTuple):
     payload: LlmCallCompleted | LlmCallFailed
 
 
-def in_period(events: Iterable[Event], start: datetime, end: datetime) -> Iterator[Event]:
-    """Yield the events from a start time up to, but not including, an end time."""
-    return (event for event in events if start <= event.timestamp < end)
-
-
 def cost_by(events: Iterable[Event], grouping: Grouping) -> Mapping[str, CostLine]:
     """Return calls, tokens and cost by group; calls without a user or team are under `null`."""
     group_of = _GROUPS[grouping]
@@ -126,6 +121,7 @@ def cache_usage(events: Iterable[Event]) -> CacheUsage:
 
 def routing_report(events: Iterable[Event]) -> RoutingReport:
     """Count the slots, models and rejection reasons of routing decisions."""
+    # Slots that never decided are listed as well: a zero shows a rule that never matches.
     by_slot = {policy.value: 0 for policy in ChainPolicy}
     by_model: dict[str, int] = {}
     rejected: dict[str, int] = {}
@@ -253,6 +249,7 @@ _GROUPS: Mapping[Grouping, Callable[[_Call], str]] = {
     "session": lambda call: call.event.session_id,
     "day": lambda call: _utc(call, "%Y-%m-%d"),
     "hour": lambda call: _utc(call, "%Y-%m-%dT%H"),
+    # Calls of the terminal have no user and no team; `null` keeps them in the totals.
     "user": lambda call: call.payload.user_id or "null",
     "team": lambda call: call.payload.team_id or "null",
     "none": lambda _: "all",

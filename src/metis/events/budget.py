@@ -1,16 +1,12 @@
 """Budgets: limits on spending, and whether the next model call is allowed."""
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from decimal import Decimal, localcontext
+from collections.abc import Mapping
+from decimal import Decimal
 
 from msgspec import Struct
 
 from metis.canonical.errors import InvalidValueError
-from metis.catalog.currency import EXACT_CONTEXT
-from metis.events.event import Event
 from metis.events.system_events import BudgetExceeded, BudgetScope, BudgetWarned
-from metis.events.turn_events import LlmCallCompleted, LlmCallFailed, SessionCompacted
 
 SCOPES: tuple[BudgetScope, ...] = ("session", "day", "month")
 
@@ -52,15 +48,10 @@ class Spending(Struct, frozen=True, kw_only=True):
 
 
 class BudgetVerdict(Struct, frozen=True, kw_only=True):
-    """Whether the next call is allowed, with event payloads that are ready to be emitted."""
+    """What a check found, as event payloads; the call is allowed if nothing is exceeded."""
 
     exceeded: tuple[BudgetExceeded, ...] = ()
     warnings: tuple[BudgetWarned, ...] = ()
-
-    @property
-    def is_allowed(self) -> bool:
-        """Whether the next call is allowed."""
-        return not self.exceeded
 
 
 def check_budget(
@@ -77,6 +68,7 @@ def check_budget(
         limit, amount = budget.limit(scope), spending.amount(scope)
         if limit is None:
             continue
+        # At the limit already: a call costs something, so the next one would exceed it.
         if amount >= limit:
             exceeded.append(BudgetExceeded(scope=scope, limit_usd=limit, spent_usd=amount))
             continue
@@ -87,19 +79,3 @@ def check_budget(
                 BudgetWarned(scope=scope, level=max(passed), limit_usd=limit, spent_usd=amount)
             )
     return BudgetVerdict(exceeded=tuple(exceeded), warnings=tuple(warnings))
-
-
-def spending_of(events: Iterable[Event], *, session_id: str, now: datetime) -> Spending:
-    """Sum the costs of the calls among events: of a session, this UTC day, this UTC month."""
-    # Limits must not depend on the time zone of the machine.
-    today = now.astimezone(UTC).date()
-    session = day = month = Decimal(0)
-    with localcontext(EXACT_CONTEXT):
-        for event in events:
-            if not isinstance(event.payload, LlmCallCompleted | LlmCallFailed | SessionCompacted):
-                continue
-            amount, at = event.payload.cost_usd, event.timestamp.astimezone(UTC).date()
-            session += amount if event.session_id == session_id else 0
-            day += amount if at == today else 0
-            month += amount if (at.year, at.month) == (today.year, today.month) else 0
-    return Spending(session_usd=session, day_usd=day, month_usd=month)

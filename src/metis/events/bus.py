@@ -76,6 +76,8 @@ class Subscription:
         self._bus = bus
         self._deliver = deliver
         self._has_more = asyncio.Event()
+        # `drain` waits for this; it is set only after the handler has returned, not when the queue
+        # is empty.
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"bus:{name}")
@@ -105,6 +107,7 @@ class Subscription:
             await self._has_more.wait()
             self._has_more.clear()
             while self.queue:
+                # A snapshot: the emitter may append while the handler runs.
                 batch = tuple(self.queue)
                 await self._deliver_safely(batch)
                 for _ in batch:  # a batch counts against the capacity until it is delivered
@@ -115,6 +118,7 @@ class Subscription:
         try:
             await self._deliver(batch)
         except asyncio.CancelledError as error:
+            # A handler may be cancelled by itself; only a cancelled task ends the subscription.
             if self._task.cancelling():
                 raise
             _warn(self.name, error)  # the handler cancelled something of its own
@@ -163,6 +167,7 @@ class Bus:
                 raise
             log.error("dropped an invalid event: %s", error)  # noqa: TRY400 - no trace needed
             return None
+        # After validation, so that a strict bus reports the invalid event first.
         self._refuse_misuse()
         event = Event(
             id=self._ids.mint(),
@@ -207,6 +212,7 @@ class Bus:
 
         It must return at once and must not emit.
         """
+        # A slow function inside `emit` would delay the turn that emits.
         if inspect.iscoroutinefunction(handler) or getattr(handler, "is_slow", False):
             raise EventError(f"subscriber {name!r} is slow and cannot listen on the fast path")
         entry = (name, event_filter, handler)
@@ -236,6 +242,7 @@ class Bus:
             raise EventError("a subscriber on the fast path cannot emit")
 
     def _deliver(self, event: Event) -> None:
+        # Every queue is checked before the first is filled: all subscribers get an event, or none.
         matching = [
             subscription
             for subscription in self._subscriptions
@@ -253,6 +260,7 @@ class Bus:
                 self._call_fast(name, handler, event)
 
     def _call_fast(self, name: str, handler: FastHandler, event: Event) -> None:
+        # An emit from here would deliver the inner event before the outer one.
         self._is_in_fast_path = True
         try:
             handler(event)

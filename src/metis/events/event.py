@@ -1,11 +1,12 @@
-"""Event: one thing that happened, as a value and as bytes, and the chain of its causes."""
+"""Event: one thing that happened, as a value and as bytes."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import asdict
 
 from metis.canonical.errors import InvalidEventError
 from metis.events import system_events, turn_events
@@ -75,23 +76,16 @@ def read_event(data: bytes | str) -> Event | None:
     payload = read_payload(envelope.type, bytes(envelope.payload))
     if payload is None:
         return None
-    return Event(
-        id=envelope.id,
-        timestamp=envelope.timestamp,
-        session_id=envelope.session_id,
-        turn_id=envelope.turn_id,
-        parent_event_id=envelope.parent_event_id,
-        type=envelope.type,
-        actor=envelope.actor,
-        sensitivity=envelope.sensitivity,
-        payload=payload,
-    )
+    fields = asdict(envelope)
+    fields["payload"] = payload
+    return Event(**fields)
 
 
 def read_payload(event_type: str, data: bytes) -> Payload | None:
     """Decode a payload; None with a warning if this version does not know it."""
     row = CATALOGUE.get(event_type)
     if row is None:
+        # A newer version may have written it; older readers must not fail on its trace.
         log.warning("skipped an event of the unknown type %.80r", event_type)
         return None
     try:
@@ -126,49 +120,10 @@ def validate_payload(
     return row, stored
 
 
-class CauseFault(Struct, frozen=True):
-    """An event whose cause is missing or impossible."""
-
-    event_id: str
-    text: str
-
-
-def cause_chain(events: Iterable[Event], event_id: str) -> tuple[Event, ...]:
-    """Return an event and its causes, from the event back to the first one among the events."""
-    by_id = {event.id: event for event in events}
-    chain: list[Event] = []
-    event = by_id.get(event_id)
-    # A damaged trace could contain a cycle.
-    while event is not None and event not in chain:
-        chain.append(event)
-        event = by_id.get(event.parent_event_id or "")
-    return tuple(chain)
-
-
-def cause_faults(events: Iterable[Event]) -> tuple[CauseFault, ...]:
-    """Return every cause that is missing, comes after its effect, or has an impossible type."""
-    by_id = {event.id: event for event in events}
-    faults = ((event.id, _fault(event, by_id)) for event in by_id.values())
-    return tuple(CauseFault(event_id, fault) for event_id, fault in faults if fault is not None)
-
-
-def _fault(event: Event, by_id: Mapping[str, Event]) -> str | None:
-    parents = event.event_type.parents
-    if event.parent_event_id is None:
-        return f"{event.type} has no cause" if parents else None
-    parent = by_id.get(event.parent_event_id)
-    if parent is None:
-        return f"the cause {event.parent_event_id} is missing"
-    if parent.id >= event.id:
-        return "the cause comes after the effect"
-    if parents and parent.type not in parents:
-        return f"{parent.type} cannot be the cause of {event.type}"
-    return None
-
-
 def unfinished_events(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return the events that started something which never ended, as after a crash."""
     all_events = list(events)
+    # The end of something names its start as the cause.
     ended = {(event.parent_event_id, event.type) for event in all_events}
     return tuple(
         event

@@ -243,29 +243,6 @@ def _call_completed(call: LlmCallCompleted) -> _SpanPart:
     )
 
 
-def _call_failed(call: LlmCallFailed) -> _SpanPart:
-    return _SpanPart({"metis.retry_count": call.retry_count}, call.error_class)
-
-
-def _tool_completed(tool: ToolCompleted) -> _SpanPart:
-    return _SpanPart(
-        {"metis.tool.output_size_bytes": tool.output_size_bytes},
-        None if tool.success else "tool_error",
-    )
-
-
-def _tool_failed(tool: ToolFailed) -> _SpanPart:
-    return _SpanPart({}, tool.error_class)
-
-
-def _turn_cancelled(turn: TurnCancelled) -> _SpanPart:
-    return _SpanPart({"metis.cancel_reason": turn.reason}, "cancelled")
-
-
-def _turn_failed(turn: TurnFailed) -> _SpanPart:
-    return _SpanPart({}, turn.error_type)
-
-
 _STARTS: Mapping[type, Callable[[Any], tuple[str, int, _SpanPart]]] = {
     TurnStarted: _turn_started,
     LlmCallStarted: _call_started,
@@ -273,12 +250,17 @@ _STARTS: Mapping[type, Callable[[Any], tuple[str, int, _SpanPart]]] = {
 }
 _ENDS: Mapping[type, Callable[[Any], _SpanPart]] = {
     TurnCompleted: _turn_completed,
-    TurnCancelled: _turn_cancelled,
-    TurnFailed: _turn_failed,
+    TurnCancelled: lambda turn: _SpanPart({"metis.cancel_reason": turn.reason}, "cancelled"),
+    TurnFailed: lambda turn: _SpanPart({}, turn.error_type),
     LlmCallCompleted: _call_completed,
-    LlmCallFailed: _call_failed,
-    ToolCompleted: _tool_completed,
-    ToolFailed: _tool_failed,
+    LlmCallFailed: lambda call: _SpanPart(
+        {"metis.retry_count": call.retry_count}, call.error_class
+    ),
+    ToolCompleted: lambda tool: _SpanPart(
+        {"metis.tool.output_size_bytes": tool.output_size_bytes},
+        None if tool.success else "tool_error",
+    ),
+    ToolFailed: lambda tool: _SpanPart({}, tool.error_class),
 }
 
 

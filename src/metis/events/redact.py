@@ -49,6 +49,7 @@ def pseudonym(text: str, tag: str, salt: str = "") -> str:
     # A second run must not hash a pseudonym again.
     if _PSEUDONYM.fullmatch(text):
         return text
+    # With a salt nobody can guess a name by hashing candidates.
     digest = hmac.new(salt.encode(), f"{tag}:{text}".encode(), hashlib.sha256)
     return f"ps:{tag}:{digest.hexdigest()[:16]}"
 
@@ -66,6 +67,7 @@ def _redact(event: Event, salt: str, *, hide_private: bool) -> Event:
     session, turn = event.session_id, event.turn_id
     return replace(
         event,
+        # `system` identifies nobody, and readers filter by it.
         session_id=session if session == SYSTEM_SESSION else pseudonym(session, "session", salt),
         turn_id=None if turn is None else pseudonym(turn, "turn", salt),
         payload=_redact_fields(

@@ -52,6 +52,7 @@ WorkspaceRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": 
 RequestRef = Annotated[str, Meta(extra={"sensitivity": "pseudonymous", "tag": "request"})]
 
 
+# Unknown fields are forbidden: a field that nobody classified could leak private text.
 class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The data of one event; each event type has a subclass."""
 
@@ -59,6 +60,7 @@ class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Refuse amounts of money that are not numbers, also when decoding."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            # NaN would make every later sum NaN, and JSON has no spelling for it.
             if type(value) is Decimal and not value.is_finite():
                 raise InvalidEventError(f"{value} is not an amount of money", path=f"$.{name}")
 

@@ -17,6 +17,7 @@ from metis.events.registry import (
 
 PRIVATE, PSEUDONYMOUS = Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS
 AGGREGATABLE, USER_CONTROLLED = Sensitivity.AGGREGATABLE, Sensitivity.USER_CONTROLLED
+# Names and fields of payloads are stored data: they are extended, never renamed.
 BudgetScope = Literal["session", "day", "month"]
 
 

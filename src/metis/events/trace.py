@@ -39,6 +39,7 @@ CREATE INDEX IF NOT EXISTS events_by_turn ON events (turn_id);
 CREATE INDEX IF NOT EXISTS events_by_parent ON events (parent_event_id);
 CREATE INDEX IF NOT EXISTS events_by_time ON events (timestamp_us);
 """
+# A retry after a crash may deliver an event twice.
 _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -89,7 +90,6 @@ class TraceStore(Protocol):
 
     async def append(self, events: Sequence[Event], /) -> None:
         """Store events; an id that exists already is stored once."""
-        ...
 
     async def select(self, query: EventQuery, /) -> list[Event]:
         """Return the events that match a query."""
@@ -155,6 +155,7 @@ class SqliteTrace:
             if version not in (0, USER_VERSION):
                 text = f"{path} has version {version}; this metis supports {USER_VERSION}"
                 raise EventError(text)
+            # Readers such as `metis trace` must not block the session that writes.
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
             self._connection.executescript(_SCHEMA)
@@ -233,17 +234,11 @@ def _events(rows: list[tuple[Any, ...]]) -> Iterator[Event]:
     for row in rows:
         payload = read_payload(row[5], row[8].encode())
         if payload is not None:
-            yield Event(
-                id=row[0],
-                timestamp=_EPOCH + row[1] * _MICROSECOND,
-                session_id=row[2],
-                turn_id=row[3],
-                parent_event_id=row[4],
-                type=row[5],
-                actor=Actor(row[6]),
-                sensitivity=Sensitivity(row[7]),
-                payload=payload,
-            )
+            fields: dict[str, Any] = dict(zip(Event.__struct_fields__, row, strict=True))
+            fields["timestamp"] = _EPOCH + row[1] * _MICROSECOND
+            fields["actor"], fields["sensitivity"] = Actor(row[6]), Sensitivity(row[7])
+            fields["payload"] = payload
+            yield Event(**fields)
 
 
 def _where(query: EventQuery) -> tuple[str, list[Any]]:

@@ -24,10 +24,12 @@ from metis.events.registry import (
 
 PRIVATE, PSEUDONYMOUS = Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS
 USER_CONTROLLED = Sensitivity.USER_CONTROLLED
+# A started turn, call or tool run has exactly one of these ends, also after a cancellation.
 TURN_ENDS = ("turn.completed", "turn.cancelled", "turn.failed")
 CALL_ENDS = ("llm.call_completed", "llm.call_failed")
 TOOL_ENDS = ("tool.completed", "tool.failed")
 
+# Stored in traces: a new class may be added, an old one is never renamed.
 LlmErrorClass = Literal[
     "rate_limit",
     "auth",

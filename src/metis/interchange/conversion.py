@@ -2,9 +2,11 @@
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     ArtifactBlock,
@@ -50,7 +52,7 @@ class ConversionContext:
         self.options: dict[str, Any] = {}
         """Options for the first message."""
         self._uses: Counter[str] = Counter()
-        self._open_by_id: dict[str, list[str]] = {}
+        self._open_by_id: dict[str, deque[str]] = {}
         # Results without an id come in the order of their calls, so names are queues and ids
         # stacks.
         self._open_by_name: dict[str, deque[str]] = {}
@@ -85,7 +87,7 @@ class ConversionContext:
         # Ids may repeat in a document, so the number of earlier uses is part of ours.
         tool_use_id = canonical_tool_id(self.request_context.session_id, key, self._uses[key])
         self._uses[key] += 1
-        self._open_by_id.setdefault(key, []).append(tool_use_id)
+        self._open_by_id.setdefault(key, deque()).append(tool_use_id)
         self._open_by_name.setdefault(name, deque()).append(tool_use_id)
         self._foreign_ids[tool_use_id] = foreign_id
         self._tool_names[tool_use_id] = name
@@ -96,27 +98,18 @@ class ConversionContext:
 
         Without an id it is the oldest open one of that tool; None if there is none.
         """
-        candidates = (
-            self._open_of_name(name) if foreign_id is None else self._open_of_id(foreign_id)
-        )
-        tool_use_id = next(candidates, None)
-        if tool_use_id is not None:
-            self._matched.add(tool_use_id)
-        return tool_use_id
-
-    def _open_of_id(self, foreign_id: str) -> Iterator[str]:
-        waiting = self._open_by_id.get(foreign_id, [])
+        if foreign_id is None:
+            waiting = self._open_by_name.get(name, deque[str]())
+            take = waiting.popleft
+        else:
+            waiting = self._open_by_id.get(foreign_id, deque[str]())
+            take = waiting.pop
         while waiting:
-            tool_use_id = waiting.pop()
+            tool_use_id = take()
             if tool_use_id not in self._matched:
-                yield tool_use_id
-
-    def _open_of_name(self, name: str) -> Iterator[str]:
-        waiting = self._open_by_name.get(name, deque[str]())
-        while waiting:
-            tool_use_id = waiting.popleft()
-            if tool_use_id not in self._matched:
-                yield tool_use_id
+                self._matched.add(tool_use_id)
+                return tool_use_id
+        return None
 
     def foreign_call_ids(self, message: Message) -> list[str | None]:
         """Return the foreign ids of a message's tool calls in order; ours where it has none."""
@@ -146,22 +139,44 @@ class ConversionContext:
     ) -> None:
         """Report that something was not converted unchanged."""
         self.losses.append(
-            Loss(
-                session_id=item.session_id,
-                message_id=item.id,
-                block_type=block_type,
-                adapter=self.format_name,
-                reason=reason,
-                change=change,
-                path=path,
-            )
+            make_loss(item, self.format_name, block_type, path, reason, change=change)
         )
+
+
+def make_loss(  # noqa: PLR0913 - the fields of a loss
+    item: Message | AnyEntry,
+    format_name: str,
+    block_type: str,
+    path: str,
+    reason: str,
+    *,
+    change: Change = Change.ALTERED,
+) -> Loss:
+    """Return a loss of a message or an entry."""
+    return Loss(
+        session_id=item.session_id,
+        message_id=item.id,
+        block_type=block_type,
+        adapter=format_name,
+        reason=reason,
+        change=change,
+        path=path,
+    )
 
 
 def foreign_fields(message: Message, system: str) -> dict[str, Any]:
     """Return the data of a message that only another system's files need."""
     external = message.metadata.external
     return maybe_object(None if external is None else external.get(system))
+
+
+def with_foreign_fields(message: Message, system: str, fields: Mapping[str, Any]) -> Message:
+    """Return a message with more data that only another system's files need."""
+    foreign = {**foreign_fields(message, system), **fields}
+    if not foreign:
+        return message
+    external = {**(message.metadata.external or {}), system: foreign}
+    return replace(message, metadata=replace(message.metadata, external=external))
 
 
 def orphan_result_content(content: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:

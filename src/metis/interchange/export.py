@@ -17,6 +17,7 @@ from metis.canonical import (
 )
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.interchange.conversion import make_loss
 from metis.projection.loss import Change, Loss
 from metis.store import SessionRecord
 
@@ -59,16 +60,9 @@ class ExportLosses:
         change: Change = Change.DROPPED,
     ) -> None:
         """Record one block that is not written as it is; `index` is its position in the message."""
+        path = f"$.content[{index}]"
         self.losses.append(
-            Loss(
-                session_id=message.session_id,
-                message_id=message.id,
-                block_type=str(block.type),
-                adapter=self._form,
-                reason=reason,
-                change=change,
-                path=f"$.content[{index}]",
-            )
+            make_loss(message, self._form, str(block.type), path, reason, change=change)
         )
 
 

@@ -5,6 +5,7 @@ a residue for the way back and, unless it is equivalent, reported. What is writt
 and every difference is reported. So no loss can be forgotten.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
@@ -14,8 +15,20 @@ from msgspec.structs import replace
 
 from metis.canonical.errors import DecodeError
 from metis.canonical.message import Message
-from metis.interchange.conversion import ConversionContext, foreign_fields
-from metis.interchange.document import Record, as_bytes, foreign_error
+from metis.interchange.conversion import (
+    ConversionContext,
+    foreign_fields,
+    make_loss,
+    with_foreign_fields,
+)
+from metis.interchange.document import (
+    Record,
+    array_records,
+    as_bytes,
+    foreign_error,
+    line_records,
+    read_json,
+)
 from metis.interchange.residue import (
     Comparison,
     Difference,
@@ -71,13 +84,14 @@ class Format(ABC):
     def fits(self, data: bytes) -> bool:
         """Return whether a document looks like one of this format."""
 
-    @abstractmethod
     def split(self, data: bytes) -> Iterable[Record]:
-        """Return the records of a document."""
+        """Return the records of a document; here one per line."""
+        return line_records(data, self.name)
 
-    @abstractmethod
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:
-        """Return the document of records."""
+    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - for subclasses
+        """Return the document of records; here one per line, with the spacing of Python."""
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        return "".join(lines).encode()
 
     @abstractmethod
     def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
@@ -89,8 +103,7 @@ class Format(ABC):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; such a difference is not a loss."""
-        key = difference.steps[-1] if difference.steps else ""
-        defaults = (UNSET, *self.default_values.get(str(key), ()))
+        defaults = (UNSET, *self.default_values.get(difference.key, ()))
         return _is_among(difference.expected, defaults) and _is_among(difference.actual, defaults)
 
     def load(self, data: bytes | str, context: RequestContext | None = None) -> LoadedDocument:
@@ -168,21 +181,13 @@ class Format(ABC):
     def _residue_loss(
         self, difference: Difference, path: str, record: Wire, entry: KnownEntry
     ) -> Loss:
-        absent = difference.actual is UNSET
-        reason = (
-            "it is not in the document; a default was added"
-            if absent
-            else f"no place in the canonical form; kept for the way back to {self.system}"
-        )
-        return Loss(
-            session_id=entry.session_id,
-            message_id=entry.id,
-            block_type=_type_at(record, difference.steps),
-            adapter=self.name,
-            reason=reason,
-            change=Change.SYNTHESISED if absent else Change.ALTERED,
-            path=path,
-        )
+        block_type = _type_at(record, difference.steps)
+        if difference.actual is UNSET:
+            reason, change = "it is not in the document; a default was added", Change.SYNTHESISED
+        else:
+            reason = f"no place in the canonical form; kept for the way back to {self.system}"
+            change = Change.ALTERED
+        return make_loss(entry, self.name, block_type, path, reason, change=change)
 
     def _read_back(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry] | None:
         """Return what a reader would get; None if it could not read the record."""
@@ -209,14 +214,21 @@ class Format(ABC):
         return cast("Wire", record)
 
     def _loss(self, entry: KnownEntry, reason: str, change: Change) -> Loss:
-        return Loss(
-            session_id=entry.session_id,
-            message_id=entry.id,
-            block_type=str(entry.__struct_config__.tag),
-            adapter=self.name,
-            reason=reason,
-            change=change,
+        return make_loss(
+            entry, self.name, str(entry.__struct_config__.tag), "$", reason, change=change
         )
+
+
+class ArrayFormat(Format):
+    """A format whose document is a JSON array of records."""
+
+    def split(self, data: bytes) -> Iterable[Record]:
+        """Return the items of the array."""
+        return array_records(data, read_json(data, self.name), "$", self.name)
+
+    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
+        """Return the array, indented."""
+        return json.dumps(records, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
 def entry_of(item: KnownEntry | Message) -> KnownEntry:
@@ -263,10 +275,7 @@ def with_residue(entry: KnownEntry, system: str, residue: Mapping[str, Any]) -> 
     foreign = {**_foreign(entry, system), "aside": residue}
     if not isinstance(entry, MessageEntry):
         return replace(entry, external={**(entry.external or {}), system: foreign})
-    metadata = entry.message.metadata
-    external = {**(metadata.external or {}), system: foreign}
-    message = replace(entry.message, metadata=replace(metadata, external=external))
-    return replace(entry, message=message)
+    return replace(entry, message=with_foreign_fields(entry.message, system, foreign))
 
 
 def _foreign(entry: KnownEntry, system: str) -> Mapping[str, Any]:

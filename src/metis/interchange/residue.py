@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from metis.canonical.json_value import join_path
 from metis.canonical.value import canonical_bytes
+from metis.interchange.conversion import make_loss
 from metis.projection.loss import Change, Loss
 from metis.store.entries import KnownEntry, MessageEntry
 
@@ -39,6 +40,11 @@ class Difference(NamedTuple):
     steps: Steps
     expected: Any
     actual: Any
+
+    @property
+    def key(self) -> str:
+        """The last key or index of the path; empty at the top."""
+        return str(self.steps[-1]) if self.steps else ""
 
 
 def differences(expected: Any, actual: Any, steps: Steps = ()) -> Iterator[Difference]:
@@ -233,15 +239,8 @@ def _type_at(entry: KnownEntry, steps: Steps) -> str:
 
 
 def _loss(entry: KnownEntry, adapter: str, reason: str, change: Change, steps: Steps = ()) -> Loss:
-    return Loss(
-        session_id=entry.session_id,
-        message_id=entry.id,
-        block_type=_type_at(entry, steps),
-        adapter=adapter,
-        reason=reason,
-        change=change,
-        path=json_path("$", steps),
-    )
+    path = json_path("$", steps)
+    return make_loss(entry, adapter, _type_at(entry, steps), path, reason, change=change)
 
 
 def json_path(path: str, steps: Steps) -> str:

@@ -61,7 +61,6 @@ class SearchIndex(Protocol):
 
     def clear(self) -> None:
         """Empty the index."""
-        ...
 
 
 class Database(Protocol):
@@ -90,7 +89,6 @@ class Database(Protocol):
 
     def lock_sessions(self, transaction: Transaction, ids: Sequence[str]) -> None:
         """Block other writers of these sessions until the transaction ends."""
-        ...
 
     def is_conflict(self, error: Exception) -> bool:
         """Return whether an error means that a row exists already or is missing."""
@@ -102,7 +100,6 @@ class Database(Protocol):
 
     def share(self, *, was_alone: bool) -> None:
         """Let other stores open the database beside this one."""
-        ...
 
     def version(self) -> int:
         """Return the version of the tables; 0 if there are none."""
@@ -114,7 +111,6 @@ class Database(Protocol):
 
     def maintain(self) -> None:
         """Do the periodic upkeep that follows commits."""
-        ...
 
     def check(self) -> list[str]:
         """Return what is wrong with the database itself."""
@@ -122,15 +118,12 @@ class Database(Protocol):
 
     def backup(self, target: Path) -> None:
         """Copy everything to a file, while others read and write."""
-        ...
 
     def erase(self, session_ids: Sequence[str]) -> None:
         """Delete sessions with everything in them, also from the search index."""
-        ...
 
     def purge(self) -> None:
         """Give back the space of deleted rows."""
-        ...
 
     def index(self) -> SearchIndex:
         """Return the search index."""
@@ -138,7 +131,6 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 @cache

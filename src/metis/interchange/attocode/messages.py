@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from metis.canonical.blocks import (
     ContentBlock,
@@ -23,20 +22,18 @@ from metis.interchange.attocode import types
 from metis.interchange.conversion import (
     NO_MATCHING_CALL,
     ConversionContext,
-    foreign_fields,
     orphan_result_content,
+    with_foreign_fields,
 )
 from metis.interchange.document import (
     Record,
-    array_records,
     convert_to,
     first_item,
     first_object,
     is_empty_array,
     object_record,
-    read_json,
 )
-from metis.interchange.format import Format, entry_of
+from metis.interchange.format import ArrayFormat, Format, entry_of
 from metis.interchange.residue import Difference
 from metis.store.entries import KnownEntry, MessageEntry
 from metis.streaming.arguments import parse_arguments
@@ -50,7 +47,7 @@ _STOP_REASONS = frozenset({"end_turn", "tool_use", "max_tokens", "stop_sequence"
 _RAW_KEY = "_raw"
 
 
-class AttocodeMessages(Format):
+class AttocodeMessages(ArrayFormat):
     """A JSON array of attocode's messages."""
 
     name = "attocode"
@@ -70,14 +67,6 @@ class AttocodeMessages(Format):
             return is_empty_array(data)
         return "role" in first and "content" in first and "id" not in first
 
-    def split(self, data: bytes) -> Iterable[Record]:
-        """Return the messages."""
-        return array_records(data, read_json(data, self.name), "$", self.name)
-
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
-        """Return the array, indented."""
-        return json.dumps(records, ensure_ascii=False, indent=2).encode() + b"\n"
-
     def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
         """Return the message itself, and a message for each of its tool results."""
         wire = convert_to(types.Message, record, "$")
@@ -89,7 +78,11 @@ class AttocodeMessages(Format):
             messages.append(_decode_message(wire, conversion))
         for index, result in enumerate(wire.toolResults or ()):
             messages.append(_decode_result(result, conversion, f"$.toolResults[{index}]"))
-        return [entry_of(_with_part(message, part)) for part, message in enumerate(messages)]
+        # The number in the record says which messages are written together again.
+        return [
+            entry_of(with_foreign_fields(message, _SYSTEM, {"part": part} if part else {}))
+            for part, message in enumerate(messages)
+        ]
 
     def encode(self, entries: Sequence[KnownEntry], conversion: ConversionContext) -> Wire | None:
         """Return one message with the tool results that belong to it."""
@@ -110,10 +103,9 @@ class AttocodeMessages(Format):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; one text may be a string or a list."""
-        key = difference.steps[-1] if difference.steps else ""
-        if key == "cache_control":
+        if difference.key == "cache_control":
             return difference.actual == {"type": "ephemeral"}
-        if key == "content" and len(difference.steps) == 1:
+        if difference.steps == ("content",):
             text = _single_text(difference.expected)
             return text is not None and text == _single_text(difference.actual)
         return super().is_equivalent(difference)
@@ -255,16 +247,6 @@ def _decode_result(result: types.ToolResult, conversion: ConversionContext, path
     )
     block = ToolResultBlock(tool_use_id, content, failed)
     return conversion.message(Role.TOOL, (block,), parent_tool_use_id=tool_use_id, outcome=outcome)
-
-
-def _with_part(message: Message, part: int) -> Message:
-    """Return a message with its number in the record, so that they are written together again."""
-    if part == 0:
-        return message
-    metadata = message.metadata
-    foreign = {**foreign_fields(message, _SYSTEM), "part": part}
-    external = {**(metadata.external or {}), _SYSTEM: foreign}
-    return replace(message, metadata=replace(metadata, external=external))
 
 
 def _has_result_values(messages: Sequence[Message]) -> bool:

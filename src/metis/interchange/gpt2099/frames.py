@@ -1,8 +1,7 @@
 """The stored turns of gpt2099: `gpt.turn` frames, one per line, with their content inlined."""
 
-import json
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -15,7 +14,7 @@ from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.reader import check_json
 from metis.interchange.conversion import ConversionContext, foreign_fields
-from metis.interchange.document import Record, convert_to, first_object, line_records
+from metis.interchange.document import convert_to, first_object
 from metis.interchange.format import Format, entry_of
 from metis.interchange.gpt2099 import types
 from metis.interchange.gpt2099.turns import (
@@ -59,15 +58,6 @@ class Gpt2099Frames(Format):
         """Return whether the first line is a frame."""
         first = first_object(data)
         return first is not None and first.get("topic") == "gpt.turn"
-
-    def split(self, data: bytes) -> Iterable[Record]:
-        """Return the frames."""
-        return line_records(data, self.name)
-
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
-        """Return one frame per line."""
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        return "".join(lines).encode()
 
     def prepare(self, entries: list[KnownEntry], conversion: ConversionContext) -> list[KnownEntry]:  # noqa: ARG002 - of the contract
         """Return the entries with each bookmark after its message, as part of the same frame."""
@@ -145,8 +135,7 @@ class Gpt2099Frames(Format):
 
         Content may be text or blocks, options have two names, parents may be bookmarks.
         """
-        key = str(difference.steps[-1]) if difference.steps else ""
-        if key in CACHE_MARKS or difference.steps == ("meta", "continues"):
+        if difference.key in CACHE_MARKS or difference.steps == ("meta", "continues"):
             return True
         if difference.steps == ("content",):
             return _blocks_of(difference.actual) == _blocks_of(difference.expected)

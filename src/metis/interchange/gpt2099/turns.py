@@ -36,6 +36,7 @@ from metis.interchange.conversion import (
     foreign_fields,
     is_media_type,
     orphan_result_content,
+    with_foreign_fields,
 )
 from metis.interchange.document import convert_to
 from metis.interchange.gpt2099 import types
@@ -148,21 +149,11 @@ def decode_turn(
     messages = turn.messages(is_empty=not content and role != Role.SYSTEM)
     if created_at is not None:
         messages = [replace(message, created_at=created_at) for message in messages]
-    messages[0] = _with_foreign(
-        replace(messages[0], metadata=replace(messages[0].metadata, **metadata)), foreign or {}
-    )
+    messages[0] = replace(messages[0], metadata=replace(messages[0].metadata, **metadata))
     return [
-        message if part == 0 else _with_foreign(message, {"part": part})
+        with_foreign_fields(message, SYSTEM, {"part": part} if part else foreign or {})
         for part, message in enumerate(messages)
     ]
-
-
-def _with_foreign(message: Message, fields: Mapping[str, Any]) -> Message:
-    foreign = {**foreign_fields(message, SYSTEM), **fields}
-    if not foreign:
-        return message
-    external = {**(message.metadata.external or {}), SYSTEM: foreign}
-    return replace(message, metadata=replace(message.metadata, external=external))
 
 
 class _TurnDecoder:

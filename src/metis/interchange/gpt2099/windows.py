@@ -16,7 +16,7 @@ from metis.interchange.document import (
     first_object,
     read_json,
 )
-from metis.interchange.format import Format, entry_of
+from metis.interchange.format import ArrayFormat, Format, entry_of
 from metis.interchange.gpt2099 import types
 from metis.interchange.gpt2099.turns import (
     CACHE_MARKS,
@@ -114,15 +114,16 @@ class Gpt2099Context(Format):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; cache marks are hints."""
-        key = str(difference.steps[-1]) if difference.steps else ""
-        return CACHE_MARKS.get(key) == difference.actual or super().is_equivalent(difference)
+        return CACHE_MARKS.get(difference.key) == difference.actual or super().is_equivalent(
+            difference
+        )
 
 
 def _is_header(entry: KnownEntry) -> bool:
     return isinstance(entry, SidecarEntry) and entry.kind == HEADER and "options" in entry.data
 
 
-class Gpt2099Thread(Format):
+class Gpt2099Thread(ArrayFormat):
     """A JSON array of turns, each with its own options."""
 
     name = "gpt2099-thread"
@@ -133,14 +134,6 @@ class Gpt2099Thread(Format):
         """Return whether it is an array of turns with an id and a list of blocks."""
         first = first_item(data)
         return first is not None and "id" in first and isinstance(first.get("content"), list)
-
-    def split(self, data: bytes) -> Iterable[Record]:
-        """Return the turns."""
-        return array_records(data, read_json(data, self.name), "$", self.name)
-
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
-        """Return the array."""
-        return json.dumps(records, ensure_ascii=False, indent=2).encode() + b"\n"
 
     def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
         """Return the messages of one turn."""
@@ -173,5 +166,4 @@ class Gpt2099Thread(Format):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; cache marks are hints."""
-        key = difference.steps[-1] if difference.steps else ""
-        return key in CACHE_MARKS or super().is_equivalent(difference)
+        return difference.key in CACHE_MARKS or super().is_equivalent(difference)

@@ -1,7 +1,6 @@
 """The history format of klaude-code: JSON lines, each a typed event."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +18,7 @@ from metis.interchange.conversion import (
     orphan_result_content,
     parse_time,
 )
-from metis.interchange.document import Record, convert_to, first_object, line_records
+from metis.interchange.document import convert_to, first_object
 from metis.interchange.format import Format, entry_of
 from metis.interchange.klaude import types
 from metis.interchange.klaude.parts import (
@@ -59,7 +58,12 @@ _STATUS_OF_STOP = {"error": MessageStatus.ERROR, "aborted": MessageStatus.CANCEL
 _REFUSAL = {name: reason for reason, names in types.REFUSED.items() for name in names}
 _EVENTS = ("ToolResultMessage", "StreamErrorItem", "TaskMetadataItem")
 _MODELLED_TYPES = {*MESSAGE_TYPES, *_REFUSAL, *_EVENTS, "CompactionEntry", "RetractEntry"}
-_NONE = (None,)
+_COUNTS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
+_NULLABLE_KEYS = (
+    *("id", "response_id", "usage", "stop_reason", "mime_type", "byte_size", "sha256", "model_id"),
+    *("format", "ui_extra", "task_metadata", "provider", "tokens_before", "details"),
+    *("input_cost", "output_cost", "cache_read_cost"),
+)
 
 
 class KlaudeHistory(Format):
@@ -68,50 +72,19 @@ class KlaudeHistory(Format):
     name = "klaude-code"
     system = SYSTEM
     default_values = {  # noqa: RUF012 - a table, read only
-        "id": _NONE,
-        "response_id": _NONE,
-        "usage": _NONE,
-        "stop_reason": _NONE,
-        "mime_type": _NONE,
-        "byte_size": _NONE,
-        "sha256": _NONE,
-        "model_id": _NONE,
-        "format": _NONE,
-        "ui_extra": _NONE,
-        "side_effects": (None, []),
-        "task_metadata": _NONE,
-        "parts": ([],),
+        **dict.fromkeys(_NULLABLE_KEYS, (None,)),
+        **dict.fromkeys(_COUNTS, (0,)),
+        **dict.fromkeys(("call_id", "tool_name", "model_name"), ("",)),
+        **dict.fromkeys(("parts", "kept_items_brief"), ([],)),
         "attachment_position": ("append",),
-        "call_id": ("",),
-        "tool_name": ("",),
-        "model_name": ("",),
-        "provider": _NONE,
-        "tokens_before": _NONE,
-        "details": _NONE,
-        "kept_items_brief": ([],),
-        "input_tokens": (0,),
-        "cached_tokens": (0,),
-        "reasoning_tokens": (0,),
-        "output_tokens": (0,),
         "currency": ("USD",),
-        "input_cost": _NONE,
-        "output_cost": _NONE,
-        "cache_read_cost": _NONE,
+        "side_effects": (None, []),
     }
 
     def fits(self, data: bytes) -> bool:
         """Return whether the first line is a typed event."""
         first = first_object(data)
         return first is not None and isinstance(first.get("data"), dict) and "type" in first
-
-    def split(self, data: bytes) -> Iterable[Record]:
-        """Return the lines."""
-        return line_records(data, self.name)
-
-    def join(self, records: list[Wire], entries: Sequence[KnownEntry]) -> bytes:  # noqa: ARG002 - of the contract
-        """Return one line per record, with the spacing of klaude-code."""
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        return "".join(lines).encode()
 
     def decode(self, record: Wire, conversion: ConversionContext) -> list[KnownEntry]:
         """Return the entry of one line."""
@@ -152,7 +125,7 @@ class KlaudeHistory(Format):
 
     def is_equivalent(self, difference: Difference) -> bool:
         """Return whether both values mean the same; times and arguments have several forms."""
-        key = difference.steps[-1] if difference.steps else ""
+        key = difference.key
         if key == "arguments_json":
             return has_same_arguments(difference.expected, difference.actual)
         if key == "created_at" and isinstance(difference.expected, str):

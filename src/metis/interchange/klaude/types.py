@@ -20,14 +20,12 @@ class TextPart(Struct):
     """Plain text."""
 
     text: str
-    type: str = "text"
 
 
 class ImageURLPart(Struct):
     """An image at a URL or in a data URL."""
 
     url: str
-    type: str = "image_url"
     id: str | None = None
 
 
@@ -35,7 +33,6 @@ class ImageFilePart(Struct):
     """An image in a file."""
 
     file_path: str
-    type: str = "image_file"
     mime_type: str | None = None
     byte_size: int | None = None
     sha256: str | None = None
@@ -45,7 +42,6 @@ class ThinkingTextPart(Struct):
     """The text of a model's thinking."""
 
     text: str
-    type: str = "thinking_text"
     id: str | None = None
     model_id: str | None = None
 
@@ -54,7 +50,6 @@ class ThinkingSignaturePart(Struct):
     """The signature of the nearest thinking text before it."""
 
     signature: str
-    type: str = "thinking_signature"
     id: str | None = None
     model_id: str | None = None
     format: str | None = None
@@ -66,7 +61,6 @@ class ToolCallPart(Struct):
     call_id: str
     tool_name: str
     arguments_json: str
-    type: str = "tool_call"
 
 
 class Usage(Struct):
