@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachments import attachment_block, decode_text, read_attachment
-from metis.cli.error_text import INCOMPLETE, INVALID, retry_notice, run_guarded
+from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
 from metis.cli.render import first_code
 from metis.cli.startup import (
     StartedSession,
@@ -91,12 +91,13 @@ def run_ask(
         as_json=as_json,
         code_only=code_only,
     )
-    if not question.is_empty:
-        return run_guarded(lambda: asyncio.run(_answer(question, start)))
-    if not _has_terminal():
+    if question.is_empty and not _has_terminal():
         click.echo('metis: no question given. Usage: metis "your question"', err=True)
         return INVALID
-    return run_guarded(lambda: asyncio.run(_chat(start)))
+    try:
+        return asyncio.run(_chat(start) if question.is_empty else _answer(question, start))
+    except KeyboardInterrupt:
+        return INTERRUPTED  # the view has said that it stopped
 
 
 def _has_terminal() -> bool:

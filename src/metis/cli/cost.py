@@ -13,7 +13,7 @@ from metis import adapters
 from metis.canonical.metadata import StopReason, Usage
 from metis.catalog.models import is_model_id
 from metis.catalog.tables import price_table
-from metis.cli.stored_sessions import with_store
+from metis.cli.stored_sessions import on_store
 from metis.cli.text import bar, cell_width, count, format_usd, screen_width, short_count, table
 from metis.events import Actor, Event, Sensitivity
 from metis.events.analytics import CostLine, RepricedTotals, cache_usage, cost_by, reprice_calls
@@ -39,29 +39,26 @@ class _Report(Struct, frozen=True, kw_only=True):
     repriced: RepricedTotals | None
 
 
-def print_cost(
-    url: str | None, by: Grouping, *, days: int | None, reprice: str | None, as_json: bool
+@on_store(recover=False)
+async def print_cost(
+    store: Store, by: Grouping, *, days: int | None, reprice: str | None, as_json: bool
 ) -> int:
     """Print what was spent; `reprice` is the version of a price table to compare with."""
     since = None if days is None else datetime.now(UTC) - timedelta(days=days)
     prices = None if reprice is None else price_table(None if reprice == "newest" else reprice)
-
-    async def action(store: Store) -> int:
-        calls = [event async for event in _stored_calls(store, since=since)]
-        report = _Report(
-            by=by,
-            groups=cost_by(calls, by),
-            total=cost_by(calls, "none").get("all", CostLine()),
-            unpriced_models=_unpriced_models(calls),
-            repriced=None if prices is None else reprice_calls(_with_priced_names(calls), prices),
-        )
-        if as_json:
-            click.echo(msgspec.json.format(msgspec.json.encode(report)))
-        else:
-            _print(report, calls, days)
-        return 0
-
-    return with_store(url, action, recover=False)
+    calls = [event async for event in _stored_calls(store, since=since)]
+    report = _Report(
+        by=by,
+        groups=cost_by(calls, by),
+        total=cost_by(calls, "none").get("all", CostLine()),
+        unpriced_models=_unpriced_models(calls),
+        repriced=None if prices is None else reprice_calls(_with_priced_names(calls), prices),
+    )
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(report)))
+    else:
+        _print(report, calls, days)
+    return 0
 
 
 async def _stored_calls(store: Store, *, since: datetime | None) -> AsyncIterator[Event]:

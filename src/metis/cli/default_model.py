@@ -72,10 +72,9 @@ def _is_from_simulator(response: Message) -> bool:
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A model, and how it was chosen."""
+    """A model, and how to start it."""
 
     model: str
-    reason: str
     is_pinned: bool = False
     """Whether the user named it, so that no routing rule may choose another."""
     is_simulated: bool = False
@@ -109,36 +108,35 @@ class ModelChooser:
             UnknownModelError: there is no such model.
         """
         if self._origin.source == "option":
-            return await self._named(self._settings.model or "", reason="chosen with -m")
+            return await self._named(self._settings.model or "")
         if last_model is not None:
             return self._continued(last_model)
         if self._settings.model is not None:
-            reason = f"set in {self._origin.location}"
-            return await self._named(self._settings.model, reason=reason)
+            return await self._named(self._settings.model)
         return await self._available(recent_models)
 
-    async def _named(self, name: str, *, reason: str) -> ModelChoice:
+    async def _named(self, name: str) -> ModelChoice:
         is_pinned = self._origin.source == "option"
         if name.partition(":")[0] == SIMULATOR:
             simulated = name.partition(":")[2]
             model = self._resolve(simulated) if simulated else SIMULATED_MODEL
-            return ModelChoice(model=model, reason=reason, is_pinned=is_pinned, is_simulated=True)
+            return ModelChoice(model=model, is_pinned=is_pinned, is_simulated=True)
         # Its server is not running yet, so it cannot be found like the others.
         if name in (LOCAL, LOCAL_MODEL):
-            return ModelChoice(model=LOCAL_MODEL, reason=reason, is_pinned=is_pinned, is_local=True)
+            return ModelChoice(model=LOCAL_MODEL, is_pinned=is_pinned, is_local=True)
         model = await self._model_of_server(name) if name in SERVER_NAMES else self._resolve(name)
         self._require_key(model)
-        return ModelChoice(model=model, reason=reason, is_pinned=is_pinned)
+        return ModelChoice(model=model, is_pinned=is_pinned)
 
     def _continued(self, last_model: LastModel) -> ModelChoice:
         """Return the model of the conversation that is continued."""
-        model, reason = last_model.model, "the model of this session"
+        model = last_model.model
         if last_model.is_simulated:
             is_default = (self._settings.model or "").partition(":")[0] == SIMULATOR
             notice = "" if is_default else SIMULATED_NOTICE
-            return ModelChoice(model=model, reason=reason, is_simulated=True, notice=notice)
+            return ModelChoice(model=model, is_simulated=True, notice=notice)
         if model == LOCAL_MODEL:
-            return ModelChoice(model=model, reason=reason, is_local=True)
+            return ModelChoice(model=model, is_local=True)
         profile = self._profile(model)
         if profile is None:
             hint = "this conversation was held with it; choose another with -m"
@@ -150,7 +148,7 @@ class ModelChooser:
                 f"{profile.name}`, or continue with another model: -m MODEL",
                 provider=profile.name,
             )
-        return ModelChoice(model=model, reason=reason)
+        return ModelChoice(model=model)
 
     def _profile(self, model: str) -> Profile | None:
         """Return the provider of a model, if there is one."""
@@ -160,22 +158,18 @@ class ModelChooser:
     async def _available(self, recent_models: Sequence[str]) -> ModelChoice:
         for model in recent_models:
             if await self._is_usable(model):
-                return ModelChoice(model=model, reason="it answered last")
+                return ModelChoice(model=model)
         for profile in self._profiles_with_key():
-            _, location = self._keys.lookup(profile)
-            reason = f"there is an API key in {location}"
-            return ModelChoice(model=_default_model(profile), reason=reason)
+            return ModelChoice(model=_default_model(profile))
         for server in await running_servers(self._settings.base_urls):
             if server.model is not None:
                 name = SERVER_NAMES[server.adapter]
                 notice = f"Using {server.model} from {name} on this machine."
-                return ModelChoice(model=server.model, reason=f"{name} is running", notice=notice)
+                return ModelChoice(model=server.model, notice=notice)
         if is_installed(self._local):
-            reason = "it is installed on this machine"
-            return ModelChoice(model=LOCAL_MODEL, reason=reason, is_local=True, notice=SIZE_NOTE)
+            return ModelChoice(model=LOCAL_MODEL, is_local=True, notice=SIZE_NOTE)
         return ModelChoice(
             model=SIMULATED_MODEL,
-            reason="no other model is available",
             is_simulated=True,
             notice=NO_MODEL_NOTICE,
         )

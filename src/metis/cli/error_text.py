@@ -1,11 +1,8 @@
 """Errors as one line with the next step, at the command line and in the chat; exit codes."""
 
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 import click
 
@@ -42,7 +39,6 @@ BUDGET_SPENT = 5
 # Ctrl-C, as shells report it.
 INTERRUPTED = 130
 
-P = ParamSpec("P")
 _MAX_CANDIDATES = 4
 # `@notes.txt` may be meant as a file or as a model: the error then names both.
 _FILE_NAME = re.compile(r"/|\.[A-Za-z]\w*$")
@@ -61,19 +57,15 @@ class _Explanation(NamedTuple):
     chat_step: str = ""
 
 
-def run_guarded(action: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
-    """Run a command; an error becomes one line on standard error and an exit code."""
-    try:
-        return partial(action, *args, **kwargs)()
-    except BrokenPipeError:
-        # A reader such as `head` has closed the pipe: nothing is wrong, and nothing may be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INCOMPLETE
-    except (MetisError, OSError) as error:
-        click.echo(f"metis: {error_line(error)}", err=True)
-        return exit_code(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+def report_error(error: Exception) -> int:
+    """Print an error as one line on standard error, and return the exit code.
+
+    An error that is neither ours nor of the system is raised again: it is a bug.
+    """
+    if not isinstance(error, MetisError | OSError):
+        raise error
+    click.echo(f"metis: {error_line(error)}", err=True)
+    return exit_code(error)
 
 
 def exit_code(error: BaseException) -> int:

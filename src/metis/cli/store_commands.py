@@ -1,6 +1,5 @@
 """Parsers of the commands on stored sessions."""
 
-import sys
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +23,7 @@ IMPORT_FORMATS = (
 @click.command()
 @click.argument("source", metavar="[SESSION|FILE|-]", default="last")
 @STORE
-def show(source: str, store: str | None) -> None:
+def show(source: str, store: str | None) -> int:
     """Print a stored session, or a JSON or JSONL file of messages, as a conversation.
 
     Without an argument it prints the session that changed last.
@@ -32,11 +31,11 @@ def show(source: str, store: str | None) -> None:
     if source != "-" and not Path(source).exists():
         from metis.cli.sessions import print_session
 
-        sys.exit(print_session(store, source))
+        return print_session(store, source)
     from metis.cli.message_files import print_conversation
 
     with click.open_file(source, "rb") as file:
-        sys.exit(print_conversation(file))
+        return print_conversation(file)
 
 
 @click.command()
@@ -44,25 +43,25 @@ def show(source: str, store: str | None) -> None:
 @click.option("--limit", default=100, show_default=True, help="Maximum number of sessions.")
 @click.option("--here", "is_here", is_flag=True, help="Only sessions of this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> None:
+def sessions(store: str | None, limit: int, *, is_here: bool, as_json: bool) -> int:
     """List conversations, newest first, with title, model and cost.
 
     In a pipe each line begins with the full id.
     """
     from metis.cli.sessions import print_sessions
 
-    sys.exit(print_sessions(store, limit, is_here=is_here, as_json=as_json))
+    return print_sessions(store, limit, is_here=is_here, as_json=as_json)
 
 
 @click.command()
 @SESSION
 @STORE
 @click.option("--at", metavar="MESSAGE", help="The last message to copy; default: all.")
-def fork(session_id: str, store: str | None, at: str | None) -> None:
+def fork(session_id: str, store: str | None, at: str | None) -> int:
     """Start a new session as a copy of another, and print its id."""
     from metis.cli.sessions import print_fork
 
-    sys.exit(print_fork(store, session_id, at))
+    return print_fork(store, session_id, at)
 
 
 @click.command()
@@ -70,14 +69,14 @@ def fork(session_id: str, store: str | None, at: str | None) -> None:
 @STORE
 @click.option("--session", metavar="SESSION", help="Search in one session only.")
 @click.option("--limit", default=20, show_default=True, help="Maximum number of messages.")
-def search(words: tuple[str, ...], store: str | None, session: str | None, limit: int) -> None:
+def search(words: tuple[str, ...], store: str | None, session: str | None, limit: int) -> int:
     """Search all conversations for messages that contain all words.
 
     Exits with 1 if there are none.
     """
     from metis.cli.sessions import print_matches
 
-    sys.exit(print_matches(store, " ".join(words), session, limit))
+    return print_matches(store, " ".join(words), session, limit)
 
 
 @click.command()
@@ -92,14 +91,14 @@ def search(words: tuple[str, ...], store: str | None, session: str | None, limit
     help="jsonl loses nothing and can be re-imported.",
 )
 @click.option("-o", "--output", "target", type=click.File("wb"), default="-", help="Output file.")
-def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> None:
+def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> int:
     """Export a session: JSONL (can be re-imported), Markdown, HTML, or for another program.
 
     What a format cannot hold is listed on standard error, one part a line.
     """
     from metis.cli.transfer import write_export
 
-    sys.exit(write_export(store, session_id, form, target))
+    return write_export(store, session_id, form, target)
 
 
 @click.command(name="import")
@@ -112,9 +111,7 @@ def export(session_id: str, store: str | None, form: str, target: IO[bytes]) -> 
     help="Format of the file; default: recognised from its content.",
 )
 @click.option("--new-ids", is_flag=True, help="Import a copy beside a session of the same id.")
-def import_session(
-    source: IO[bytes], store: str | None, form: str | None, *, new_ids: bool
-) -> None:
+def import_session(source: IO[bytes], store: str | None, form: str | None, *, new_ids: bool) -> int:
     """Import a session from a file, and print its id.
 
     Reads what `metis export` wrote, and histories of klaude-code, attocode and gpt2099. What has no
@@ -122,7 +119,7 @@ def import_session(
     """
     from metis.cli.transfer import read_import
 
-    sys.exit(read_import(store, source, form=form, new_ids=new_ids))
+    return read_import(store, source, form=form, new_ids=new_ids)
 
 
 @click.group(name="store")
@@ -132,24 +129,24 @@ def maintenance() -> None:
 
 @maintenance.command()
 @STORE
-def check(store: str | None) -> None:
+def check(store: str | None) -> int:
     """Check the database for corruption and inconsistencies.
 
     Exits with 1 if there are problems.
     """
     from metis.cli.sessions import print_check
 
-    sys.exit(print_check(store))
+    return print_check(store)
 
 
 @maintenance.command()
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
 @STORE
-def backup(target: Path, store: str | None) -> None:
+def backup(target: Path, store: str | None) -> int:
     """Copy the database to a new file; it can stay in use."""
     from metis.cli.sessions import write_backup
 
-    sys.exit(write_backup(store, target))
+    return write_backup(store, target)
 
 
 @maintenance.command()
@@ -167,7 +164,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option
     raw_bytes: int | None,
     *,
     apply: bool,
-) -> None:
+) -> int:
     """Delete old or large data."""
     from metis.cli.sessions import days_ago, print_sweep
     from metis.store import Policy
@@ -178,13 +175,13 @@ def sweep(  # noqa: PLR0913 - one parameter an option
         raw_before=days_ago(raw),
         raw_bytes=raw_bytes,
     )
-    sys.exit(print_sweep(store, policy, is_dry_run=not apply))
+    return print_sweep(store, policy, is_dry_run=not apply)
 
 
 @maintenance.command()
 @STORE
-def migrate(store: str | None) -> None:
+def migrate(store: str | None) -> int:
     """Upgrade the schema of the database, as opening it does."""
     from metis.cli.sessions import print_migration
 
-    sys.exit(print_migration(store))
+    return print_migration(store)

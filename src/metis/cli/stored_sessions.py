@@ -1,12 +1,13 @@
 """Open the store, find sessions by id or title, and list them as rows."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Concatenate, ParamSpec
 
 from metis.canonical.errors import StoreError
 from metis.catalog.models import ModelId, is_model_id
-from metis.cli.error_text import run_guarded
 from metis.cli.text import cell_width, escape_controls, format_usd, truncate
 from metis.store import Overview, SessionRecord, Store
 from metis.store import open as open_store
@@ -29,19 +30,31 @@ _MAX_MODEL_WIDTH = 20
 _AGE_UNITS = ((timedelta(hours=1), 60, "min"), (timedelta(days=1), 3600, "h"))
 _WEEK = timedelta(days=7)
 
-StoreAction = Callable[[Store], Awaitable[int]]
 # Returns the short name of a model.
+P = ParamSpec("P")
+StoreAction = Callable[Concatenate[Store, P], Awaitable[int]]
+StoreCommand = Callable[Concatenate[str | None, P], int]
 ModelNamer = Callable[[str], str]
 
 
-def with_store(url: str | None, action: StoreAction, *, recover: bool = True) -> int:
-    """Run a command on a store; an error becomes one line and an exit code."""
+def on_store(*, recover: bool) -> Callable[[StoreAction[P]], StoreCommand[P]]:
+    """Turn a coroutine that takes a store into a command that takes the URL of one.
 
-    async def run() -> int:
-        async with open_store(url, recover=recover) as store:
-            return await action(store)
+    Only commands that write may recover: recovery ends what other processes have left open.
+    """
 
-    return run_guarded(lambda: asyncio.run(run()))
+    def decorate(action: StoreAction[P]) -> StoreCommand[P]:
+        @functools.wraps(action)
+        def command(url: str | None, *args: P.args, **kwargs: P.kwargs) -> int:
+            async def run() -> int:
+                async with open_store(url, recover=recover) as store:
+                    return await action(store, *args, **kwargs)
+
+            return asyncio.run(run())
+
+        return command
+
+    return decorate
 
 
 async def find_session(store: Store, name: str) -> SessionRecord:

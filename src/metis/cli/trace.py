@@ -11,7 +11,7 @@ from msgspec import Struct
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.render import render_block
-from metis.cli.stored_sessions import find_session, with_store
+from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import cell_width, count, format_usd, screen_width, truncate
 from metis.events import Event, EventQuery
 from metis.events.trace import SqliteTrace
@@ -56,22 +56,19 @@ class Step(Struct, frozen=True, kw_only=True):
         return truncate(detail, width - cell_width(facts)), facts
 
 
-def print_trace(url: str | None, session_name: str, *, as_json: bool) -> int:
+@on_store(recover=False)
+async def print_trace(store: Store, session_name: str, *, as_json: bool) -> int:
     """Print the steps of a session; with `as_json` each step is a line of JSON."""
-
-    async def action(store: Store) -> int:
-        record = await find_session(store, session_name)
-        steps = list(trace_steps(await store.history(record.id)))
-        steps += await _event_steps(record.id)
-        steps.sort(key=lambda step: step.at)
-        if as_json:
-            for step in steps:
-                click.echo(msgspec.json.encode(step))
-        else:
-            _print(record, steps)
-        return 0
-
-    return with_store(url, action, recover=False)
+    record = await find_session(store, session_name)
+    steps = list(trace_steps(await store.history(record.id)))
+    steps += await _event_steps(record.id)
+    steps.sort(key=lambda step: step.at)
+    if as_json:
+        for step in steps:
+            click.echo(msgspec.json.encode(step))
+    else:
+        _print(record, steps)
+    return 0
 
 
 def _print(record: SessionRecord, steps: Sequence[Step]) -> None:

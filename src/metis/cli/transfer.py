@@ -10,7 +10,7 @@ from metis import interchange
 from metis.canonical.errors import DecodeError, UnknownFormatError
 from metis.cli.message_files import file_label
 from metis.cli.render import loss_line, message_numbers
-from metis.cli.stored_sessions import find_session, with_store
+from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
 from metis.interchange.export import Conversation, ExportedFile
 from metis.interchange.writers import WRITERS
@@ -25,20 +25,17 @@ JSONL = "jsonl"
 EXPORT_FORMATS = (JSONL, *WRITERS, *interchange.formats())
 
 
-def write_export(url: str | None, session_name: str, form: str, target: IO[bytes]) -> int:
+@on_store(recover=False)
+async def write_export(store: Store, session_name: str, form: str, target: IO[bytes]) -> int:
     """Write a session in a format; each loss is a line on standard error."""
-
-    async def action(store: Store) -> int:
-        record = await find_session(store, session_name)
-        exported = await export_session(store, record, form)
-        target.write(exported.data)
-        # The losses name messages by id; people count them.
-        numbers = message_numbers(await store.messages(record.id))
-        for loss in exported.losses:
-            click.echo(loss_line(loss, numbers), err=True)
-        return 0
-
-    return with_store(url, action, recover=False)
+    record = await find_session(store, session_name)
+    exported = await export_session(store, record, form)
+    target.write(exported.data)
+    # The losses name messages by id; people count them.
+    numbers = message_numbers(await store.messages(record.id))
+    for loss in exported.losses:
+        click.echo(loss_line(loss, numbers), err=True)
+    return 0
 
 
 async def export_session(store: Store, record: SessionRecord, form: str) -> ExportedFile:
@@ -64,30 +61,27 @@ def _is_active(entry: AnyEntry, message_ids: set[str]) -> bool:
     return not isinstance(entry, MessageEntry) or entry.message.id in message_ids
 
 
-def read_import(url: str | None, source: IO[bytes], *, form: str | None, new_ids: bool) -> int:
+@on_store(recover=True)
+async def read_import(store: Store, source: IO[bytes], *, form: str | None, new_ids: bool) -> int:
     """Store the session of a file and print its id; losses go to standard error."""
     workspace = Path.cwd()
-
-    async def action(store: Store) -> int:
-        data = source.read()
-        losses: Sequence[Loss] = ()
-        detected = form or _detect(data)
-        if detected == JSONL:
-            session = await _import_jsonl(store, data, new_ids=new_ids)
-        else:
-            document = interchange.load(detected, data)
-            losses = document.losses
-            session = await store.import_entries(document.entries, workspace_path=workspace)
-        click.echo(session.id)
-        messages = await store.messages(session.id)
-        numbers = message_numbers(messages)
-        for loss in losses:
-            click.echo(loss_line(loss, numbers), err=True)
-        imported = count(len(messages), "message")
-        click.echo(f"{file_label(source)}: {imported} imported as {detected}", err=True)
-        return 0
-
-    return with_store(url, action)
+    data = source.read()
+    losses: Sequence[Loss] = ()
+    detected = form or _detect(data)
+    if detected == JSONL:
+        session = await _import_jsonl(store, data, new_ids=new_ids)
+    else:
+        document = interchange.load(detected, data)
+        losses = document.losses
+        session = await store.import_entries(document.entries, workspace_path=workspace)
+    click.echo(session.id)
+    messages = await store.messages(session.id)
+    numbers = message_numbers(messages)
+    for loss in losses:
+        click.echo(loss_line(loss, numbers), err=True)
+    imported = count(len(messages), "message")
+    click.echo(f"{file_label(source)}: {imported} imported as {detected}", err=True)
+    return 0
 
 
 def _detect(data: bytes) -> str:

@@ -1,6 +1,5 @@
 """Parsers of the commands on the canonical form and the wire formats."""
 
-import sys
 from typing import IO
 
 import click
@@ -26,14 +25,14 @@ def schema() -> None:
     help="strict is exactly the source text; full allows the additions.",
 )
 @click.option("--single", is_flag=True, help="Check each message alone, not as a session.")
-def validate(source: IO[bytes], profile: str, *, single: bool) -> None:
+def validate(source: IO[bytes], profile: str, *, single: bool) -> int:
     """Check a JSON or JSONL file of messages; print problems as file:line: path: problem.
 
     Exits with 1 if there are problems.
     """
     from metis.cli.message_files import print_problems
 
-    sys.exit(print_problems(source, profile=profile, single=single))
+    return print_problems(source, profile=profile, single=single)
 
 
 @click.command()
@@ -45,17 +44,15 @@ def validate(source: IO[bytes], profile: str, *, single: bool) -> None:
 @click.option("--json", is_flag=True, help="Print losses as JSON, one a line.")
 def convert(  # noqa: PLR0913 - one parameter an option
     source: IO[bytes], from_name: str, to_name: str, model: str | None, *, strict: bool, json: bool
-) -> None:
+) -> int:
     """Convert a request body of one provider to another; losses go to standard error.
 
     Exits with 1 if --strict is given and something is lost, with 2 if the request cannot be read.
     """
     from metis.cli.conversion import print_conversion
 
-    sys.exit(
-        print_conversion(
-            source, from_name=from_name, to_name=to_name, model=model, strict=strict, json=json
-        )
+    return print_conversion(
+        source, from_name=from_name, to_name=to_name, model=model, strict=strict, json=json
     )
 
 
@@ -65,21 +62,21 @@ def convert(  # noqa: PLR0913 - one parameter an option
 @INPUT
 @click.option("--from", "from_name", help="The provider of the request; default: recognised.")
 @click.option("--json", is_flag=True, help="Print both bodies and their losses as one object.")
-def diff(source: IO[bytes], first: str, second: str, from_name: str | None, *, json: bool) -> None:
+def diff(source: IO[bytes], first: str, second: str, from_name: str | None, *, json: bool) -> int:
     """Compare what two providers would receive for the same request, with their losses.
 
     A and B are providers, or providers with a model, such as openai:gpt-5.
     """
     from metis.cli.conversion import print_difference
 
-    sys.exit(print_difference(source, first, second, from_name=from_name, json=json))
+    return print_difference(source, first, second, from_name=from_name, json=json)
 
 
 @click.command()
 @click.argument("sources", metavar="FILE|-...", type=click.File("rb"), nargs=-1, required=True)
 @click.option("--from", "from_name", help="The provider of recordings that do not name it.")
 @click.option("--to", "to_name", help="Also list what would be lost there: openai, openai:gpt-5.")
-def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> None:
+def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str | None) -> int:
     """Check recorded exchanges (JSONL) against the round-trip rules.
 
     Prints each finding as file:line: what: where and why, then a summary. Exits with 1 if a rule
@@ -87,7 +84,7 @@ def verify(sources: tuple[IO[bytes], ...], from_name: str | None, to_name: str |
     """
     from metis.cli.verify import print_verdicts
 
-    sys.exit(print_verdicts(sources, from_name=from_name, to_name=to_name))
+    return print_verdicts(sources, from_name=from_name, to_name=to_name)
 
 
 @click.command()

@@ -45,7 +45,7 @@ class ChatPrompt:
     def __init__(
         self,
         *,
-        history: Path | None,
+        history: Path,
         completer: Completer,
         status: Callable[[], str],
         has_colour: bool,
@@ -124,10 +124,8 @@ class ChatPrompt:
         event.current_buffer.insert_text(f"[pasted {len(self._pastes)}: {size}]")
 
 
-def _open_history(path: Path | None) -> History:
+def _open_history(path: Path) -> History:
     """Return the history of earlier prompts, in a file that only its owner may read."""
-    if path is None:
-        return InMemoryHistory()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))

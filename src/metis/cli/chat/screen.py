@@ -60,16 +60,16 @@ def discard_typed_input() -> None:
 
 @contextlib.contextmanager
 def signal_handlers(
-    *, stop: Callable[[], object], resized: Callable[[], object], end: Callable[[], object]
+    *,
+    stop: Callable[[], object],
+    resized: Callable[[], object],
+    end: Callable[[], object] | None = None,
 ) -> Generator[None]:
     """Call functions on Ctrl-C, on a new size of the terminal, and when the program has to end."""
     loop = asyncio.get_running_loop()
-    handlers = {
-        signal.SIGINT: stop,
-        signal.SIGWINCH: resized,
-        signal.SIGTERM: end,
-        signal.SIGHUP: end,
-    }
+    handlers = {signal.SIGINT: stop, signal.SIGWINCH: resized}
+    if end is not None:
+        handlers |= {signal.SIGTERM: end, signal.SIGHUP: end}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:

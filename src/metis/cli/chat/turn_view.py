@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
@@ -14,7 +13,7 @@ from rich.text import Text
 from metis.canonical.blocks import RedactedThinkingBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
 from metis.cli.chat.rows import wrap
-from metis.cli.chat.screen import Screen
+from metis.cli.chat.screen import Screen, signal_handlers
 from metis.cli.chat.turn_parts import (
     CollapsedThinking,
     LossKey,
@@ -90,7 +89,6 @@ class TurnView:
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self.ended: TurnEnded | None = None
-        self.routed: Routed | None = None
         self.is_paused = False
         """Whether a question has the screen."""
 
@@ -117,7 +115,7 @@ class TurnView:
     def _handle_notice(self, event: TurnEvent) -> None:
         match event:
             case Routed():
-                self.routed, self._model = event, event.record.chosen_model
+                self._model = event.record.chosen_model
             case Lost():
                 self._add_losses(event)
             case Warned() if event.code != _OUTAGE:
@@ -344,19 +342,15 @@ class OneShotView:
     async def run(self, prompt: Prompt) -> TurnEnded | None:
         """Show the turn, and return how it ended."""
         view = TurnView(self._screen, shows_thinking=False, is_single=True)
-        handlers = {signal.SIGINT: self._display.stop, signal.SIGWINCH: self._display.resized}
-        loop = asyncio.get_running_loop()
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
+        display = self._display
         try:
-            await self._display.show(view, self._session.send(prompt))
+            with signal_handlers(stop=display.stop, resized=display.resized):
+                await display.show(view, self._session.send(prompt))
         # The exit code of the command is that of an interrupt.
         except asyncio.CancelledError:
             view.end(STOPPED)
             raise KeyboardInterrupt from None
         finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
             view.end()
         return view.ended
 

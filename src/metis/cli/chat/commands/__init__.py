@@ -76,9 +76,7 @@ COMMANDS: dict[str, Command] = {
         *conversation.COMMANDS,
         *sessions.COMMANDS,
         *status.COMMANDS,
-        Command(
-            name="help", usage="[COMMAND]", help="this list", run=show_help, completes="command"
-        ),
+        Command("help", "[COMMAND]", "this list", show_help, "command"),
     )
 }
 

@@ -12,11 +12,11 @@ Run = Callable[[ChatState, str], Awaitable[None]]
 Completes = Literal["", "model", "file", "command", "session", "thinking"]
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class Command(Struct, frozen=True):
     """One command of the chat."""
 
     name: str
-    usage: str = ""
+    usage: str
     """The arguments, as the help shows them."""
     help: str
     run: Run

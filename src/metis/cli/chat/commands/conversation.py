@@ -166,35 +166,19 @@ def _expand(name: str) -> Path:
 
 
 COMMANDS = (
+    Command("retry", "[MODEL]", "ask the last question again, or another model", retry, "model"),
+    Command("rewind", "[TURN|#BOOKMARK]", "go back to before a turn", rewind),
+    Command("bookmark", "[NAME]", "mark this point, or list marks", bookmark),
+    Command("compact", "[MODEL]", "summarise old messages to free space", compact, "model"),
     Command(
-        name="retry",
-        usage="[MODEL]",
-        help="ask the last question again, or another model",
-        run=retry,
-        completes="model",
+        "thinking",
+        "[LEVEL|show|hide]",
+        "reasoning effort, and whether it is shown",
+        thinking,
+        "thinking",
     ),
-    Command(name="rewind", usage="[TURN|#BOOKMARK]", help="go back to before a turn", run=rewind),
-    Command(name="bookmark", usage="[NAME]", help="mark this point, or list marks", run=bookmark),
+    Command("copy", "[code]", "copy the last answer, or its code", copy),
     Command(
-        name="compact",
-        usage="[MODEL]",
-        help="summarise old messages to free space",
-        run=compact,
-        completes="model",
-    ),
-    Command(
-        name="thinking",
-        usage="[LEVEL|show|hide]",
-        help="reasoning effort, and whether it is shown",
-        run=thinking,
-        completes="thinking",
-    ),
-    Command(name="copy", usage="[code]", help="copy the last answer, or its code", run=copy),
-    Command(
-        name="export",
-        usage="[FILE] [FORMAT]",
-        help="write to a file: .md, .html, .json, .jsonl",
-        run=export,
-        completes="file",
+        "export", "[FILE] [FORMAT]", "write to a file: .md, .html, .json, .jsonl", export, "file"
     ),
 )

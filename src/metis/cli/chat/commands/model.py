@@ -3,8 +3,6 @@
 from rich.text import Text
 
 from metis import adapters
-from metis.canonical.errors import UnpricedModelError
-from metis.catalog import ModelInfo, PriceTable, price_table
 from metis.cli.chat.commands.command import Command
 from metis.cli.chat.keyboard import ask_yes_no
 from metis.cli.chat.rows import table_rows, wrap
@@ -16,15 +14,12 @@ from metis.cli.chat.turn_parts import (
     loss_rows,
     reformatted_line,
 )
+from metis.cli.models import COLUMNS, LEGEND, ModelFilter, catalog_models
 from metis.cli.text import short_count
 from metis.projection.loss import Loss
 from metis.session import Preview
 
 AUTO = "auto"
-# The capabilities in the table of /models, with short names.
-_CAPABILITIES = {"tools": "tools", "images": "img", "thinking": "think"}
-_COLUMNS = ("model", "alias", "window", "$/M in", "$/M out", "can")
-_WIDTH_FOR_ALL_COLUMNS = 72
 
 
 async def choose(state: ChatState, name: str) -> None:
@@ -121,49 +116,22 @@ def _show_current(state: ChatState) -> None:
 
 async def list_models(state: ChatState, words: str) -> None:
     """List the models that can be used now, or all that match the words."""
-    models = state.library.models
-    available = models.available_providers()
-    matching = [
-        info
-        for info in models.catalog.models()
-        if all(word in _searched_text(info) for word in words.lower().split())
-        and (words or info.provider in available)
-    ]
+    model_filter = ModelFilter(words=tuple(words.split()), is_configured=not words)
+    models = catalog_models(state.library.models.available_providers())
+    matching = [model for model in models if model_filter.matches(model)]
     if not words:
-        matching = [info for info in matching if info.aliases] or matching
+        matching = [model for model in matching if model.aliases] or matching
     if not matching:
         state.screen.print(f"No model matches {words!r}; /models lists those you can use.")
         return
-    prices = price_table()
-    cells = [[Text(name, "bold") for name in _COLUMNS]]
-    cells += [_row(info, prices, is_available=info.provider in available) for info in matching]
-    if state.screen.width < _WIDTH_FOR_ALL_COLUMNS:
-        cells = [row[:-1] for row in cells]
+    cells = [[Text(name, "bold") for name in COLUMNS]]
+    for model in matching:
+        style = "" if model.is_configured else "dim"
+        cells.append([Text(cell, style) for cell in model.cells(model.id)])
     state.screen.write(table_rows(cells, state.screen.width, right=(2, 3, 4)))
+    state.screen.print(LEGEND, "dim")
     if not words:
         state.screen.print("/models WORDS searches all models; @alias asks one once.", "dim")
-
-
-def _searched_text(info: ModelInfo) -> str:
-    return " ".join((info.id, *info.aliases, *_capabilities(info)))
-
-
-def _capabilities(info: ModelInfo) -> list[str]:
-    return [name for name in _CAPABILITIES if getattr(info.capabilities, f"supports_{name}")]
-
-
-def _row(info: ModelInfo, prices: PriceTable, *, is_available: bool) -> list[Text]:
-    try:
-        rates = prices.prices(info.id).period_on(None).standard.rates_for(0)
-        price = (str(rates.input_per_mtok_usd), str(rates.output_per_mtok_usd))
-    except UnpricedModelError:
-        price = ("", "")
-    bare_name = info.id.partition(":")[2]
-    aliases = " ".join(alias for alias in info.aliases if alias != bare_name)
-    window = short_count(info.capabilities.max_context_tokens)
-    capabilities = " ".join(_CAPABILITIES[name] for name in _capabilities(info))
-    style = "" if is_available else "dim"
-    return [Text(cell, style) for cell in (info.id, aliases, window, *price, capabilities)]
 
 
 async def diff(state: ChatState, name: str) -> None:
@@ -181,18 +149,12 @@ async def diff(state: ChatState, name: str) -> None:
 
 COMMANDS = (
     Command(
-        name="model",
-        usage="[NAME|-|auto|show]",
-        help="show or change the model; - previous, auto by rules",
-        run=choose,
-        completes="model",
+        "model",
+        "[NAME|-|auto|show]",
+        "show or change the model; - previous, auto by rules",
+        choose,
+        "model",
     ),
-    Command(name="models", usage="[WORDS]", help="list models that can be used", run=list_models),
-    Command(
-        name="diff",
-        usage="MODEL",
-        help="what another model would receive",
-        run=diff,
-        completes="model",
-    ),
+    Command("models", "[WORDS]", "list models that can be used", list_models),
+    Command("diff", "MODEL", "what another model would receive", diff, "model"),
 )

@@ -109,17 +109,9 @@ async def search(state: ChatState, words: str) -> None:
 
 
 COMMANDS = (
-    Command(
-        name="new", usage="[MODEL]", help="start a new conversation", run=new, completes="model"
-    ),
-    Command(name="sessions", usage="[WORDS]", help="list stored conversations", run=list_sessions),
-    Command(
-        name="resume",
-        usage="[ID|WORDS]",
-        help="continue another conversation",
-        run=resume,
-        completes="session",
-    ),
-    Command(name="fork", usage="[MESSAGE]", help="continue in a copy", run=fork),
-    Command(name="search", usage="WORDS", help="search all conversations", run=search),
+    Command("new", "[MODEL]", "start a new conversation", new, "model"),
+    Command("sessions", "[WORDS]", "list stored conversations", list_sessions),
+    Command("resume", "[ID|WORDS]", "continue another conversation", resume, "session"),
+    Command("fork", "[MESSAGE]", "continue in a copy", fork),
+    Command("search", "WORDS", "search all conversations", search),
 )

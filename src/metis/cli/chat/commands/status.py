@@ -128,15 +128,9 @@ async def list_tools(state: ChatState, argument: str) -> None:
 
 
 COMMANDS = (
-    Command(name="cost", help="what this conversation has cost", run=show_cost),
-    Command(name="budget", usage="[USD|none]", help="show or set the budget", run=show_budget),
-    Command(name="why", help="why this model answered", run=show_why),
-    Command(
-        name="context",
-        usage="[MODEL]",
-        completes="model",
-        help="how full the context window is",
-        run=show_context,
-    ),
-    Command(name="tools", help="list the tools", run=list_tools),
+    Command("cost", "", "what this conversation has cost", show_cost),
+    Command("budget", "[USD|none]", "show or set the budget", show_budget),
+    Command("why", "", "why this model answered", show_why),
+    Command("context", "[MODEL]", "how full the context window is", show_context, "model"),
+    Command("tools", "", "list the tools", list_tools),
 )
