@@ -4,8 +4,8 @@ from typing import Any
 
 Wire = dict[str, Any]
 
-ASKED: Wire = {"role": "user", "content": "What is new?"}
-THOUGHT: Wire = {
+PROMPT: Wire = {"role": "user", "content": "What is new?"}
+REASONING: Wire = {
     "type": "reasoning",
     "id": "rs_1",
     "summary": [{"type": "summary_text", "text": "Look it up."}],
@@ -28,7 +28,7 @@ CITED: Wire = {
     "start_index": 0,
     "end_index": 4,
 }
-SAID: Wire = {
+MESSAGE: Wire = {
     "type": "message",
     "id": "msg_1",
     "role": "assistant",
@@ -47,8 +47,8 @@ CUSTOM: Wire = {
 CUSTOM_OUTPUT: Wire = {"type": "custom_tool_call_output", "call_id": "call_2", "output": "1"}
 
 FEATURES: dict[str, list[Wire]] = {
-    "a thought beside its call": [THOUGHT, CALL, OUTPUT],
-    "a sealed thought": [SEALED, SAID],
+    "a thought beside its call": [REASONING, CALL, OUTPUT],
+    "a sealed thought": [SEALED, MESSAGE],
     "a thought in two summaries": [
         {
             "type": "reasoning",
@@ -58,7 +58,7 @@ FEATURES: dict[str, list[Wire]] = {
                 {"type": "summary_text", "text": "Two."},
             ],
         },
-        SAID,
+        MESSAGE,
     ],
     "a thought in the clear": [
         {
@@ -149,7 +149,7 @@ FEATURES: dict[str, list[Wire]] = {
             "status": "completed",
             "action": {"type": "search", "query": "news"},
         },
-        SAID,
+        MESSAGE,
     ],
     "a search in files": [
         {
@@ -159,7 +159,7 @@ FEATURES: dict[str, list[Wire]] = {
             "queries": ["news"],
             "results": None,
         },
-        SAID,
+        MESSAGE,
     ],
     "code that was run": [
         {
@@ -170,7 +170,7 @@ FEATURES: dict[str, list[Wire]] = {
             "container_id": "cntr_1",
             "outputs": [{"type": "logs", "logs": "2"}],
         },
-        SAID,
+        MESSAGE,
     ],
     "a picture": [
         {
@@ -180,7 +180,7 @@ FEATURES: dict[str, list[Wire]] = {
             "result": "aWY=",
             "output_format": "webp",
         },
-        SAID,
+        MESSAGE,
     ],
     "a picture that lies at the provider": [{"type": "image_generation_call", "id": "ig_1"}],
     "tools of a server": [
@@ -202,9 +202,9 @@ FEATURES: dict[str, list[Wire]] = {
             "output": "ok",
             "approval_request_id": "mcpr_1",
         },
-        SAID,
+        MESSAGE,
     ],
-    "a compaction": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA3"}, ASKED],
+    "a compaction": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA3"}, PROMPT],
     "a wish for a compaction": [{"type": "compaction_trigger"}],
     "a local shell": [
         {
@@ -244,7 +244,7 @@ FEATURES: dict[str, list[Wire]] = {
             "environment": {"type": "container_reference", "container_id": "c"},
             "status": "completed",
         },
-        SAID,
+        MESSAGE,
     ],
     "a patch": [
         {
@@ -296,10 +296,10 @@ FEATURES: dict[str, list[Wire]] = {
     ],
     "citations and a refusal": [
         {
-            **SAID,
+            **MESSAGE,
             "phase": "final_answer",
             "content": [
-                *SAID["content"],
+                *MESSAGE["content"],
                 {"type": "refusal", "refusal": "No more."},
                 {"type": "output_text", "text": "bare"},
                 {"type": "output_text", "text": "odd", "annotations": [], "later": 1},
@@ -312,7 +312,7 @@ FEATURES: dict[str, list[Wire]] = {
         {"type": "message", "role": "assistant", "content": "three"},
         {"role": "assistant", "content": [{"type": "input_text", "text": "four"}]},
     ],
-    "an answer that is empty": [{**SAID, "content": []}],
+    "an answer that is empty": [{**MESSAGE, "content": []}],
     "questions of all roles": [
         {"role": "system", "content": "first"},
         {"role": "developer", "content": [{"type": "input_text", "text": "second"}]},

@@ -49,7 +49,7 @@ OLLAMA = adapters.get("ollama")
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 JPEG = "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAEB"
-ASKED: Wire = {"role": "user", "content": "go"}
+PROMPT: Wire = {"role": "user", "content": "go"}
 CALL: Wire = {"function": {"name": "f", "arguments": {"a": 1}}}
 OTHER: Wire = {"function": {"name": "g", "arguments": {}}}
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
@@ -65,75 +65,77 @@ def chat(*messages: Wire, **options: Any) -> Wire:
     return {"model": "qwen3", "messages": list(messages), **options}
 
 
-def numbered_call(index: int, theirs: str, name: str = "f") -> Wire:
-    return {"id": theirs, "function": {"index": index, "name": name, "arguments": {"n": index}}}
+def numbered_call(index: int, wire_id: str, name: str = "f") -> Wire:
+    return {"id": wire_id, "function": {"index": index, "name": name, "arguments": {"n": index}}}
 
 
 REQUESTS: dict[str, Wire] = {
-    "text": chat(ASKED),
-    "system": chat({"role": "system", "content": "be brief"}, ASKED),
-    "system in the middle": chat(ASKED, {"role": "system", "content": "now"}, ASKED),
+    "text": chat(PROMPT),
+    "system": chat({"role": "system", "content": "be brief"}, PROMPT),
+    "system in the middle": chat(PROMPT, {"role": "system", "content": "now"}, PROMPT),
     "empty content": chat({"role": "user", "content": ""}),
     "no content": chat({"role": "assistant", "tool_calls": [CALL]}, RESULT),
     "null content": chat({"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT),
-    "images": chat({**ASKED, "images": [PNG, JPEG]}),
-    "no images": chat({**ASKED, "images": []}),
-    "image as a data URL": chat({**ASKED, "images": [f"data:image/png;base64,{PNG}"]}),
-    "image of the system": chat({"role": "system", "content": "see", "images": [PNG]}, ASKED),
-    "image of a result": chat(ASKED, CALLED, {**RESULT, "images": [PNG]}),
-    "image of an answer": chat(ASKED, {"role": "assistant", "content": "here", "images": [PNG]}),
-    "thinking": chat(ASKED, {"role": "assistant", "content": "hi", "thinking": "hm"}, ASKED),
-    "empty thinking": chat(ASKED, {"role": "assistant", "content": "hi", "thinking": ""}),
-    "calls without ids": chat(ASKED, CALLED, RESULT),
-    "result without a name": chat(ASKED, CALLED, {"role": "tool", "content": "ok"}),
-    "result under the old key": chat(ASKED, CALLED, {"role": "tool", "content": "ok", "name": "f"}),
+    "images": chat({**PROMPT, "images": [PNG, JPEG]}),
+    "no images": chat({**PROMPT, "images": []}),
+    "image as a data URL": chat({**PROMPT, "images": [f"data:image/png;base64,{PNG}"]}),
+    "image of the system": chat({"role": "system", "content": "see", "images": [PNG]}, PROMPT),
+    "image of a result": chat(PROMPT, CALLED, {**RESULT, "images": [PNG]}),
+    "image of an answer": chat(PROMPT, {"role": "assistant", "content": "here", "images": [PNG]}),
+    "thinking": chat(PROMPT, {"role": "assistant", "content": "hi", "thinking": "hm"}, PROMPT),
+    "empty thinking": chat(PROMPT, {"role": "assistant", "content": "hi", "thinking": ""}),
+    "calls without ids": chat(PROMPT, CALLED, RESULT),
+    "result without a name": chat(PROMPT, CALLED, {"role": "tool", "content": "ok"}),
+    "result under the old key": chat(
+        PROMPT, CALLED, {"role": "tool", "content": "ok", "name": "f"}
+    ),
     "parallel calls of one tool": chat(
-        ASKED,
+        PROMPT,
         {**CALLED, "tool_calls": [CALL, CALL]},
         {**RESULT, "content": "1"},
         {**RESULT, "content": "2"},
     ),
     "results out of order": chat(
-        ASKED,
+        PROMPT,
         {**CALLED, "tool_calls": [CALL, OTHER]},
         {**RESULT, "tool_name": "g"},
         RESULT,
     ),
     "calls with ids and indexes": chat(
-        ASKED,
+        PROMPT,
         {**CALLED, "tool_calls": [numbered_call(0, "call_a"), numbered_call(1, "call_b")]},
         {**RESULT, "tool_call_id": "call_b"},
         {**RESULT, "tool_call_id": "call_a"},
     ),
     "result by its id alone": chat(
-        ASKED,
+        PROMPT,
         {**CALLED, "tool_calls": [numbered_call(0, "call_a")]},
         {"role": "tool", "content": "ok", "tool_call_id": "call_a"},
     ),
     "arguments as text": chat(
-        ASKED,
+        PROMPT,
         {**CALLED, "tool_calls": [{"function": {"name": "f", "arguments": '{"a":1}'}}]},
         RESULT,
     ),
     "broken arguments": chat(
-        ASKED, {**CALLED, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, RESULT
+        PROMPT, {**CALLED, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, RESULT
     ),
     "a call of a kind": chat(
-        ASKED, {**CALLED, "tool_calls": [{**CALL, "type": "function"}]}, RESULT
+        PROMPT, {**CALLED, "tool_calls": [{**CALL, "type": "function"}]}, RESULT
     ),
-    "a call of nothing": chat(ASKED, {**CALLED, "tool_calls": [{"function": {}}, CALL]}, RESULT),
-    "tools": chat(ASKED, tools=[TOOL]),
-    "no tools": chat(ASKED, tools=[]),
-    "a tool of another kind": chat(ASKED, tools=[{"type": "web_search"}, TOOL]),
-    "options": chat(ASKED, options={"temperature": 0, "stop": ["x"], "num_predict": 9, "seed": 1}),
-    "endless output": chat(ASKED, options={"num_predict": -1, "stop": []}),
-    "no options": chat(ASKED, options={}, keep_alive=None),
-    "null options": chat(ASKED, options=None),
-    "keys that look like nested ones": chat(ASKED, **{"options.seed": 1, ".x": 2, "..": 3}),
-    "a prompt beside a chat": chat(ASKED, prompt="x", system="y", raw=True),
-    "formats": chat(ASKED, format=SCHEMA, think="high", keep_alive="5m", stream=False),
-    "streaming": chat(ASKED, stream=True),
-    "unknown keys": chat({**ASKED, "mood": "calm"}, speed="fast", truncate=True),
+    "a call of nothing": chat(PROMPT, {**CALLED, "tool_calls": [{"function": {}}, CALL]}, RESULT),
+    "tools": chat(PROMPT, tools=[TOOL]),
+    "no tools": chat(PROMPT, tools=[]),
+    "a tool of another kind": chat(PROMPT, tools=[{"type": "web_search"}, TOOL]),
+    "options": chat(PROMPT, options={"temperature": 0, "stop": ["x"], "num_predict": 9, "seed": 1}),
+    "endless output": chat(PROMPT, options={"num_predict": -1, "stop": []}),
+    "no options": chat(PROMPT, options={}, keep_alive=None),
+    "null options": chat(PROMPT, options=None),
+    "keys that look like nested ones": chat(PROMPT, **{"options.seed": 1, ".x": 2, "..": 3}),
+    "a prompt beside a chat": chat(PROMPT, prompt="x", system="y", raw=True),
+    "formats": chat(PROMPT, format=SCHEMA, think="high", keep_alive="5m", stream=False),
+    "streaming": chat(PROMPT, stream=True),
+    "unknown keys": chat({**PROMPT, "mood": "calm"}, speed="fast", truncate=True),
     "prompt": {"model": "llama3", "prompt": "why?"},
     "prompt with everything": {
         "model": "llama3",
@@ -169,7 +171,7 @@ def test_a_request_comes_back_as_it_was(request_body: Wire) -> None:
 
 
 def test_a_result_of_nothing_comes_back_as_it_was() -> None:
-    request = chat(ASKED, {**RESULT, "tool_name": "unheard_of"}, CALLED)
+    request = chat(PROMPT, {**RESULT, "tool_name": "unheard_of"}, CALLED)
     assert there_and_back(request) == request
 
 
@@ -190,9 +192,9 @@ def test_images_know_their_kind_by_their_first_bytes() -> None:
     ((_, png, jpeg),) = blocks(REQUESTS["images"])
     assert (png.media_type, jpeg.media_type) == ("image/png", "image/jpeg")
     assert png.source.data == PNG
-    ((odd,),) = blocks(chat({"role": "user", "content": "", "images": ["????"]}))
-    assert odd.media_type == "application/octet-stream"
-    assert isinstance(odd, ImageBlock)
+    ((image,),) = blocks(chat({"role": "user", "content": "", "images": ["????"]}))
+    assert image.media_type == "application/octet-stream"
+    assert isinstance(image, ImageBlock)
 
 
 @pytest.mark.row("T94")
@@ -233,7 +235,7 @@ def test_arguments_are_an_object_whatever_came() -> None:
 
 
 @pytest.mark.row("M-171", "T10", "T13")
-def test_calls_without_ids_are_told_apart_and_keep_their_ids() -> None:
+def test_calls_without_ids_are_reported_apart_and_keep_their_ids() -> None:
     request = REQUESTS["parallel calls of one tool"]
     _, (one, two), (first,), (second,) = blocks(request)
     assert one.id != two.id
@@ -261,7 +263,7 @@ def test_a_result_finds_its_call_by_id_by_name_or_by_order(name: str, order: lis
 
 def test_an_unanswered_call_takes_no_result_of_a_later_turn() -> None:
     _, (lost,), _, (later,), (result,) = blocks(
-        chat(ASKED, CALLED, ASKED, CALLED, {"role": "tool", "content": "ok"})
+        chat(PROMPT, CALLED, PROMPT, CALLED, {"role": "tool", "content": "ok"})
     )
     assert result.tool_use_id == later.id != lost.id
 
@@ -271,40 +273,48 @@ def test_results_without_ids_are_sent_in_the_order_of_their_calls() -> None:
     sent = body_to(
         user("go"), assistant(one, two), tool("2", answers=two.id), tool("1", answers=one.id)
     )
-    assert [turn["content"] for turn in sent["messages"] if turn["role"] == "tool"] == ["1", "2"]
+    assert [message["content"] for message in sent["messages"] if message["role"] == "tool"] == [
+        "1",
+        "2",
+    ]
 
 
 @pytest.mark.row("T26")
 def test_a_failed_result_says_so_in_words() -> None:
     failed = call("f")
     result = ToolResultBlock(failed.id, (TextBlock("no such file"),), is_error=True)
-    asked = [
+    history = [
         user("go"),
         assistant(failed),
         replace(tool("x", answers=failed.id), content=(result,)),
     ]
-    assert body_to(*asked)["messages"][2]["content"] == "Error: no such file"
+    assert body_to(*history)["messages"][2]["content"] == "Error: no such file"
 
 
 @pytest.mark.row("T86")
 def test_several_texts_become_one_string() -> None:
     sent = body_to(user("one", "two"), assistant(text("a"), text("b")), user("three"))
-    assert [turn["content"] for turn in sent["messages"]] == ["one\n\ntwo", "ab", "three"]
+    assert [message["content"] for message in sent["messages"]] == ["one\n\ntwo", "ab", "three"]
 
 
 @pytest.mark.row("T73")
 @pytest.mark.parametrize("model", [None, "qwen3", "unheard-of"])
 def test_late_instructions_stay_in_their_place_as_words_of_the_user(model: str | None) -> None:
     sent = body_to(system("lead"), user("go"), assistant("yes"), system("late"), model=model)
-    assert [turn["role"] for turn in sent["messages"]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in sent["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert "late" in sent["messages"][3]["content"]
 
 
 @pytest.mark.row("T52")
-def test_own_thoughts_go_back_and_others_are_named_as_lost() -> None:
-    own = replace(thinking("hm"), issuer="ollama")
-    theirs = replace(thinking("hm"), issuer="anthropic", signature="s")
-    talk = [user("go"), assistant(own, "yes"), assistant(theirs, "no"), user("on")]
+def test_own_thinking_go_back_and_others_are_named_as_lost() -> None:
+    native = replace(thinking("hm"), issuer="ollama")
+    foreign = replace(thinking("hm"), issuer="anthropic", signature="s")
+    talk = [user("go"), assistant(native, "yes"), assistant(foreign, "no"), user("on")]
     wire = OLLAMA.to_wire(talk, (), AdapterOptions(model="qwen3"))
     first, second = json.loads(wire.body)["messages"][1:3]
     assert first == {"role": "assistant", "content": "yes", "thinking": "hm"}
@@ -331,7 +341,7 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
 
 
 def test_options_that_only_ollama_knows_are_named_one_by_one() -> None:
-    body = chat(ASKED, options={"seed": 1, "temperature": 1}, think=True, format="", template="")
+    body = chat(PROMPT, options={"seed": 1, "temperature": 1}, think=True, format="", template="")
     request = OLLAMA.from_wire_request(body, CONTEXT)
     wire = adapters.get("openai").to_wire(
         request.messages, request.tools, replace(request.options, model="gpt-4o")
@@ -352,7 +362,12 @@ def test_a_prompt_that_goes_on_is_a_chat_and_names_what_that_costs() -> None:
     wire = OLLAMA.to_wire(more, (), replace(request.options, model="llama4"))
     body = json.loads(wire.body)
     assert wire.path == "/api/chat"
-    assert [turn["role"] for turn in body["messages"]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in body["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert body["messages"][1]["images"] == [PNG]
     assert complaints("ollama", body) == []
     assert [loss.path for loss in wire.losses] == [
@@ -388,8 +403,8 @@ def test_the_sdk_takes_every_recorded_request_of_others_for_a_model_that_sees(so
         if "messages" not in body:
             continue
         request = adapters.get(source).from_wire_request(body, CONTEXT)
-        asked = replace(request.options, model="llama4", stream=None)
-        wire = OLLAMA.to_wire(request.messages, request.tools, asked)
+        options = replace(request.options, model="llama4", stream=None)
+        wire = OLLAMA.to_wire(request.messages, request.tools, options)
         assert complaints("ollama", json.loads(wire.body)) == [], key
 
 
@@ -405,24 +420,27 @@ ENVELOPE = {
     "eval_count": 79,
     "eval_duration": 2_530_305_000,
 }
-SAID = {"role": "assistant", "content": "hi"}
+MESSAGE = {"role": "assistant", "content": "hi"}
 RESPONSES: dict[str, Wire] = {
-    "text": {**ENVELOPE, "message": SAID},
-    "nothing": {**ENVELOPE, "message": {**SAID, "content": ""}},
-    "thinking": {**ENVELOPE, "message": {**SAID, "thinking": "hm"}},
-    "calls": {**ENVELOPE, "message": {**SAID, "content": "", "tool_calls": [CALL, CALL]}},
+    "text": {**ENVELOPE, "message": MESSAGE},
+    "nothing": {**ENVELOPE, "message": {**MESSAGE, "content": ""}},
+    "thinking": {**ENVELOPE, "message": {**MESSAGE, "thinking": "hm"}},
+    "calls": {**ENVELOPE, "message": {**MESSAGE, "content": "", "tool_calls": [CALL, CALL]}},
     "calls with ids": {
         **ENVELOPE,
-        "message": {**SAID, "tool_calls": [numbered_call(0, "call_a"), numbered_call(1, "call_b")]},
+        "message": {
+            **MESSAGE,
+            "tool_calls": [numbered_call(0, "call_a"), numbered_call(1, "call_b")],
+        },
     },
     "everything": {
         **ENVELOPE,
-        "message": {**SAID, "thinking": "hm", "tool_calls": [CALL], "images": [PNG]},
+        "message": {**MESSAGE, "thinking": "hm", "tool_calls": [CALL], "images": [PNG]},
     },
-    "odd keys": {**ENVELOPE, "message": {**SAID, "mood": "calm", "tool_calls": []}, "x": [None]},
-    "another role": {**ENVELOPE, "message": {**SAID, "role": "tool"}},
-    "logprobs": {**ENVELOPE, "message": SAID, "logprobs": [{"token": "hi", "logprob": -0.1}]},
-    "loaded": {"model": "m", "message": {**SAID, "content": ""}, "done": True},
+    "odd keys": {**ENVELOPE, "message": {**MESSAGE, "mood": "calm", "tool_calls": []}, "x": [None]},
+    "another role": {**ENVELOPE, "message": {**MESSAGE, "role": "tool"}},
+    "logprobs": {**ENVELOPE, "message": MESSAGE, "logprobs": [{"token": "hi", "logprob": -0.1}]},
+    "loaded": {"model": "m", "message": {**MESSAGE, "content": ""}, "done": True},
     "completion": {**ENVELOPE, "response": "hi", "context": [1, 2, 3]},
     "completion with thinking": {**ENVELOPE, "response": "hi", "thinking": "hm"},
     "completion of nothing": {**ENVELOPE, "response": "", "thinking": ""},
@@ -446,16 +464,16 @@ def test_recorded_responses_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RESPONSES if "message" in RESPONSES[name]])
-def test_an_answer_goes_back_as_it_was_issued(name: str) -> None:
+def test_a_response_goes_back_as_it_was_issued(name: str) -> None:
     message = decode(encode(decode_response(RESPONSES[name], CONTEXT)))
     sent = json.loads(encode_request(CODEC, [message], (), AdapterOptions()))
     assert sent["messages"] == [RESPONSES[name]["message"]]
 
 
 def test_results_carry_the_id_and_the_name_that_a_newer_server_gave() -> None:
-    answer = OLLAMA.from_wire_response(RESPONSES["calls with ids"], CONTEXT)
-    one, two = (block for block in answer.content if isinstance(block, ToolUseBlock))
-    talk = [user("go"), answer, tool("1", answers=one.id), tool("2", answers=two.id)]
+    response = OLLAMA.from_wire_response(RESPONSES["calls with ids"], CONTEXT)
+    one, two = (block for block in response.content if isinstance(block, ToolUseBlock))
+    talk = [user("go"), response, tool("1", answers=one.id), tool("2", answers=two.id)]
     wire = OLLAMA.to_wire(talk, (), AdapterOptions(model="qwen3"))
     assert json.loads(wire.body)["messages"][1:] == [
         RESPONSES["calls with ids"]["message"],
@@ -491,21 +509,21 @@ def test_usage_counts_tokens_and_time_and_is_unknown_if_absent() -> None:
     assert decode_response(RESPONSES["loaded"], CONTEXT).metadata.usage is None
 
 
-def test_what_an_answer_holds() -> None:
+def test_what_a_response_holds() -> None:
     message = decode_response(RESPONSES["everything"], CONTEXT)
     kinds = [type(block) for block in message.content]
     assert kinds == [ThinkingBlock, TextBlock, ArtifactBlock, ToolUseBlock]
     assert (message.role, message.metadata.model) == (Role.ASSISTANT, "ollama:qwen3")
-    (made,) = decode_response(RESPONSES["picture"], CONTEXT).content
-    assert isinstance(made, ArtifactBlock)
-    assert made.media_type == "image/png"
+    (image,) = decode_response(RESPONSES["picture"], CONTEXT).content
+    assert isinstance(image, ArtifactBlock)
+    assert image.media_type == "image/png"
     opaque, used = blocks(REQUESTS["a call of nothing"])[1]
     assert isinstance(opaque, OpaqueBlock)
     assert isinstance(used, ToolUseBlock)
 
 
 @pytest.mark.row("M-205")
-def test_an_answer_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
+def test_a_response_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
     message = assistant(thinking("hm"), text("hi"), call("f", a=1))
     body = json.loads(encode_response(message, CONTEXT))
     read = ChatResponse(**body)
@@ -521,7 +539,7 @@ def test_an_answer_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "kind"),
+    ("status", "text", "kind"),
     [
         (404, "model 'x' not found", InvalidRequestError),
         (400, "registry.ollama.ai/x does not support tools", InvalidRequestError),
@@ -533,15 +551,15 @@ def test_an_answer_that_was_born_elsewhere_is_one_for_the_sdk() -> None:
     ],
 )
 def test_errors_have_the_class_that_they_stand_for(
-    status: int, said: str, kind: type[ProviderError]
+    status: int, text: str, kind: type[ProviderError]
 ) -> None:
     with pytest.raises(kind) as caught:
-        decode_response(body_of({"error": said}), replace(CONTEXT, status=status))
-    assert caught.value.text == said
+        decode_response(body_of({"error": text}), replace(CONTEXT, status=status))
+    assert caught.value.text == text
     again, body = encode_error(caught.value)
-    assert json.loads(body) == {"error": said}
+    assert json.loads(body) == {"error": text}
     assert again == (500 if status == 200 else status)
-    assert type(decode_error({"error": {"message": said}}, status)) is type(caught.value)
+    assert type(decode_error({"error": {"message": text}}, status)) is type(caught.value)
 
 
 def test_an_error_that_is_no_json_is_its_own_text() -> None:
@@ -613,9 +631,9 @@ def test_any_conversation_comes_back_as_it_was(messages: list[Wire], rest: Wire)
 @needs_whole_corpus
 def test_the_same_server_speaks_chat_completions() -> None:
     adapter = adapters.get("ollama-openai")
-    found = [e for e in exchanges("openai_chat") if e["provider"] == "ollama" and e["request"]]
-    assert found
-    for exchange in found:
+    recorded = [e for e in exchanges("openai_chat") if e["provider"] == "ollama" and e["request"]]
+    assert recorded
+    for exchange in recorded:
         request = adapter.from_wire_request(exchange["request"], CONTEXT)
         wire = adapter.to_wire(request.messages, request.tools, request.options)
         assert (json.loads(wire.body), wire.losses) == (exchange["request"], [])

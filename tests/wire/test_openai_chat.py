@@ -68,8 +68,8 @@ def as_json(wire: Any) -> bytes:
 
 
 def round_trip(request: Wire) -> Wire:
-    found = decode_request(as_json(request), CONTEXT)
-    return json.loads(encode_request(CODEC, found.messages, found.tools, found.options))
+    decoded = decode_request(as_json(request), CONTEXT)
+    return json.loads(encode_request(CODEC, decoded.messages, decoded.tools, decoded.options))
 
 
 def read_messages(*messages: Wire) -> tuple[Message, ...]:
@@ -80,21 +80,21 @@ def write_messages(*messages: Message) -> list[Wire]:
     return json.loads(encode_request(CODEC, messages, (), AdapterOptions()))["messages"]
 
 
-def answer(message: Wire, **choice: Any) -> Wire:
+def response_body(message: Wire, **choice: Any) -> Wire:
     first = {"index": 0, "finish_reason": "stop", "message": message, **choice}
     return {"id": "chatcmpl-1", "object": "chat.completion", "model": "gpt-5", "choices": [first]}
 
 
-def read_answer(message: Wire, **choice: Any) -> Message:
-    body = answer({"role": "assistant", **message}, **choice)
-    found = decode_response(as_json(body), CONTEXT)
-    assert json.loads(encode_response(found, CONTEXT)) == body
-    return found
+def read_response(message: Wire, **choice: Any) -> Message:
+    body = response_body({"role": "assistant", **message}, **choice)
+    decoded = decode_response(as_json(body), CONTEXT)
+    assert json.loads(encode_response(decoded, CONTEXT)) == body
+    return decoded
 
 
-def tool_call(own: str | None, name: str, arguments: str, **more: Any) -> Wire:
+def tool_call(wire_id: str | None, name: str, arguments: str, **more: Any) -> Wire:
     function = {"name": name, "arguments": arguments}
-    return {"id": own, "type": "function", "function": function, **more}
+    return {"id": wire_id, "type": "function", "function": function, **more}
 
 
 # Laws on the recordings
@@ -109,7 +109,7 @@ def test_every_recorded_request_comes_back_key_for_key() -> None:
 
 
 @needs_whole_corpus
-def test_every_recorded_answer_comes_back_key_for_key() -> None:
+def test_every_recorded_response_comes_back_key_for_key() -> None:
     assert len(answers()) == 415
     for exchange in answers():
         context = RequestContext(status=200, provider=exchange["provider"])
@@ -120,26 +120,28 @@ def test_every_recorded_answer_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T55")
-def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
+def test_every_recorded_response_goes_back_as_the_real_client_sent_it() -> None:
     assert len(echoes()) == 72
     for before, after in echoes():
         message = decode_response(before["response"], CONTEXT)
-        sent = _told(write_messages(message)[0])
-        assert sent in [_told(turn) for turn in after["request"]["messages"]], after["id"]
+        sent = _without_empty_keys(write_messages(message)[0])
+        assert sent in [_without_empty_keys(message) for message in after["request"]["messages"]], (
+            after["id"]
+        )
 
 
-def _told(wire: Wire) -> Wire:
+def _without_empty_keys(wire: Wire) -> Wire:
     return {key: value for key, value in wire.items() if not is_empty(value)}
 
 
 @needs_corpus
-def test_recorded_answers_keep_the_rules_of_the_canonical_form() -> None:
+def test_recorded_responses_keep_the_rules_of_the_canonical_form() -> None:
     problems: dict[str, list[str]] = {}
     for exchange in answers():
         message = decode_response(exchange["response"], CONTEXT)
-        found = [str(problem) for problem in validate(message)]
-        if found and message.content:
-            problems[exchange["id"]] = found
+        texts = [str(problem) for problem in validate(message)]
+        if texts and message.content:
+            problems[exchange["id"]] = texts
     assert problems == {}
 
 
@@ -161,15 +163,15 @@ def test_recorded_errors_are_typed() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T189")
-def test_a_body_without_choices_is_no_answer() -> None:
-    strange = [e for e in exchanges() if e["status"] < 400 and _is_strange(e)]
+def test_a_body_without_choices_is_no_response() -> None:
+    strange = [e for e in exchanges() if e["status"] < 400 and _is_malformed(e)]
     assert len(strange) == 1
     for exchange in strange:
         with pytest.raises(DecodeError):
             decode_response(exchange["response"], CONTEXT)
 
 
-def _is_strange(exchange: Exchange) -> bool:
+def _is_malformed(exchange: Exchange) -> bool:
     return exchange["response"] is not None and "choices" not in exchange["response"]
 
 
@@ -275,11 +277,11 @@ def test_arguments_are_an_object_or_invalid() -> None:
         {"id": "d", "type": "function", "function": {"name": "f", "arguments": {"b": 1}}},
     ]
     (message,) = read_messages({"role": "assistant", "content": None, "tool_calls": calls})
-    found = [block for block in message.content if isinstance(block, ToolUseBlock)]
-    assert [block.input for block in found] == [{"b": 1}, {}, {}, {"b": 1}]
-    assert [block.invalid is None for block in found] == [True, True, False, True]
-    assert found[2].invalid is not None
-    assert found[2].invalid.raw == '{"b":'
+    calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+    assert [block.input for block in calls] == [{"b": 1}, {}, {}, {"b": 1}]
+    assert [block.invalid is None for block in calls] == [True, True, False, True]
+    assert calls[2].invalid is not None
+    assert calls[2].invalid.raw == '{"b":'
 
 
 @pytest.mark.row("T32")
@@ -290,26 +292,32 @@ def test_invalid_arguments_are_sent_as_they_came() -> None:
 
 
 def test_glued_arguments_are_kept_as_invalid() -> None:
-    message = read_answer({"content": None, "tool_calls": [tool_call("a", "f", '{"a":1}{"b":2}')]})
+    message = read_response(
+        {"content": None, "tool_calls": [tool_call("a", "f", '{"a":1}{"b":2}')]}
+    )
     (block,) = message.content
     assert isinstance(block, ToolUseBlock)
     assert block.invalid is not None
 
 
 @pytest.mark.row("T09", "T10")
-def test_calls_are_told_apart_by_turn_not_by_id_alone() -> None:
-    def turn(own: str, said: str) -> list[Wire]:
-        asked = {"role": "assistant", "content": None, "tool_calls": [tool_call(own, "f", "{}")]}
-        return [asked, {"role": "tool", "tool_call_id": own, "content": said}]
+def test_calls_are_reported_apart_by_turn_not_by_id_alone() -> None:
+    def call_and_result(wire_id: str, text: str) -> list[Wire]:
+        call_message = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [tool_call(wire_id, "f", "{}")],
+        }
+        return [call_message, {"role": "tool", "tool_call_id": wire_id, "content": text}]
 
-    for own in ("functions.f:0", ""):
-        messages = read_messages(*turn(own, "one"), *turn(own, "two"))
-        asked = [
+    for wire_id in ("functions.f:0", ""):
+        messages = read_messages(*call_and_result(wire_id, "one"), *call_and_result(wire_id, "two"))
+        call_ids = [
             block.id for m in messages for block in m.content if isinstance(block, ToolUseBlock)
         ]
         answered = [m.metadata.parent_tool_use_id for m in messages if m.role is Role.TOOL]
-        assert len(set(asked)) == 2
-        assert answered == asked
+        assert len(set(call_ids)) == 2
+        assert answered == call_ids
 
 
 def test_ids_are_the_same_in_every_reading() -> None:
@@ -319,12 +327,12 @@ def test_ids_are_the_same_in_every_reading() -> None:
 
 
 @pytest.mark.row("T10")
-def test_an_answer_without_ids_goes_back_with_ours() -> None:
-    asked = read_answer({"tool_calls": [tool_call("", "f", "{}")]}, finish_reason="tool_calls")
-    (block,) = asked.content
+def test_a_response_without_ids_goes_back_with_ours() -> None:
+    response = read_response({"tool_calls": [tool_call("", "f", "{}")]}, finish_reason="tool_calls")
+    (block,) = response.content
     assert isinstance(block, ToolUseBlock)
-    told = write_messages(asked, tool("done", answers=block.id))
-    assert told[0]["tool_calls"][0]["id"] == told[1]["tool_call_id"] == f"call_{block.id[3:]}"
+    history = write_messages(response, tool("done", answers=block.id))
+    assert history[0]["tool_calls"][0]["id"] == history[1]["tool_call_id"] == f"call_{block.id[3:]}"
 
 
 @pytest.mark.row("T26")
@@ -338,17 +346,17 @@ def test_messages_born_elsewhere_are_written_plainly() -> None:
         assistant(ThinkingBlock("hm", "sig"), text("one"), text("two"), call("f", a=1)),
         failed,
     )
-    own = f"call_{tool_id()[3:]}"
-    assert len(own) <= 40
+    wire_id = f"call_{tool_id()[3:]}"
+    assert len(wire_id) <= 40
     assert wire == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi"},
         {
             "role": "assistant",
             "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
-            "tool_calls": [tool_call(own, "f", '{"a":1}')],
+            "tool_calls": [tool_call(wire_id, "f", '{"a":1}')],
         },
-        {"role": "tool", "tool_call_id": own, "content": "Error: boom"},
+        {"role": "tool", "tool_call_id": wire_id, "content": "Error: boom"},
     ]
 
 
@@ -362,23 +370,25 @@ def test_content_is_null_only_beside_calls() -> None:
 
 def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
     noted = {"type": "text", "text": "one", "note": "of a host"}
-    said = {"role": "user", "content": [noted, {"type": "text", "text": "two"}]}
-    asked = {
+    user_wire = {"role": "user", "content": [noted, {"type": "text", "text": "two"}]}
+    assistant_wire = {
         "role": "assistant",
         "content": None,
         "reasoning_content": "hm",
         "tool_calls": [tool_call("a", "f", '{ "b": 1 }')],
     }
-    user_turn, turn = read_messages(said, asked)
-    changed = replace(user_turn, content=(TextBlock("ONE"), user_turn.content[1]))
+    user_message, message = read_messages(user_wire, assistant_wire)
+    changed = replace(user_message, content=(TextBlock("ONE"), user_message.content[1]))
     assert write_messages(changed)[0]["content"][0] == {"type": "text", "text": "ONE"}
-    moved = replace(user_turn, content=(TextBlock("new"), *user_turn.content))
+    moved = replace(user_message, content=(TextBlock("new"), *user_message.content))
     assert write_messages(moved)[0]["content"][1] == noted
-    bare = replace(turn, content=turn.content[1:])
-    assert write_messages(bare) == [{key: asked[key] for key in asked if key[:3] != "rea"}]
-    block = turn.content[-1]
+    bare = replace(message, content=message.content[1:])
+    assert write_messages(bare) == [
+        {key: assistant_wire[key] for key in assistant_wire if key[:3] != "rea"}
+    ]
+    block = message.content[-1]
     assert isinstance(block, ToolUseBlock)
-    other = replace(turn, content=(replace(block, input={"b": 2}),))
+    other = replace(message, content=(replace(block, input={"b": 2}),))
     assert write_messages(other)[0]["tool_calls"][0]["function"]["arguments"] == '{"b":2}'
 
 
@@ -406,16 +416,16 @@ def test_shared_options_are_read_and_written() -> None:
         "parallel_tool_calls": False,
         "tools": [tool_wire()],
     }
-    found = decode_request(as_json(request), CONTEXT)
-    options = found.options
-    assert found.tools == (TOOL,)
+    request_decoded = decode_request(as_json(request), CONTEXT)
+    options = request_decoded.options
+    assert request_decoded.tools == (TOOL,)
     assert options.max_output_tokens == 9
     assert options.temperature == 0
     assert options.stop_sequences == ("a",)
     assert options.tool_choice == ToolChoice("tool", "f")
     assert options.parallel_tool_calls is False
     fresh = replace(options, native={})
-    assert json.loads(encode_request(CODEC, (), found.tools, fresh)) == request
+    assert json.loads(encode_request(CODEC, (), request_decoded.tools, fresh)) == request
 
 
 @pytest.mark.row("T113")
@@ -431,8 +441,8 @@ def test_shared_options_are_read_and_written() -> None:
 )
 def test_tool_choices_are_one_thing_in_several_words(wire: Any, choice: ToolChoice | None) -> None:
     request: Wire = {"model": "m", "messages": [], "tool_choice": wire}
-    found = decode_request(as_json(request), CONTEXT)
-    assert found.options.tool_choice == choice
+    request_decoded = decode_request(as_json(request), CONTEXT)
+    assert request_decoded.options.tool_choice == choice
     assert round_trip(request) == request
 
 
@@ -461,10 +471,10 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
 def test_tools_of_the_host_stay_when_ours_change() -> None:
     host: Wire = {"type": "web_search", "parameters": {}}
     request: Wire = {"model": "m", "messages": [], "tools": [tool_wire(strict=True), host]}
-    found = decode_request(as_json(request), CONTEXT)
+    request_decoded = decode_request(as_json(request), CONTEXT)
     assert round_trip(request) == request
     other = replace(TOOL, description="other")
-    body = json.loads(encode_request(CODEC, (), (other,), found.options))
+    body = json.loads(encode_request(CODEC, (), (other,), request_decoded.options))
     assert body["tools"] == [host, tool_wire(description="other")]
 
 
@@ -478,8 +488,8 @@ def test_parallel_calls_are_not_spoken_of_without_tools() -> None:
 # Responses
 
 
-def test_an_answer_knows_who_gave_it() -> None:
-    metadata = read_answer({"content": "hi"}).metadata
+def test_a_response_knows_who_gave_it() -> None:
+    metadata = read_response({"content": "hi"}).metadata
     assert metadata.model == "openai:gpt-5"
     assert metadata.provider == "openai"
     assert metadata.response_id == "chatcmpl-1"
@@ -516,33 +526,33 @@ def test_reasoning_is_read_under_every_name_and_once() -> None:
         ),
     ]
     for wire, thoughts in cases:
-        message = read_answer({**wire, "content": "4"})
+        message = read_response({**wire, "content": "4"})
         assert list(message.content) == [*thoughts, TextBlock("4")]
         assert write_messages(message) == [{"role": "assistant", "content": "4", **wire}]
 
 
 @pytest.mark.row("T54")
-def test_thinking_chunks_are_thoughts_in_their_place() -> None:
+def test_thinking_chunks_are_thinking_in_their_place() -> None:
     chunk = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}], "closed": True}
     content = [chunk, {"type": "text", "text": "4"}]
-    message = read_answer({"content": content})
+    message = read_response({"content": content})
     assert message.content == (ThinkingBlock("hm", issuer=PROTOCOL), TextBlock("4"))
     assert write_messages(message) == [{"role": "assistant", "content": content}]
 
 
 @pytest.mark.row("T119", "T159")
 def test_a_refusal_is_an_outcome_of_its_own() -> None:
-    message = read_answer({"content": None, "refusal": "I cannot."})
+    message = read_response({"content": None, "refusal": "I cannot."})
     assert message.content == (TextBlock("I cannot."),)
     assert message.metadata.stop_reason is StopReason.REFUSAL
 
 
 @pytest.mark.row("T163")
 def test_calls_and_old_calls_are_calls() -> None:
-    new = read_answer({"content": None, "tool_calls": [tool_call("a", "f", "{}")]})
-    old = read_answer({"content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}})
+    new = read_response({"content": None, "tool_calls": [tool_call("a", "f", "{}")]})
+    old = read_response({"content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}})
     custom = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
-    free = read_answer({"content": None, "tool_calls": [custom]})
+    free = read_response({"content": None, "tool_calls": [custom]})
     for message, arguments in ((new, {}), (old, {"a": 1}), (free, {"input": "SELECT 1"})):
         (block,) = message.content
         assert isinstance(block, ToolUseBlock)
@@ -551,35 +561,41 @@ def test_calls_and_old_calls_are_calls() -> None:
 
 
 def test_an_old_call_is_answered_by_name() -> None:
-    asked = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}
-    told = {"role": "function", "name": "f", "content": "4"}
-    call_turn, result_turn = read_messages(asked, told)
-    (block,) = call_turn.content
+    call_wire = {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "f", "arguments": ""},
+    }
+    result_wire = {"role": "function", "name": "f", "content": "4"}
+    call_message, result_message = read_messages(call_wire, result_wire)
+    (block,) = call_message.content
     assert isinstance(block, ToolUseBlock)
-    assert result_turn.metadata.parent_tool_use_id == block.id
-    assert write_messages(call_turn, result_turn) == [asked, told]
+    assert result_message.metadata.parent_tool_use_id == block.id
+    assert write_messages(call_message, result_message) == [call_wire, result_wire]
 
 
-def test_citations_voices_and_pictures_are_kept() -> None:
+def test_citations_voices_and_images_are_kept() -> None:
     note = {"type": "url_citation", "url_citation": {"url": "u", "title": "t", "start_index": 0}}
-    cited = read_answer({"content": "see", "annotations": [note]})
+    cited = read_response({"content": "see", "annotations": [note]})
     (block,) = cited.content
     assert isinstance(block, TextBlock)
     assert [(c.kind, c.url, c.title, c.start) for c in block.citations] == [
         ("url_citation", "u", "t", 0)
     ]
     voice = {"id": "audio_1", "data": "aGk=", "transcript": "hi", "expires_at": 1}
-    spoken = read_answer({"content": None, "audio": voice}).content
-    assert spoken == (
+    content = read_response({"content": None, "audio": voice}).content
+    assert content == (
         ArtifactBlock(MediaSource("base64", "aGk="), "audio/*", id="audio_1", transcript="hi"),
     )
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}, "index": 0}
-    drawn = read_answer({"content": "", "images": [picture]}).content
+    drawn = read_response({"content": "", "images": [picture]}).content
     assert drawn == (ArtifactBlock(MediaSource("base64", "aGk="), "image/png"),)
 
 
 def test_several_choices_and_logprobs_come_back() -> None:
-    body = answer({"role": "assistant", "content": "a"}, logprobs={"content": [{"token": "a"}]})
+    body = response_body(
+        {"role": "assistant", "content": "a"}, logprobs={"content": [{"token": "a"}]}
+    )
     body["choices"].append({"index": 1, "message": {"content": "b"}, "finish_reason": "stop"})
     message = decode_response(body, CONTEXT)
     assert message.content == (TextBlock("a"),)
@@ -601,21 +617,23 @@ def test_several_choices_and_logprobs_come_back() -> None:
     ],
 )
 def test_stop_reasons_are_mapped_and_their_words_kept(choice: Wire, reason: StopReason) -> None:
-    assert read_answer({"content": "a"}, **choice).metadata.stop_reason is reason
+    assert read_response({"content": "a"}, **choice).metadata.stop_reason is reason
 
 
 @pytest.mark.row("T139")
-def test_a_cut_answer_with_calls_stays_cut() -> None:
+def test_a_cut_response_with_calls_stays_cut() -> None:
     calls = [tool_call("a", "f", "{}")]
-    message = read_answer({"content": None, "tool_calls": calls}, finish_reason="length")
+    message = read_response({"content": None, "tool_calls": calls}, finish_reason="length")
     assert message.metadata.stop_reason is StopReason.MAX_TOKENS
 
 
 @pytest.mark.row("T162")
-def test_an_answer_that_ends_in_an_error_is_no_clean_stop() -> None:
-    metadata = read_answer({"content": "par"}, finish_reason="error").metadata
+def test_a_response_that_ends_in_an_error_is_no_clean_stop() -> None:
+    metadata = read_response({"content": "par"}, finish_reason="error").metadata
     assert metadata.status is MessageStatus.ERROR
-    body = answer({"role": "assistant", "content": ""}, error={"code": 502, "message": "down"})
+    body = response_body(
+        {"role": "assistant", "content": ""}, error={"code": 502, "message": "down"}
+    )
     with pytest.raises(ServerError):
         decode_response(body, CONTEXT)
 
@@ -673,7 +691,11 @@ USAGES: list[tuple[Wire, dict[str, Any]]] = [
 @pytest.mark.row("T142", "T143", "T144", "T147", "T157")
 @pytest.mark.parametrize(("wire", "expected"), USAGES)
 def test_usage_is_a_set_of_disjoint_buckets(wire: Wire, expected: dict[str, Any]) -> None:
-    body = {**answer({"role": "assistant", "content": "a"}), "usage": wire, "service_tier": "flex"}
+    body = {
+        **response_body({"role": "assistant", "content": "a"}),
+        "usage": wire,
+        "service_tier": "flex",
+    }
     usage = decode_response(body, CONTEXT).metadata.usage
     assert usage is not None
     assert {name: getattr(usage, name) for name in expected} == expected
@@ -683,14 +705,14 @@ def test_usage_is_a_set_of_disjoint_buckets(wire: Wire, expected: dict[str, Any]
 @pytest.mark.row("T153")
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, "?"])
 def test_missing_usage_is_unknown(usage: Any) -> None:
-    body = {**answer({"role": "assistant", "content": "a"}), "usage": usage}
+    body = {**response_body({"role": "assistant", "content": "a"}), "usage": usage}
     assert decode_response(body, CONTEXT).metadata.usage is None
 
 
-def test_an_answer_born_elsewhere_is_written_as_a_completion() -> None:
-    made = assistant(ThinkingBlock("hm", "sig"), text("hi"), call("f", a=1))
-    made = replace(made, metadata=replace(made.metadata, stop_reason=StopReason.TOOL_USE))
-    body = json.loads(encode_response(made, CONTEXT))
+def test_a_response_born_elsewhere_is_written_as_a_completion() -> None:
+    message = assistant(ThinkingBlock("hm", "sig"), text("hi"), call("f", a=1))
+    message = replace(message, metadata=replace(message.metadata, stop_reason=StopReason.TOOL_USE))
+    body = json.loads(encode_response(message, CONTEXT))
     assert body["object"] == "chat.completion"
     assert body["choices"] == [
         {
@@ -746,7 +768,7 @@ def test_error_bodies_become_typed_errors(
 
 @pytest.mark.row("T187")
 @pytest.mark.parametrize(
-    ("words", "seconds"),
+    ("text", "seconds"),
     [
         ("Please try again in 1.5s.", 1.5),
         ("Please try again in 20ms.", 0.02),
@@ -756,8 +778,8 @@ def test_error_bodies_become_typed_errors(
         ("slow down", None),
     ],
 )
-def test_the_time_to_wait_is_read_from_the_words(words: str, seconds: float | None) -> None:
-    error = decode_error({"error": {"message": words}}, 429)
+def test_the_time_to_wait_is_read_from_the_words(text: str, seconds: float | None) -> None:
+    error = decode_error({"error": {"message": text}}, 429)
     assert error.retry_after_s == (None if seconds is None else pytest.approx(seconds))
     assert error.is_retryable
 
@@ -836,19 +858,19 @@ def test_any_request_comes_back_or_is_refused(messages: list[Wire], rest: Wire) 
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6), st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_answer_comes_back_or_is_refused(message: Wire, choice: Wire) -> None:
+def test_any_response_comes_back_or_is_refused(message: Wire, choice: Wire) -> None:
     body = {"choices": [{**choice, "message": message}]}
 
     def there_and_back() -> None:
-        found = decode_response(as_json(body), CONTEXT)
-        _same(json.loads(encode_response(found, CONTEXT)), body)
-        write_messages(found)
+        decoded = decode_response(as_json(body), CONTEXT)
+        _same(json.loads(encode_response(decoded, CONTEXT)), body)
+        write_messages(decoded)
 
     survives(there_and_back)
 
 
-def _same(found: Wire, expected: Wire) -> None:
-    assert found == expected
+def _same(decoded: Wire, expected: Wire) -> None:
+    assert decoded == expected
 
 
 def test_opaque_parts_go_to_their_issuer_only() -> None:
@@ -866,11 +888,11 @@ def test_opaque_parts_go_to_their_issuer_only() -> None:
     assert [loss.reason for loss in away.losses] == ["only openai can read it"]
 
 
-def test_an_answer_shows_no_opaque_part_of_another_provider() -> None:
+def test_a_response_shows_no_opaque_part_of_another_provider() -> None:
     body = {"choices": [{"message": {"role": "assistant", "content": [{"type": "new"}]}}]}
-    answer = adapters.get("openai-compatible").from_wire_response(body)
-    assert b"new" in adapters.get("openai-compatible").to_wire_response(answer)
-    assert b"new" not in adapters.get("openai").to_wire_response(answer)
+    response_body = adapters.get("openai-compatible").from_wire_response(body)
+    assert b"new" in adapters.get("openai-compatible").to_wire_response(response_body)
+    assert b"new" not in adapters.get("openai").to_wire_response(response_body)
 
 
 @pytest.mark.row("G-009")
@@ -881,7 +903,7 @@ def test_bytes_without_a_name_get_one_unless_a_client_left_it_out() -> None:
     body = json.loads(adapters.get("openai").to_wire([user(document)]).body)
     (part,) = body["messages"][0]["content"]
     assert part["file"] == {"file_data": data, "filename": "document.pdf"}
-    asked = {"role": "user", "content": [{"type": "file", "file": {"file_data": data}}]}
-    request = adapters.get("openai").from_wire_request({"model": "gpt-5", "messages": [asked]})
+    message = {"role": "user", "content": [{"type": "file", "file": {"file_data": data}}]}
+    request = adapters.get("openai").from_wire_request({"model": "gpt-5", "messages": [message]})
     again = adapters.get("openai").to_wire(request.messages, (), request.options)
-    assert json.loads(again.body)["messages"] == [asked]
+    assert json.loads(again.body)["messages"] == [message]

@@ -60,9 +60,11 @@ DONE = b"data: [DONE]\n\n"
 STOP = chunk({}, finish_reason="stop") + DONE
 
 
-def fragment(index: int | None, own: str | None, name: str | None, arguments: str | None) -> bytes:
+def fragment(
+    index: int | None, wire_id: str | None, name: str | None, arguments: str | None
+) -> bytes:
     function = {"name": name, "arguments": arguments}
-    call_wire = {"index": index, "id": own, "type": None, "function": function}
+    call_wire = {"index": index, "id": wire_id, "type": None, "function": function}
     return chunk({"tool_calls": [call_wire]})
 
 
@@ -89,15 +91,15 @@ def check_order(events: list[StreamEvent]) -> None:
 _FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
 
 
-def total(events: list[StreamEvent]) -> list[ContentBlock]:
+def accumulated(events: list[StreamEvent]) -> list[ContentBlock]:
     accumulator = Accumulator()
     for event in events:
         accumulator.add(event)
     return list(accumulator.content)
 
 
-def meaning(blocks: Any) -> list[Any]:
-    """What a screen shows of blocks."""
+def comparable(blocks: Any) -> list[Any]:
+    """Return what a user sees of blocks."""
     return [
         (block.id, block.name, block.input)
         if isinstance(block, ToolUseBlock)
@@ -110,14 +112,14 @@ def calls_of(message: Message) -> list[tuple[str, Any]]:
     return [(b.name, b.input) for b in message.content if isinstance(b, ToolUseBlock)]
 
 
-def plain(events: list[StreamEvent]) -> list[Any]:
+def without_ids(events: list[StreamEvent]) -> list[Any]:
     """The events without what differs from decoder to decoder."""
     return [_without_id(msgspec.to_builtins(event, enc_hook=str)) for event in events]
 
 
 def _without_id(event: Wire) -> Wire:
-    own = event.pop("message_id")
-    return json.loads(json.dumps(event, default=str).replace(own, "ID"))
+    message_id = event.pop("message_id")
+    return json.loads(json.dumps(event, default=str).replace(message_id, "ID"))
 
 
 # Laws on the recordings
@@ -131,7 +133,7 @@ def test_every_recorded_stream_adds_up_to_its_message() -> None:
     for exchange in streams():
         context = RequestContext(status=200, provider=exchange["provider"])
         events, message = play(exchange["sse"].encode(), context=context)
-        assert meaning(total(events)) == meaning(message.content), exchange["id"]
+        assert comparable(accumulated(events)) == comparable(message.content), exchange["id"]
         last = events[-1]
         assert isinstance(last, MessageComplete | StreamError)
         assert last.message == message
@@ -145,10 +147,10 @@ def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
     chance = random.Random(7)  # noqa: S311 - cuts, no secrets
     for exchange in streams():
         data: bytes = exchange["sse"].encode()
-        whole = plain(_read(data, [], exchange))
+        all_events = without_ids(_read(data, [], exchange))
         for count in (1, 7, 200):
             cuts = sorted(chance.randrange(len(data)) for _ in range(count))
-            assert plain(_read(data, cuts, exchange)) == whole, exchange["id"]
+            assert without_ids(_read(data, cuts, exchange)) == all_events, exchange["id"]
 
 
 @needs_corpus
@@ -157,10 +159,13 @@ def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
     short = sorted(streams(), key=lambda exchange: len(exchange["sse"]))[:4]
     for exchange in short:
         data: bytes = exchange["sse"].encode()[:6000]
-        whole = plain(_read(data, [], exchange))
-        for place in range(1, len(data)):
-            assert plain(_read(data, [place], exchange)) == whole, (exchange["id"], place)
-        assert plain(_read(data, list(range(1, len(data))), exchange)) == whole
+        all_events = without_ids(_read(data, [], exchange))
+        for position in range(1, len(data)):
+            assert without_ids(_read(data, [position], exchange)) == all_events, (
+                exchange["id"],
+                position,
+            )
+        assert without_ids(_read(data, list(range(1, len(data))), exchange)) == all_events
 
 
 def _read(data: bytes, cuts: list[int], exchange: Exchange) -> list[StreamEvent]:
@@ -172,7 +177,7 @@ def _read(data: bytes, cuts: list[int], exchange: Exchange) -> list[StreamEvent]
 
 
 @needs_corpus
-def test_every_recorded_answer_is_the_same_when_it_is_streamed() -> None:
+def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
     for exchange in answers():
         body = exchange["response"]
         context = replace(CONTEXT, provider=exchange["provider"])
@@ -201,30 +206,30 @@ def stream_of(body: Wire) -> list[bytes]:
 
 def deltas(message: Wire) -> list[Wire]:
     rest = dict(message)
-    found: list[Wire] = [{"role": rest.pop("role"), "content": ""}]
+    pieces: list[Wire] = [{"role": rest.pop("role"), "content": ""}]
     content, calls = rest.pop("content", None), rest.pop("tool_calls", None)
     for name in ("reasoning_content", "reasoning"):
         if not rest.get("reasoning_details"):
-            found += [{name: piece} for piece in halves(rest.pop(name, None))]
-    found.append(rest)
+            pieces += [{name: piece} for piece in halves(rest.pop(name, None))]
+    pieces.append(rest)
     if isinstance(content, str):
-        found += [{"content": piece} for piece in halves(content)]
+        pieces += [{"content": piece} for piece in halves(content)]
     elif content is not None:
-        found.append({"content": content})
-    for index, whole in enumerate(calls or ()):
-        function: Wire = whole["function"]
+        pieces.append({"content": content})
+    for index, wire_call in enumerate(calls or ()):
+        function: Wire = wire_call["function"]
         first, second = (*halves(function.get("arguments")), "", "")[:2]
         named: Wire = {**function, "arguments": first}
-        found.append({"tool_calls": [{**whole, "index": index, "function": named}]})
-        found.append({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
-    return found
+        pieces.append({"tool_calls": [{**wire_call, "index": index, "function": named}]})
+        pieces.append({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
+    return pieces
 
 
-def halves(words: str | None) -> list[str]:
-    if not words:
+def halves(text: str | None) -> list[str]:
+    if not text:
         return []
-    middle = len(words) // 2
-    return [words[:middle], words[middle:]]
+    middle = len(text) // 2
+    return [text[:middle], text[middle:]]
 
 
 def _has_bare_calls(body: Wire) -> bool:
@@ -287,7 +292,7 @@ def test_fragments_of_two_calls_may_be_interleaved() -> None:
         STOP,
     )
     assert calls_of(message) == [("f", {"a": 1}), ("g", {"b": 2})]
-    assert meaning(total(events)) == meaning(message.content)
+    assert comparable(accumulated(events)) == comparable(message.content)
 
 
 @pytest.mark.row("T123")
@@ -308,7 +313,7 @@ def test_a_name_may_come_after_the_arguments() -> None:
         STOP,
     )
     assert calls_of(message) == [("f", {"a": 1})]
-    assert meaning(total(events)) == meaning(message.content)
+    assert comparable(accumulated(events)) == comparable(message.content)
 
 
 def test_a_repeated_id_goes_on_with_its_call() -> None:
@@ -343,7 +348,7 @@ def test_old_and_custom_calls_are_streamed() -> None:
         STOP,
     )
     assert calls_of(free) == [("sql", {"input": "SELECT"})]
-    assert meaning(total(events)) == meaning(free.content)
+    assert comparable(accumulated(events)) == comparable(free.content)
 
 
 @pytest.mark.row("T61")
@@ -385,7 +390,7 @@ def test_a_later_chunk_may_hold_everything_too() -> None:
         chunk({"content": "d", "tool_calls": [wire]}),
         STOP,
     )
-    assert meaning(message.content)[:2] == [("thinking", "hm"), ("text", "abcd")]
+    assert comparable(message.content)[:2] == [("thinking", "hm"), ("text", "abcd")]
     assert calls_of(message) == [("f", {"a": 1})]
     (sent,) = encode_messages([message])
     assert (sent["reasoning_content"], sent["reasoning"]) == ("hm", "hm")
@@ -398,17 +403,19 @@ def test_usage_is_read_wherever_it_stands() -> None:
     events, message = play(
         chunk({"content": "a"}), early, chunk({}, finish_reason="stop"), late, DONE
     )
-    found = message.metadata.usage
-    assert found is not None
-    assert (found.input_tokens, found.output_tokens) == (3, 2)
-    assert [event.usage for event in events if isinstance(event, UsageUpdate)][-1] == found
+    usage_of_message = message.metadata.usage
+    assert usage_of_message is not None
+    assert (usage_of_message.input_tokens, usage_of_message.output_tokens) == (3, 2)
+    assert [event.usage for event in events if isinstance(event, UsageUpdate)][
+        -1
+    ] == usage_of_message
 
 
 @pytest.mark.row("T131")
 def test_an_end_without_a_reason_is_complete_only_if_it_was_announced() -> None:
-    _, told = play(chunk({"content": "a"}), DONE)
-    assert told.metadata.stop_reason is StopReason.UNKNOWN
-    assert told.metadata.status is MessageStatus.COMPLETE
+    _, complete = play(chunk({"content": "a"}), DONE)
+    assert complete.metadata.stop_reason is StopReason.UNKNOWN
+    assert complete.metadata.status is MessageStatus.COMPLETE
     _, unmarked = play(chunk({"content": "a"}), chunk({}, finish_reason="stop"))
     assert unmarked.metadata.stop_reason is StopReason.END_TURN
     events, cut = play(chunk({"content": "a"}))
@@ -453,13 +460,13 @@ def test_an_error_as_a_reason_is_an_error() -> None:
 
 
 @pytest.mark.row("T189")
-def test_an_answer_that_is_no_stream_is_read_all_the_same() -> None:
+def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
     events, _ = play(b'{"error": {"message": "busy",\n', b'"code": 429}}')
     last = events[-1]
     assert isinstance(last, StreamError)
     assert (last.error_class, last.status) == ("RateLimitError", 429)
-    said = {"role": "assistant", "content": "hi"}
-    body = {"id": "c", "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+    message = {"role": "assistant", "content": "hi"}
+    body = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     _, message = play(json.dumps(body).encode())
     assert message.content == (TextBlock("hi"),)
     assert message.metadata.stop_reason is StopReason.END_TURN
@@ -467,8 +474,8 @@ def test_an_answer_that_is_no_stream_is_read_all_the_same() -> None:
 
 @pytest.mark.row("T138")
 def test_a_whole_message_at_the_end_does_not_double_the_text() -> None:
-    whole = {"role": "assistant", "content": "hi"}
-    last = frame({"choices": [{"index": 0, "message": whole, "finish_reason": "stop"}]})
+    message = {"role": "assistant", "content": "hi"}
+    last = frame({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     _, message = play(chunk({"content": "hi"}), last, DONE)
     assert message.content == (TextBlock("hi"),)
 
@@ -478,13 +485,13 @@ def test_a_refusal_is_streamed() -> None:
     events, message = play(chunk({"refusal": "I can"}), chunk({"refusal": "not."}), STOP)
     assert message.content == (TextBlock("I cannot."),)
     assert message.metadata.stop_reason is StopReason.REFUSAL
-    assert meaning(total(events)) == meaning(message.content)
+    assert comparable(accumulated(events)) == comparable(message.content)
 
 
 def test_several_choices_and_logprobs_are_folded() -> None:
-    def piece(index: int, words: str) -> bytes:
-        logprobs = {"content": [{"token": words}], "refusal": None}
-        return chunk({"content": words}, index=index, logprobs=logprobs)
+    def piece(index: int, text: str) -> bytes:
+        logprobs = {"content": [{"token": text}], "refusal": None}
+        return chunk({"content": text}, index=index, logprobs=logprobs)
 
     _, message = play(piece(0, "a"), piece(1, "x"), piece(0, "b"), piece(1, "y"), STOP)
     assert message.content == (TextBlock("ab"),)
@@ -518,13 +525,13 @@ def test_typed_reasoning_is_merged_by_index_and_type() -> None:
     ]
     signatures = [event.signature for event in events if isinstance(event, ThinkingDelta)]
     assert signatures == [None, None, "s"]
-    assert meaning(total(events)) == meaning(message.content)
+    assert comparable(accumulated(events)) == comparable(message.content)
 
 
 @pytest.mark.row("T54")
 def test_thinking_chunks_are_streamed() -> None:
-    def thought(words: str) -> bytes:
-        inner = [{"type": "text", "text": words}]
+    def thought(text: str) -> bytes:
+        inner = [{"type": "text", "text": text}]
         return chunk({"content": [{"type": "thinking", "thinking": inner}]})
 
     _, message = play(
@@ -585,10 +592,10 @@ def test_events_are_written_as_chunks_that_read_the_same() -> None:
     assert calls_of(message) == [("f", {"a": 1}), ("g", {"b": 2})]
     assert message.metadata.stop_reason is StopReason.TOOL_USE
     assert message.metadata.response_id == "msg_1"
-    found = message.metadata.usage
-    assert found is not None
-    assert found.prompt_tokens == usage().prompt_tokens
-    assert found.output_tokens == usage().output_tokens
+    decoded_usage = message.metadata.usage
+    assert decoded_usage is not None
+    assert decoded_usage.prompt_tokens == usage().prompt_tokens
+    assert decoded_usage.output_tokens == usage().output_tokens
 
 
 @needs_corpus
@@ -598,8 +605,8 @@ def test_every_recorded_stream_can_be_passed_on() -> None:
         encoder = ChatStreamEncoder(CONTEXT)
         data = b"".join(encoder.encode(event) for event in events) + encoder.finish()
         _, again = play(data)
-        shown = [b for b in meaning(message.content) if b[0] != "redacted_thinking"]
-        assert [_named(block) for block in meaning(again.content)] == [_named(b) for b in shown]
+        shown = [b for b in comparable(message.content) if b[0] != "redacted_thinking"]
+        assert [_named(block) for block in comparable(again.content)] == [_named(b) for b in shown]
 
 
 def _named(block: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -639,8 +646,8 @@ DELTAS = st.dictionaries(DELTA_KEYS, VALUES, max_size=5)
 
 
 @given(st.lists(DELTAS, max_size=5), st.booleans())
-def test_any_deltas_give_events_in_order(found: list[Wire], is_marked: bool) -> None:  # noqa: FBT001 - drawn
-    pieces = [chunk(delta) for delta in found]
+def test_any_deltas_give_events_in_order(drawn_deltas: list[Wire], is_marked: bool) -> None:  # noqa: FBT001 - drawn
+    pieces = [chunk(delta) for delta in drawn_deltas]
     try:
         play(*pieces, STOP if is_marked else b"")
     except MetisError:

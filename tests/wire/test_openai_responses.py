@@ -43,15 +43,15 @@ from metis.wire.openai_responses.codec import CODEC
 from metis.wire.openai_responses.fast import decode_request
 from metis.wire.openai_responses.response import decode_response, encode_response
 from openai_responses_cases import (
-    ASKED,
     CALL,
     CITED,
     CUSTOM,
     FEATURES,
+    MESSAGE,
     OUTPUT,
-    SAID,
+    PROMPT,
+    REASONING,
     SEALED,
-    THOUGHT,
     Wire,
 )
 from wire.encoding import encode_request
@@ -65,7 +65,7 @@ def as_json(value: Any) -> bytes:
 
 
 def round_trip(body: Wire) -> Wire:
-    """There and back, through the bytes of the store."""
+    """Decode, store and encode a request."""
     request = decode_request(as_json(body), CONTEXT)
     stored = [decode(encode(message)) for message in request.messages]
     return json.loads(encode_request(CODEC, stored, request.tools, request.options))
@@ -87,7 +87,7 @@ def body_of(*output: Wire, **rest: Any) -> Wire:
     }
 
 
-def answer_of(*output: Wire, **rest: Any) -> Message:
+def response_of(*output: Wire, **rest: Any) -> Message:
     return decode_response(body_of(*output, **rest), CONTEXT)
 
 
@@ -96,8 +96,8 @@ def items_of(*messages: Message, **native: Any) -> list[Any]:
     return json.loads(encode_request(CODEC, messages, (), options)).get("input", [])
 
 
-def failed(words: str, answers: str | None = None) -> Message:
-    message = tool(words, answers=answers or tool_id())
+def failed(text: str, answers: str | None = None) -> Message:
+    message = tool(text, answers=answers or tool_id())
     (block,) = message.content
     assert isinstance(block, ToolResultBlock)
     return replace(message, content=(replace(block, is_error=True),))
@@ -117,9 +117,9 @@ def answers() -> list[Exchange]:
 @needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "K-110", "T201", "T202", "T210")
 def test_every_recorded_request_comes_back_key_for_key() -> None:
-    asked = [(e["id"], e["request"]) for e in exchanges() if e["request"]]
-    assert len(asked) == 351
-    for name, body in asked:
+    bodies = [(e["id"], e["request"]) for e in exchanges() if e["request"]]
+    assert len(bodies) == 351
+    for name, body in bodies:
         assert round_trip(body) == body, name
         for message in decode_request(as_json(body), CONTEXT).messages:
             assert validate(message) == [], name
@@ -127,7 +127,7 @@ def test_every_recorded_request_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("M-008", "M-193", "G-048", "G-049", "G-050", "G-051", "T62", "T66")
-def test_every_recorded_answer_comes_back_key_for_key() -> None:
+def test_every_recorded_response_comes_back_key_for_key() -> None:
     assert len(answers()) == 305
     for exchange in answers():
         message = decode_response(exchange["response"], CONTEXT)
@@ -143,7 +143,7 @@ def test_every_recorded_answer_comes_back_key_for_key() -> None:
 
 @needs_whole_corpus
 @pytest.mark.row("T05", "T62", "T66")
-def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
+def test_every_recorded_response_goes_back_as_the_real_client_sent_it() -> None:
     by_id = {e["id"]: e for e in answers()}
     pairs = [(by_id[e["echo_of"]], e) for e in exchanges() if e.get("echo_of") in by_id]
     counted = 0
@@ -151,35 +151,35 @@ def test_every_recorded_answer_goes_back_as_the_real_client_sent_it() -> None:
         if after["echo"] not in ("verbatim", "full"):
             continue
         message = decode_response(before["response"], CONTEXT)
-        ours = {name: item for item in items_of(message) if (name := _name(item))}
+        by_name = {name: item for item in items_of(message) if (name := _name(item))}
         for item in after["request"]["input"]:
-            mine = ours.get(_name(item))
-            if mine is not None and item["type"] not in _REWRITTEN:
-                told = {key: value for key, value in item.items() if key != "namespace"}
-                assert is_in(told, mine), after["id"]
+            encoded = by_name.get(_name(item))
+            if encoded is not None and item["type"] not in _REWRITTEN:
+                expected = {key: value for key, value in item.items() if key != "namespace"}
+                assert is_in(expected, encoded), after["id"]
                 counted += 1
     assert counted > 100
 
 
 _REWRITTEN = ("image_generation_call", "tool_search_call")
-"""What that client does not send back as it came."""
+"""Items that the recorded client does not send back unchanged."""
 
 
-def is_in(told: Any, ours: Any) -> bool:
-    """Whether ours says all that is told, and maybe more."""
-    match told:
+def is_in(expected: Any, encoded: Any) -> bool:
+    """Whether the encoded value has all that is expected, and maybe more."""
+    match expected:
         case None | []:
             return True
         case dict():
-            each = cast("Wire", told)
-            return all(is_in(value, ours.get(key)) for key, value in each.items())
+            pairs = cast("Wire", expected)
+            return all(is_in(value, encoded.get(key)) for key, value in pairs.items())
         case list():
-            some = cast("list[Any]", told)
-            return len(some) == len(ours) and all(map(is_in, some, ours))
-        case str() if told[:1] == "{":
-            return json.loads(told) == json.loads(ours)
+            values = cast("list[Any]", expected)
+            return len(values) == len(encoded) and all(map(is_in, values, encoded))
+        case str() if expected[:1] == "{":
+            return json.loads(expected) == json.loads(encoded)
         case _:
-            return told == ours
+            return expected == encoded
 
 
 def _name(item: Wire) -> str:
@@ -189,7 +189,7 @@ def _name(item: Wire) -> str:
 
 @needs_corpus
 @pytest.mark.row("T66")
-def test_the_sdk_lets_every_recorded_answer_pass_when_it_is_sent_back() -> None:
+def test_the_sdk_lets_every_recorded_response_pass_when_it_is_sent_back() -> None:
     for exchange in answers():
         if exchange["provider"] == "openai_responses":
             message = decode_response(exchange["response"], CONTEXT)
@@ -238,41 +238,43 @@ def _is_whole(items: list[Wire]) -> bool:
 
 @pytest.mark.row("T05", "T62", "K-129")
 def test_a_run_of_items_is_one_message_in_order() -> None:
-    asked, said, answered, last = messages_of(ASKED, THOUGHT, SAID, CALL, OUTPUT, SEALED, SAID)
-    assert [m.role for m in (asked, said, answered, last)] == [
+    prompt, response, output, last = messages_of(
+        PROMPT, REASONING, MESSAGE, CALL, OUTPUT, SEALED, MESSAGE
+    )
+    assert [m.role for m in (prompt, response, output, last)] == [
         "user",
         "assistant",
         "tool",
         "assistant",
     ]
-    thought, words, one = said.content
+    thought, message_text, one = response.content
     assert thought == ThinkingBlock("Look it up.", "gAAAA1", "rs_1", issuer=PROTOCOL)
-    assert isinstance(words, TextBlock)
-    assert [(note.kind, note.url, note.raw) for note in words.citations] == [
+    assert isinstance(message_text, TextBlock)
+    assert [(note.kind, note.url, note.raw) for note in message_text.citations] == [
         ("url_citation", "https://news.example", CITED)
     ]
     assert isinstance(one, ToolUseBlock)
     assert (one.name, one.input) == ("look_up", {"word": "new", "deep": True})
-    (result,) = answered.content
+    (result,) = output.content
     assert result == ToolResultBlock(one.id, (TextBlock("nothing"),))
-    assert answered.metadata.parent_tool_use_id == one.id
+    assert output.metadata.parent_tool_use_id == one.id
     assert last.content[0] == RedactedThinkingBlock("gAAAA2", "rs_2", issuer=PROTOCOL)
 
 
 def test_what_openai_defines_and_the_client_runs_is_a_call_like_any_other() -> None:
-    found = {
+    inputs_and_results = {
         block.name: (block.input, result)
         for name in ("a local shell", "a shell", "a patch", "a computer")
-        for said, answered in [messages_of(*FEATURES[name])]
-        for block, result in [(said.content[0], answered.content[0])]
+        for response, output in [messages_of(*FEATURES[name])]
+        for block, result in [(response.content[0], output.content[0])]
         if isinstance(block, ToolUseBlock) and isinstance(result, ToolResultBlock)
     }
-    assert found["local_shell"][0] == {"type": "exec", "command": ["ls"], "env": {}}
-    assert found["local_shell"][1].content == (TextBlock("a\nb"),)
-    assert found["shell"][1].content == (TextBlock("ano[exit code 2]\n[timed out]\n"),)
-    assert found["apply_patch"][1].is_error
-    assert found["computer"][0] == {"type": "screenshot"}
-    assert isinstance(found["computer"][1].content[0], ImageBlock)
+    assert inputs_and_results["local_shell"][0] == {"type": "exec", "command": ["ls"], "env": {}}
+    assert inputs_and_results["local_shell"][1].content == (TextBlock("a\nb"),)
+    assert inputs_and_results["shell"][1].content == (TextBlock("ano[exit code 2]\n[timed out]\n"),)
+    assert inputs_and_results["apply_patch"][1].is_error
+    assert inputs_and_results["computer"][0] == {"type": "screenshot"}
+    assert isinstance(inputs_and_results["computer"][1].content[0], ImageBlock)
 
 
 @pytest.mark.parametrize(
@@ -322,21 +324,21 @@ def test_what_openai_defines_and_the_client_runs_is_a_call_like_any_other() -> N
 def test_a_result_has_the_kind_that_its_call_asks_for(
     name: str, result: Message, output: Wire
 ) -> None:
-    answer = answer_of(*[item for item in FEATURES[name] if "_output" not in item["type"]])
-    one = next(block for block in answer.content if isinstance(block, ToolUseBlock))
+    response = response_of(*[item for item in FEATURES[name] if "_output" not in item["type"]])
+    one = next(block for block in response.content if isinstance(block, ToolUseBlock))
     (block,) = result.content
     assert isinstance(block, ToolResultBlock)
     mine = replace(result, content=(replace(block, tool_use_id=one.id),))
-    *_, last = items_of(answer, mine)
+    *_, last = items_of(response, mine)
     key = "id" if name == "a local shell" else "call_id"
-    theirs = next(item["call_id"] for item in FEATURES[name] if "call_id" in item)
-    assert last == {**output, key: theirs}
+    call_id = next(item["call_id"] for item in FEATURES[name] if "call_id" in item)
+    assert last == {**output, key: call_id}
 
 
-def test_thoughts_that_share_an_id_are_kept_apart() -> None:
-    said = [{"type": "reasoning_text", "text": "aloud"}]
+def test_thinking_that_share_an_id_are_kept_apart() -> None:
+    content = [{"type": "reasoning_text", "text": "aloud"}]
     short = [{"type": "summary_text", "text": "in short"}]
-    first = {"type": "reasoning", "id": "rs_0", "summary": short, "content": said}
+    first = {"type": "reasoning", "id": "rs_0", "summary": short, "content": content}
     second = {"type": "reasoning", "id": "rs_0", "summary": [*short, *short]}
     body = body_of(first, second)
     assert json.loads(encode_response(decode_response(body, CONTEXT), CONTEXT)) == body
@@ -344,34 +346,34 @@ def test_thoughts_that_share_an_id_are_kept_apart() -> None:
 
 @pytest.mark.row("T09")
 def test_an_id_that_comes_again_names_another_call() -> None:
-    _, first, _, second, _ = messages_of(ASKED, CALL, OUTPUT, CALL, OUTPUT)
+    _, first, _, second, _ = messages_of(PROMPT, CALL, OUTPUT, CALL, OUTPUT)
     assert first.content[0] != second.content[0]
-    assert first.content[0] == messages_of(ASKED, CALL, OUTPUT)[1].content[0]
+    assert first.content[0] == messages_of(PROMPT, CALL, OUTPUT)[1].content[0]
 
 
 @pytest.mark.row("T32", "T34")
 def test_arguments_are_an_object_or_invalid() -> None:
-    broken = answer_of({**CALL, "arguments": "{"}).content[0]
+    broken = response_of({**CALL, "arguments": "{"}).content[0]
     assert isinstance(broken, ToolUseBlock)
     assert broken.input == {}
     assert broken.invalid is not None
     assert broken.invalid.raw == "{"
-    empty = answer_of({**CALL, "arguments": ""}).content[0]
+    empty = response_of({**CALL, "arguments": ""}).content[0]
     assert isinstance(empty, ToolUseBlock)
     assert (empty.input, empty.invalid) == ({}, None)
 
 
 def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
-    _, said, _ = messages_of(ASKED, THOUGHT, SAID, CALL, OUTPUT)
-    thought, words, one = said.content
+    _, response, _ = messages_of(PROMPT, REASONING, MESSAGE, CALL, OUTPUT)
+    thought, message_text, one = response.content
     assert isinstance(thought, ThinkingBlock)
-    assert isinstance(words, TextBlock)
+    assert isinstance(message_text, TextBlock)
     assert isinstance(one, ToolUseBlock)
     changed = replace(
-        said,
+        response,
         content=(
             replace(thought, text="Other."),
-            replace(words, text="News!"),
+            replace(message_text, text="News!"),
             replace(one, input={"word": "old"}),
         ),
     )
@@ -379,7 +381,7 @@ def test_a_remembered_spelling_is_dropped_when_the_block_has_changed() -> None:
     assert first["summary"] == [{"type": "summary_text", "text": "Other."}]
     assert second["content"][0]["text"] == "News!"
     assert third["arguments"] == '{"word":"old"}'
-    more = replace(said, content=(*said.content, text("more")))
+    more = replace(response, content=(*response.content, text("more")))
     assert items_of(more)[-1] == {"type": "message", "role": "assistant", "content": "more"}
 
 
@@ -432,14 +434,14 @@ def test_documents_are_files_and_text_is_text() -> None:
 
 
 @pytest.mark.row("G-048", "G-051")
-def test_an_answer_from_elsewhere_is_written_as_a_response() -> None:
+def test_a_response_from_elsewhere_is_written_as_a_response() -> None:
     one = call("f", tool_id(1), a=1)
     message = assistant(thinking("hm"), text("hi"), one)
     body = json.loads(encode_response(message, CONTEXT))
-    found = sdk.Response.model_validate(body, strict=True)
-    assert found.status == "completed"
-    assert found.output_text == "hi"
-    kinds = [item.type for item in found.output]
+    parsed = sdk.Response.model_validate(body, strict=True)
+    assert parsed.status == "completed"
+    assert parsed.output_text == "hi"
+    kinds = [item.type for item in parsed.output]
     assert kinds == ["reasoning", "message", "function_call"]
     again = decode_response(body, CONTEXT)
     assert [block.type for block in again.content] == ["thinking", "text", "tool_use"]
@@ -455,15 +457,15 @@ def test_an_answer_from_elsewhere_is_written_as_a_response() -> None:
     [
         {"model": "m", "input": "hi"},
         {"model": "m", "input": "hi", "instructions": "be kind"},
-        {"model": "m", "input": [ASKED], "instructions": None},
+        {"model": "m", "input": [PROMPT], "instructions": None},
         {"model": "m", "input": []},
         {"model": "m", "prompt": {"id": "pmpt_1"}},
         {"model": "m", "instructions": "be kind", "conversation": "conv_1"},
-        {"model": "m", "input": [ASKED], "background": True, "store": True, "stream": True},
+        {"model": "m", "input": [PROMPT], "background": True, "store": True, "stream": True},
         {"model": "m", "input": [OUTPUT], "previous_response_id": "resp_0"},
         {
             "model": "m",
-            "input": [{"role": "system", "content": "listed"}, ASKED],
+            "input": [{"role": "system", "content": "listed"}, PROMPT],
             "instructions": "beside",
         },
     ],
@@ -478,8 +480,8 @@ def test_a_request_comes_back_key_for_key(body: Wire) -> None:
 
 
 def test_a_text_that_goes_on_becomes_a_list() -> None:
-    (asked,) = decode_request(as_json({"input": "hi"}), CONTEXT).messages
-    assert items_of(asked, assistant("ho"), user("hi")) == [
+    (prompt,) = decode_request(as_json({"input": "hi"}), CONTEXT).messages
+    assert items_of(prompt, assistant("ho"), user("hi")) == [
         {"role": "user", "content": "hi"},
         {"type": "message", "role": "assistant", "content": "ho"},
         {"role": "user", "content": "hi"},
@@ -582,7 +584,7 @@ def test_every_choice_of_tools_comes_back(choice: Any) -> None:
 
 
 @pytest.mark.row("T114", "T183")
-def test_options_that_would_be_refused_are_left_out_and_told() -> None:
+def test_options_that_would_be_refused_are_left_out_and_reported() -> None:
     options = AdapterOptions(stop_sequences=("x",), top_k=1, parallel_tool_calls=False)
     wire = adapters.get(NAME).to_wire([user("hi")], (), options)
     body = json.loads(wire.body)
@@ -602,8 +604,8 @@ def test_options_that_would_be_refused_are_left_out_and_told() -> None:
 @pytest.mark.parametrize(
     ("body", "reason", "status"),
     [
-        (body_of(SAID), StopReason.END_TURN, MessageStatus.COMPLETE),
-        (body_of(THOUGHT, CALL), StopReason.TOOL_USE, MessageStatus.COMPLETE),
+        (body_of(MESSAGE), StopReason.END_TURN, MessageStatus.COMPLETE),
+        (body_of(REASONING, CALL), StopReason.TOOL_USE, MessageStatus.COMPLETE),
         (body_of(CUSTOM), StopReason.TOOL_USE, MessageStatus.COMPLETE),
         (
             body_of(FEATURES["tools of a server"][1]),
@@ -611,12 +613,14 @@ def test_options_that_would_be_refused_are_left_out_and_told() -> None:
             MessageStatus.COMPLETE,
         ),
         (
-            body_of({**SAID, "content": [{"type": "refusal", "refusal": "no"}]}),
+            body_of({**MESSAGE, "content": [{"type": "refusal", "refusal": "no"}]}),
             StopReason.REFUSAL,
             MessageStatus.COMPLETE,
         ),
         (
-            body_of(SAID, status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+            body_of(
+                MESSAGE, status="incomplete", incomplete_details={"reason": "max_output_tokens"}
+            ),
             StopReason.MAX_TOKENS,
             MessageStatus.COMPLETE,
         ),
@@ -626,16 +630,16 @@ def test_options_that_would_be_refused_are_left_out_and_told() -> None:
             MessageStatus.ERROR,
         ),
         (
-            body_of(SAID, status="incomplete", incomplete_details={"reason": "content_filter"}),
+            body_of(MESSAGE, status="incomplete", incomplete_details={"reason": "content_filter"}),
             StopReason.CONTENT_FILTER,
             MessageStatus.COMPLETE,
         ),
         (body_of(status="queued", background=True), None, MessageStatus.PARTIAL),
         (body_of(status="in_progress", background=True), None, MessageStatus.PARTIAL),
-        (body_of(SAID, status="cancelled"), StopReason.CANCELLED, MessageStatus.CANCELLED),
+        (body_of(MESSAGE, status="cancelled"), StopReason.CANCELLED, MessageStatus.CANCELLED),
     ],
 )
-def test_how_an_answer_ended_is_mapped_and_its_words_kept(
+def test_how_a_response_ended_is_mapped_and_its_words_kept(
     body: Wire, reason: StopReason | None, status: MessageStatus
 ) -> None:
     message = decode_response(body, CONTEXT)
@@ -645,8 +649,8 @@ def test_how_an_answer_ended_is_mapped_and_its_words_kept(
 
 @pytest.mark.row("T142", "T143", "T152", "G-049", "G-050")
 def test_usage_is_a_set_of_disjoint_buckets() -> None:
-    usage = answer_of(
-        SAID,
+    usage = response_of(
+        MESSAGE,
         service_tier="flex",
         usage={
             "input_tokens": 100,
@@ -666,11 +670,11 @@ def test_usage_is_a_set_of_disjoint_buckets() -> None:
 @pytest.mark.row("T153")
 @pytest.mark.parametrize("usage", [None, {}, {"input_tokens": "many"}, 5])
 def test_missing_usage_is_unknown(usage: Any) -> None:
-    assert answer_of(SAID, usage=usage).metadata.usage is None
+    assert response_of(MESSAGE, usage=usage).metadata.usage is None
 
 
-def test_a_picture_that_the_model_made_is_an_artifact() -> None:
-    picture = answer_of(FEATURES["a picture"][0]).content[0]
+def test_an_image_that_the_model_made_is_an_artifact() -> None:
+    picture = response_of(FEATURES["a picture"][0]).content[0]
     assert isinstance(picture, ArtifactBlock)
     assert (picture.media_type, picture.source.data, picture.id) == ("image/webp", "aWY=", "ig_1")
 
@@ -701,7 +705,7 @@ def test_error_bodies_become_typed_errors(
         decode_response(body, RequestContext(status=status))
 
 
-def test_a_body_without_output_is_no_answer() -> None:
+def test_a_body_without_output_is_no_response() -> None:
     with pytest.raises(DecodeError, match="output"):
         decode_response({"id": "x"}, CONTEXT)
 
@@ -709,13 +713,13 @@ def test_a_body_without_output_is_no_answer() -> None:
 # Any input
 
 
-WORDS = (
+KEY_NAMES = (
     "type role content id call_id name arguments input output status summary encrypted_content "
     "text annotations message function_call reasoning function_call_output output_text input_text "
     "refusal custom_tool_call shell_call action tool_search_call execution client tools phase user "
     "assistant environment image_generation_call result detail image_url file_data usage error"
 )
-KEYS = st.sampled_from(WORDS.split())
+KEYS = st.sampled_from(KEY_NAMES.split())
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | KEYS
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6)
@@ -729,13 +733,13 @@ def _typed(kind: str | None, rest: Wire) -> Wire:
     return rest if kind is None else {**rest, "type": kind}
 
 
-def _bent(items: list[Wire], change: Wire) -> list[Wire]:
+def _mutated(items: list[Wire], change: Wire) -> list[Wire]:
     return [{**item, **change} for item in items]
 
 
 ITEMS = st.builds(_typed, st.none() | KINDS, st.dictionaries(KEYS, VALUES, max_size=7))
 RUNS = st.lists(ITEMS, max_size=4) | st.builds(
-    _bent, st.sampled_from([*FEATURES.values()]), st.dictionaries(KEYS, VALUES, max_size=1)
+    _mutated, st.sampled_from([*FEATURES.values()]), st.dictionaries(KEYS, VALUES, max_size=1)
 )
 
 
@@ -758,26 +762,26 @@ def test_any_request_comes_back_or_is_refused(items: list[Wire], rest: Wire) -> 
 
 
 @given(RUNS)
-def test_any_answer_comes_back_or_is_refused(output: list[Wire]) -> None:
+def test_any_response_comes_back_or_is_refused(output: list[Wire]) -> None:
     def there_and_back() -> None:
-        found = decode(encode(decode_response(as_json(body_of(*output)), CONTEXT)))
-        _same(json.loads(encode_response(found, CONTEXT)), body_of(*output))
-        items_of(found)
+        decoded = decode(encode(decode_response(as_json(body_of(*output)), CONTEXT)))
+        _same(json.loads(encode_response(decoded, CONTEXT)), body_of(*output))
+        items_of(decoded)
 
     survives(there_and_back)
 
 
-def _same(found: Wire, expected: Wire) -> None:
-    assert found == expected
+def _same(decoded: Wire, expected: Wire) -> None:
+    assert decoded == expected
 
 
 def test_opaque_items_go_to_their_issuer_only() -> None:
-    ours, azure = adapters.get(NAME), adapters.get("azure-responses")
+    openai, azure = adapters.get(NAME), adapters.get("azure-responses")
     body = {"model": "m", "input": [*FEATURES["a compaction"]]}
-    messages = ours.from_wire_request(body).messages
+    messages = openai.from_wire_request(body).messages
     (block,) = messages[0].content
     assert isinstance(block, OpaqueBlock)
     assert (block.issuer, block.kind) == (NAME, "compaction")
     away = azure.to_wire(messages)
-    assert json.loads(away.body)["input"] == [ASKED]
+    assert json.loads(away.body)["input"] == [PROMPT]
     assert [loss.block_type for loss in away.losses] == ["opaque", "message"]

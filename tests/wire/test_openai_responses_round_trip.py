@@ -18,26 +18,26 @@ from metis.projection import Loss
 from metis.wire.call import AdapterOptions, RequestContext
 from metis.wire.openai_responses.blocks import PROTOCOL
 from openai_responses_cases import (
-    ASKED,
     CALL,
     CUSTOM,
     CUSTOM_OUTPUT,
     FEATURES,
+    MESSAGE,
     OUTPUT,
-    SAID,
+    PROMPT,
+    REASONING,
     SEALED,
-    THOUGHT,
     Wire,
 )
 
-OURS, AZURE, ANTHROPIC = (
+OPENAI, AZURE, ANTHROPIC = (
     adapters.get(name) for name in ("openai-responses", "azure-responses", "anthropic")
 )
 CONTEXT = RequestContext(session_id="sess_walk", status=200)
 SIGNED: Wire = {"type": "thinking", "thinking": "Let me see.", "signature": "c2lnbmVk"}
 HIDDEN: Wire = {"type": "redacted_thinking", "data": "aGlkZGVu"}
 USED: Wire = {"type": "tool_use", "id": "toolu_01", "name": "look_up", "input": {"word": "x"}}
-TURN: Wire = {
+ANTHROPIC_RESPONSE: Wire = {
     "id": "msg_01",
     "type": "message",
     "role": "assistant",
@@ -52,12 +52,12 @@ def response(*output: Wire, **rest: Any) -> Wire:
     return {"id": "resp_1", "model": "gpt-x", "status": "completed", "output": [*output], **rest}
 
 
-def answer_of(*output: Wire, **rest: Any) -> Message:
-    return OURS.from_wire_response(response(*output, **rest), CONTEXT)
+def response_of(*output: Wire, **rest: Any) -> Message:
+    return OPENAI.from_wire_response(response(*output, **rest), CONTEXT)
 
 
 def input_of(
-    messages: list[Message], adapter: adapters.Adapter = OURS, **native: Any
+    messages: list[Message], adapter: adapters.Adapter = OPENAI, **native: Any
 ) -> tuple[list[Any], list[Loss]]:
     options = AdapterOptions(native={PROTOCOL: native} if native else {})
     wire = adapter.to_wire(messages, (), options)
@@ -70,35 +70,40 @@ def stored(messages: list[Message]) -> list[Message]:
 
 @pytest.mark.row("T01", "T05", "T12", "T37", "T38", "T71", "M-053")
 def test_a_conversation_goes_to_responses_and_back_with_every_signature_and_id() -> None:
-    first = ANTHROPIC.from_wire_response(TURN, CONTEXT)
+    first = ANTHROPIC.from_wire_response(ANTHROPIC_RESPONSE, CONTEXT)
     one = first.content[3]
     assert isinstance(one, ToolUseBlock)
     talk = stored([user("What is x?"), first, tool("42", answers=one.id)])
     items, losses = input_of(talk)
     assert [loss.block_type for loss in losses] == ["thinking", "redacted_thinking"]
     assert "c2lnbmVk" not in json.dumps(items)
-    second = answer_of(SEALED, SAID)
+    second = response_of(SEALED, MESSAGE)
     talk = stored([*talk, second, user("And y?")])
     back = ANTHROPIC.to_wire(talk)
-    turns = json.loads(back.body)["messages"]
-    assert turns[1]["content"] == TURN["content"]
-    assert turns[2]["content"][0]["tool_use_id"] == "toolu_01"
+    messages = json.loads(back.body)["messages"]
+    assert messages[1]["content"] == ANTHROPIC_RESPONSE["content"]
+    assert messages[2]["content"][0]["tool_use_id"] == "toolu_01"
     assert "gAAAA2" not in back.body.decode()
     again, losses = input_of(talk)
-    assert [item for item in again if "id" in item] == [SEALED, SAID]
+    assert [item for item in again if "id" in item] == [SEALED, MESSAGE]
     assert complaints("openai-responses", {"model": "m", "input": again}) == []
 
 
 @needs_corpus
 @pytest.mark.row("T38", "T62", "T71")
-def test_recorded_answers_of_anthropic_survive_a_turn_of_responses() -> None:
-    between = answer_of(SEALED, SAID)
+def test_recorded_responses_of_anthropic_survive_a_turn_of_responses() -> None:
+    between = response_of(SEALED, MESSAGE)
     for exchange in corpus.responses("anthropic_messages"):
         if exchange["status"] != 200 or not exchange["response"].get("content"):
             continue
-        answer = ANTHROPIC.from_wire_response(exchange["response"], CONTEXT)
-        calls = [block for block in answer.content if isinstance(block, ToolUseBlock)]
-        talk = [user("go"), answer, *(tool("ok", answers=one.id) for one in calls), user("on")]
+        response_message = ANTHROPIC.from_wire_response(exchange["response"], CONTEXT)
+        calls = [block for block in response_message.content if isinstance(block, ToolUseBlock)]
+        talk = [
+            user("go"),
+            response_message,
+            *(tool("ok", answers=one.id) for one in calls),
+            user("on"),
+        ]
         before = json.loads(ANTHROPIC.to_wire(talk).body)["messages"]
         input_of(talk)
         after = json.loads(ANTHROPIC.to_wire(stored([*talk, between, user("so")])).body)["messages"]
@@ -108,19 +113,19 @@ def test_recorded_answers_of_anthropic_survive_a_turn_of_responses() -> None:
 @pytest.mark.row("T71")
 def test_a_client_of_responses_keeps_the_seals_of_anthropic_for_us() -> None:
     """The road of a gateway: the client only ever sees Responses, Anthropic answers."""
-    answer = ANTHROPIC.from_wire_response(TURN, CONTEXT)
-    body = json.loads(OURS.to_wire_response(answer, CONTEXT))
+    response_message = ANTHROPIC.from_wire_response(ANTHROPIC_RESPONSE, CONTEXT)
+    body = json.loads(OPENAI.to_wire_response(response_message, CONTEXT))
     *_, called = body["output"]
     output = {"type": "function_call_output", "call_id": called["call_id"], "output": "42"}
-    request = OURS.from_wire_request({"model": "m", "input": [ASKED, *body["output"], output]})
-    said = request.messages[1]
-    assert said.content[:2] == (
+    request = OPENAI.from_wire_request({"model": "m", "input": [PROMPT, *body["output"], output]})
+    decoded = request.messages[1]
+    assert decoded.content[:2] == (
         ThinkingBlock("Let me see.", "c2lnbmVk", issuer="anthropic"),
         RedactedThinkingBlock("aGlkZGVu", issuer="anthropic"),
     )
-    turns = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
-    assert turns[1]["content"][:3] == TURN["content"][:3]
-    same = OURS.to_wire(request.messages, (), request.options)
+    messages = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
+    assert messages[1]["content"][:3] == ANTHROPIC_RESPONSE["content"][:3]
+    same = OPENAI.to_wire(request.messages, (), request.options)
     assert "metis1:" not in same.body.decode()
     assert [loss.block_type for loss in same.losses] == ["thinking", "redacted_thinking"]
 
@@ -129,20 +134,20 @@ def test_a_client_of_responses_keeps_the_seals_of_anthropic_for_us() -> None:
 @pytest.mark.parametrize("sealed", ["metis1:", "metis1:x", "metis1:e30", "metis1:W10="])
 def test_an_envelope_that_is_none_is_a_seal_like_any_other(sealed: str) -> None:
     item = {**SEALED, "encrypted_content": sealed}
-    body = {"model": "m", "input": [ASKED, item, SAID]}
-    request = OURS.from_wire_request(body)
-    assert json.loads(OURS.to_wire(request.messages, (), request.options).body) == body
+    body = {"model": "m", "input": [PROMPT, item, MESSAGE]}
+    request = OPENAI.from_wire_request(body)
+    assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body
 
 
 @pytest.mark.row("T62", "T63")
 def test_what_openai_sealed_goes_to_openai_only() -> None:
-    talk = [user("hi"), answer_of(THOUGHT, SAID, CALL)]
+    talk = [user("hi"), response_of(REASONING, MESSAGE, CALL)]
     talk.append(tool("ok", answers=next(iter(_calls(talk[1]))).id))
     items, losses = input_of(stored(talk))
     assert items == [
         {"role": "user", "content": "hi"},
-        THOUGHT,
-        SAID,
+        REASONING,
+        MESSAGE,
         CALL,
         {**OUTPUT, "output": "ok"},
     ]
@@ -161,8 +166,10 @@ def _calls(message: Message) -> list[ToolUseBlock]:
 @pytest.mark.row("T02", "T06")
 def test_ids_of_another_host_are_not_sent() -> None:
     long = {**CALL, "call_id": "call_" + "x" * 1300, "id": "call_1"}
-    answer = AZURE.from_wire_response(response(long), CONTEXT)
-    items, _ = input_of([user("hi"), answer, tool("ok", answers=_calls(answer)[0].id)])
+    response_message = AZURE.from_wire_response(response(long), CONTEXT)
+    items, _ = input_of(
+        [user("hi"), response_message, tool("ok", answers=_calls(response_message)[0].id)]
+    )
     called, output = items[1:]
     assert called["call_id"] == output["call_id"]
     assert len(called["call_id"]) <= 64
@@ -171,7 +178,7 @@ def test_ids_of_another_host_are_not_sent() -> None:
 
 @pytest.mark.row("T07")
 def test_a_provider_that_keeps_nothing_is_sent_no_ids() -> None:
-    talk = [user("hi"), answer_of(SEALED, SAID, CALL)]
+    talk = [user("hi"), response_of(SEALED, MESSAGE, CALL)]
     talk.append(tool("ok", answers=_calls(talk[1])[0].id))
     items, losses = input_of(talk, store=False)
     assert losses == []
@@ -181,11 +188,11 @@ def test_a_provider_that_keeps_nothing_is_sent_no_ids() -> None:
 
 
 @pytest.mark.row("T07", "T64")
-def test_a_thought_that_is_only_a_name_goes_where_the_name_is_known() -> None:
+def test_thinking_that_is_only_a_name_goes_where_the_name_is_known() -> None:
     named: Wire = {"type": "reasoning", "id": "rs_5", "summary": []}
-    talk = [user("hi"), answer_of(named, SAID)]
+    talk = [user("hi"), response_of(named, MESSAGE)]
     items, losses = input_of(talk)
-    assert items[1:] == [named, SAID]
+    assert items[1:] == [named, MESSAGE]
     assert losses == []
     items, losses = input_of(talk, store=False)
     assert [item.get("type") for item in items] == [None, "message"]
@@ -195,19 +202,21 @@ def test_a_thought_that_is_only_a_name_goes_where_the_name_is_known() -> None:
 
 
 @pytest.mark.row("T64")
-def test_unsealed_thoughts_of_an_answer_that_broke_off_are_dropped() -> None:
-    answer = answer_of({"type": "reasoning", "id": "rs_5", "summary": []}, SAID)
-    metadata = replace(answer.metadata, status=MessageStatus.CANCELLED)
-    items, losses = input_of([user("hi"), replace(answer, metadata=metadata), user("go on")])
+def test_unsealed_thinking_of_a_response_that_broke_off_are_dropped() -> None:
+    response_message = response_of({"type": "reasoning", "id": "rs_5", "summary": []}, MESSAGE)
+    metadata = replace(response_message.metadata, status=MessageStatus.CANCELLED)
+    items, losses = input_of(
+        [user("hi"), replace(response_message, metadata=metadata), user("go on")]
+    )
     assert [loss.block_type for loss in losses] == ["thinking"]
     assert "rs_5" not in json.dumps(items)
     assert "msg_1" not in json.dumps(items)
 
 
 @pytest.mark.row("T67")
-def test_after_an_answer_that_is_kept_only_what_is_new_is_sent() -> None:
-    answer = answer_of(THOUGHT, CALL)
-    talk = [user("hi"), answer, tool("ok", answers=_calls(answer)[0].id)]
+def test_after_a_response_that_is_kept_only_what_is_new_is_sent() -> None:
+    response_message = response_of(REASONING, CALL)
+    talk = [user("hi"), response_message, tool("ok", answers=_calls(response_message)[0].id)]
     items, losses = input_of(talk, previous_response_id="resp_1")
     assert items == [{**OUTPUT, "output": "ok"}]
     assert losses == []
@@ -228,8 +237,8 @@ def test_a_result_without_a_call_is_text_unless_the_provider_has_the_call() -> N
 
 @pytest.mark.row("T198")
 def test_citations_stay_with_their_issuer() -> None:
-    talk = [user("hi"), answer_of(SAID), user("more")]
-    assert input_of(talk)[0][1] == SAID
+    talk = [user("hi"), response_of(MESSAGE), user("more")]
+    assert input_of(talk)[0][1] == MESSAGE
     away = ANTHROPIC.to_wire(talk)
     assert [loss.path for loss in away.losses] == ["$.content[0].citations"]
     items, losses = input_of(talk, AZURE)
@@ -245,12 +254,12 @@ def test_citations_stay_with_their_issuer() -> None:
 def test_what_the_provider_made_itself_stays_with_it(name: str) -> None:
     output = [item for item in FEATURES[name] if item.get("role") != "user"]
     output = [item for item in output if item.get("type") != "mcp_approval_response"]
-    talk = [user("hi"), answer_of(*output), user("more")]
+    talk = [user("hi"), response_of(*output), user("more")]
     assert input_of(talk)[0][1:-1] == output
     away = ANTHROPIC.to_wire(talk)
     hosted = [item for item in output if item["type"] != "message"]
-    told = [loss for loss in away.losses if loss.block_type in ("opaque", "artifact")]
-    assert len(told) == len(hosted)
+    reported = [loss for loss in away.losses if loss.block_type in ("opaque", "artifact")]
+    assert len(reported) == len(hosted)
 
 
 @pytest.mark.row("G-010")
@@ -266,33 +275,33 @@ def test_the_type_of_a_file_decides_what_others_get(
     media_type: str, kind: str, losses: int
 ) -> None:
     part = {"type": "input_file", "filename": "a", "file_data": f"data:{media_type};base64,YSxi"}
-    asked = [{"role": "user", "content": [part]}]
-    request = OURS.from_wire_request({"model": "m", "input": asked})
+    items = [{"role": "user", "content": [part]}]
+    request = OPENAI.from_wire_request({"model": "m", "input": items})
     wire = ANTHROPIC.to_wire(request.messages)
     (block,) = json.loads(wire.body)["messages"][0]["content"]
     assert (block["type"], len(wire.losses)) == (kind, losses)
 
 
 def test_custom_calls_go_to_other_protocols_as_calls() -> None:
-    request = OURS.from_wire_request({"model": "m", "input": [ASKED, CUSTOM, CUSTOM_OUTPUT]})
-    turns = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
-    assert turns[1]["content"][0]["name"] == "sql"
-    assert turns[1]["content"][0]["input"] == {"input": "SELECT 1"}
+    request = OPENAI.from_wire_request({"model": "m", "input": [PROMPT, CUSTOM, CUSTOM_OUTPUT]})
+    messages = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
+    assert messages[1]["content"][0]["name"] == "sql"
+    assert messages[1]["content"][0]["input"] == {"input": "SELECT 1"}
 
 
 @pytest.mark.row("T62")
-def test_a_thought_is_never_separated_from_what_follows_it() -> None:
+def test_thinking_is_never_separated_from_what_follows_it() -> None:
     """Whatever else is in the conversation, the items of an answer stay together, in order."""
     one = call("f", tool_id(1))
-    own = answer_of(SEALED, SAID, THOUGHT, CALL)
+    response_message = response_of(SEALED, MESSAGE, REASONING, CALL)
     talk = [
         user("hi"),
         assistant(thinking("foreign", signature="s", issuer="anthropic"), text("ho"), one),
         tool("ok", answers=one.id),
-        own,
+        response_message,
         user("no result came"),
     ]
     items, _ = input_of(talk)
     start = items.index(SEALED)
-    assert items[start : start + 4] == [SEALED, SAID, THOUGHT, CALL]
+    assert items[start : start + 4] == [SEALED, MESSAGE, REASONING, CALL]
     assert items[start + 4]["call_id"] == "call_1"

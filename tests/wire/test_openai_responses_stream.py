@@ -42,24 +42,24 @@ from metis.wire.call import RequestContext
 from metis.wire.openai_responses.fast import FastResponsesStreamDecoder
 from metis.wire.openai_responses.response import decode_response
 from metis.wire.openai_responses.stream_encoder import ResponsesStreamEncoder
-from openai_responses_cases import CALL, CITED, CUSTOM, FEATURES, SAID, SEALED, THOUGHT, Wire
+from openai_responses_cases import CALL, CITED, CUSTOM, FEATURES, MESSAGE, REASONING, SEALED, Wire
 
 CONTEXT = RequestContext(session_id="sess_1", status=200)
 USAGE: Wire = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
 _FLAT = MessageStart | MessageComplete | StreamError | UsageUpdate
 
 
-def thoughts(*pieces: Wire) -> list[str]:
-    """What is told of a thought that comes in pieces, and what it is in the end."""
+def thinking_texts(*pieces: Wire) -> list[str]:
+    """Return the thinking deltas of a reasoning item that comes in these pieces."""
     decoder = FastResponsesStreamDecoder(CONTEXT)
     item: Wire = {"type": "reasoning", "id": "rs_1", "summary": []}
     added: Wire = {"type": "response.output_item.added", "output_index": 0, "item": item}
-    events = [*begun(), added, *({"output_index": 0, **piece} for piece in pieces)]
-    told = [event for each in events for event in decoder.feed(frame(each))]
-    return [event.text for event in told if isinstance(event, ThinkingDelta)]
+    events = [*start_events(), added, *({"output_index": 0, **piece} for piece in pieces)]
+    events_of_stream = [event for event_body in events for event in decoder.feed(frame(event_body))]
+    return [event.text for event in events_of_stream if isinstance(event, ThinkingDelta)]
 
 
-def test_each_piece_of_a_thought_is_told_once() -> None:
+def test_each_piece_of_thinking_is_reported_once() -> None:
     def summary(index: int, delta: str) -> Wire:
         kind = "response.reasoning_summary_text.delta"
         return {"type": kind, "summary_index": index, "delta": delta}
@@ -67,17 +67,17 @@ def test_each_piece_of_a_thought_is_told_once() -> None:
     def clear(delta: str) -> Wire:
         return {"type": "response.reasoning_text.delta", "content_index": 0, "delta": delta}
 
-    assert thoughts(summary(0, "a"), summary(0, "b"), summary(1, "c"), summary(1, "d")) == [
+    assert thinking_texts(summary(0, "a"), summary(0, "b"), summary(1, "c"), summary(1, "d")) == [
         "a",
         "b",
         "\n\nc",
         "d",
     ]
-    assert thoughts(clear("a"), summary(0, "s"), clear("b")) == ["a", "b"]
-    # The words themselves take the place of a summary; as much as was told is not told again.
-    assert thoughts(summary(0, "abc"), clear("wo"), clear("rds")) == ["abc", "ds"]
+    assert thinking_texts(clear("a"), summary(0, "s"), clear("b")) == ["a", "b"]
+    # The reasoning text replaces a summary; as much as was reported is not reported again.
+    assert thinking_texts(summary(0, "abc"), clear("wo"), clear("rds")) == ["abc", "ds"]
     many = [summary(0, str(number)) for number in range(500)]
-    assert thoughts(*many) == [str(number) for number in range(500)]
+    assert thinking_texts(*many) == [str(number) for number in range(500)]
 
 
 def frame(event: Wire) -> bytes:
@@ -88,45 +88,45 @@ def response(*output: Wire, **rest: Any) -> Wire:
     return {"id": "resp_1", "model": "gpt-x", "status": "completed", "output": [*output], **rest}
 
 
-def begun() -> list[Wire]:
+def start_events() -> list[Wire]:
     envelope = response(status="in_progress")
     return [{"type": f"response.{n}", "response": envelope} for n in ("created", "in_progress")]
 
 
-def ended(*output: Wire, kind: str = "completed", **rest: Any) -> Wire:
+def end_event(*output: Wire, kind: str = "completed", **rest: Any) -> Wire:
     return {"type": f"response.{kind}", "response": response(*output, usage=USAGE, **rest)}
 
 
-def grown(index: int, item: Wire) -> list[Wire]:
+def item_events(index: int, item: Wire) -> list[Wire]:
     """The events in which a provider could have sent an item."""
-    place: Wire = {"output_index": index, "item_id": item.get("id")}
+    keys: Wire = {"output_index": index, "item_id": item.get("id")}
     bare: Wire = {**item, "status": "in_progress"} if "status" in item else dict(item)
     deltas: list[Wire] = []
     match item["type"]:
         case "message":
             bare["content"] = []
-            deltas = said(place, item["content"])
+            deltas = part_events(keys, item["content"])
         case "reasoning":
             bare |= {"summary": list[Wire](), "encrypted_content": "early"}
             for number, part in enumerate(item["summary"]):
-                own = {**place, "summary_index": number}
+                part_keys = {**keys, "summary_index": number}
                 deltas += [
-                    {**own, "type": "response.reasoning_summary_text.delta", "delta": piece}
+                    {**part_keys, "type": "response.reasoning_summary_text.delta", "delta": piece}
                     for piece in halves(part["text"])
                 ]
             for part in item.get("content") or ():
                 deltas += [
-                    {**place, "type": "response.reasoning_text.delta", "delta": piece}
+                    {**keys, "type": "response.reasoning_text.delta", "delta": piece}
                     for piece in halves(part["text"])
                 ]
         case "function_call":
             bare["arguments"] = ""
             kind = "response.function_call_arguments.delta"
-            deltas = [{**place, "type": kind, "delta": p} for p in halves(item["arguments"])]
+            deltas = [{**keys, "type": kind, "delta": p} for p in halves(item["arguments"])]
         case "custom_tool_call":
             bare["input"] = ""
             kind = "response.custom_tool_call_input.delta"
-            deltas = [{**place, "type": kind, "delta": p} for p in halves(item["input"])]
+            deltas = [{**keys, "type": kind, "delta": p} for p in halves(item["input"])]
         case _:
             pass
     added = {"type": "response.output_item.added", "output_index": index, "item": bare}
@@ -134,27 +134,30 @@ def grown(index: int, item: Wire) -> list[Wire]:
     return [added, *deltas, done]
 
 
-def said(place: Wire, parts: list[Wire]) -> list[Wire]:
+def part_events(keys: Wire, parts: list[Wire]) -> list[Wire]:
     events: list[Wire] = []
     for number, part in enumerate(parts):
-        own = {**place, "content_index": number}
+        part_keys = {**keys, "content_index": number}
         key = "refusal" if part["type"] == "refusal" else "text"
         kind = "refusal" if key == "refusal" else "output_text"
-        events.append({**own, "type": "response.content_part.added", "part": {**part, key: ""}})
+        events.append(
+            {**part_keys, "type": "response.content_part.added", "part": {**part, key: ""}}
+        )
         events += [
-            {**own, "type": f"response.{kind}.delta", "delta": piece} for piece in halves(part[key])
+            {**part_keys, "type": f"response.{kind}.delta", "delta": piece}
+            for piece in halves(part[key])
         ]
         events += [
-            {**own, "type": "response.output_text.annotation.added", "annotation": note}
+            {**part_keys, "type": "response.output_text.annotation.added", "annotation": note}
             for note in part.get("annotations", ())
         ]
-        events.append({**own, "type": "response.content_part.done", "part": part})
+        events.append({**part_keys, "type": "response.content_part.done", "part": part})
     return events
 
 
-def halves(words: str) -> list[str]:
-    middle = len(words) // 2
-    return [words[:middle], words[middle:]] if words else []
+def halves(text: str) -> list[str]:
+    middle = len(text) // 2
+    return [text[:middle], text[middle:]] if text else []
 
 
 def play(*pieces: bytes, context: RequestContext = CONTEXT) -> tuple[list[StreamEvent], Message]:
@@ -181,15 +184,15 @@ def stream_of(*events: Wire) -> list[bytes]:
     return [frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
 
 
-def total(events: list[StreamEvent]) -> list[ContentBlock]:
+def accumulated(events: list[StreamEvent]) -> list[ContentBlock]:
     accumulator = Accumulator()
     for event in events:
         accumulator.add(event)
     return list(accumulator.content)
 
 
-def meaning(blocks: Any) -> list[Any]:
-    """What a screen shows of blocks."""
+def comparable(blocks: Any) -> list[Any]:
+    """Return what a user sees of blocks."""
     return [
         (block.id, block.name, block.input)
         if isinstance(block, ToolUseBlock)
@@ -198,14 +201,14 @@ def meaning(blocks: Any) -> list[Any]:
     ]
 
 
-def plain(events: list[StreamEvent]) -> list[Any]:
+def without_ids(events: list[StreamEvent]) -> list[Any]:
     """The events without what differs from decoder to decoder."""
-    found: list[Any] = []
+    bodies: list[Any] = []
     for event in events:
         wire = msgspec.to_builtins(event, enc_hook=_shown)
-        own = wire.pop("message_id")
-        found.append(json.loads(json.dumps(wire, default=str).replace(own, "ID")))
-    return found
+        message_id = wire.pop("message_id")
+        bodies.append(json.loads(json.dumps(wire, default=str).replace(message_id, "ID")))
+    return bodies
 
 
 def _shown(value: Any) -> str:
@@ -226,7 +229,7 @@ def test_every_recorded_stream_adds_up_to_its_message() -> None:
     for exchange in streams():
         context = RequestContext(status=200, provider=exchange["provider"])
         events, message = play(exchange["sse"].encode(), context=context)
-        assert meaning(total(events)) == meaning(message.content), exchange["id"]
+        assert comparable(accumulated(events)) == comparable(message.content), exchange["id"]
         assert validate(message) == []
         last = events[-1]
         assert isinstance(last, MessageComplete), exchange["id"]
@@ -241,10 +244,10 @@ def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
     chance = random.Random(7)  # noqa: S311 - cuts, no secrets
     for exchange in streams():
         data: bytes = exchange["sse"].encode()
-        whole = plain(read(data, []))
+        all_events = without_ids(read(data, []))
         for count in (1, 60):
             cuts = sorted(chance.randrange(len(data)) for _ in range(count))
-            assert plain(read(data, cuts)) == whole, exchange["id"]
+            assert without_ids(read(data, cuts)) == all_events, exchange["id"]
 
 
 @needs_corpus
@@ -252,10 +255,10 @@ def test_a_recorded_stream_gives_the_same_events_wherever_it_is_cut() -> None:
 def test_a_short_recorded_stream_can_be_cut_at_every_byte() -> None:
     exchange = min(streams(), key=lambda found: len(found["sse"]))
     data: bytes = exchange["sse"].encode()[:6000]
-    whole = plain(read(data, []))
-    for place in range(1, len(data), 3):
-        assert plain(read(data, [place])) == whole, (exchange["id"], place)
-    assert plain(read(data, list(range(1, len(data))))) == whole
+    all_events = without_ids(read(data, []))
+    for position in range(1, len(data), 3):
+        assert without_ids(read(data, [position])) == all_events, (exchange["id"], position)
+    assert without_ids(read(data, list(range(1, len(data))))) == all_events
 
 
 def read(data: bytes, cuts: list[int]) -> list[StreamEvent]:
@@ -266,22 +269,22 @@ def read(data: bytes, cuts: list[int]) -> list[StreamEvent]:
 
 @needs_corpus
 @pytest.mark.row("T65")
-def test_every_recorded_answer_is_the_same_when_it_is_streamed() -> None:
+def test_every_recorded_response_is_the_same_when_it_is_streamed() -> None:
     for exchange in corpus.responses("openai_responses"):
         body = exchange["response"]
         if not body.get("output") or body["status"] != "completed":
             continue
         events: list[Wire] = [
             {"type": "response.created", "response": {**body, "output": []}},
-            *(event for n, item in enumerate(body["output"]) for event in grown(n, item)),
+            *(event for n, item in enumerate(body["output"]) for event in item_events(n, item)),
             {"type": "response.completed", "response": body},
         ]
-        found, message = play(*stream_of(*events))
+        reported, message = play(*stream_of(*events))
         expected = decode_response(body, CONTEXT)
         assert message.content == expected.content, exchange["id"]
         assert message.metadata == expected.metadata
         assert message.metadata.provider_raw == expected.metadata.provider_raw
-        assert meaning(total(found)) == meaning(expected.content)
+        assert comparable(accumulated(reported)) == comparable(expected.content)
 
 
 @needs_corpus
@@ -289,13 +292,13 @@ def test_every_recorded_stream_survives_a_second_stream() -> None:
     for exchange in streams():
         context = RequestContext(status=200, provider=exchange["provider"])
         events, message = play(exchange["sse"].encode(), context=context)
-        written = written_of(events, context)
+        written = encode_all(events, context)
         again = play(written, context=context)[1]
         assert [b.type for b in again.content] == [b.type for b in message.content], exchange["id"]
         assert again.metadata.stop_reason == message.metadata.stop_reason
 
 
-def written_of(events: list[StreamEvent], context: RequestContext = CONTEXT) -> bytes:
+def encode_all(events: list[StreamEvent], context: RequestContext = CONTEXT) -> bytes:
     encoder = ResponsesStreamEncoder(context)
     return b"".join(encoder.encode(event) for event in events) + encoder.finish()
 
@@ -309,11 +312,11 @@ def test_items_of_every_kind_are_streamed(name: str) -> None:
     output = [item for item in FEATURES[name] if _is_answered(item)]
     if not output:
         pytest.skip("nothing that a model says")
-    events = [event for n, item in enumerate(output) for event in grown(n, item)]
-    found, message = play(*stream_of(*begun(), *events, ended(*output)))
+    events = [event for n, item in enumerate(output) for event in item_events(n, item)]
+    reported, message = play(*stream_of(*start_events(), *events, end_event(*output)))
     expected = decode_response(response(*output, usage=USAGE), CONTEXT)
     assert message.content == expected.content
-    assert meaning(total(found)) == meaning(expected.content)
+    assert comparable(accumulated(reported)) == comparable(expected.content)
     assert message.metadata == expected.metadata
 
 
@@ -331,78 +334,84 @@ def _has_text(item: Wire) -> bool:
 
 @pytest.mark.row("K-116", "K-129", "M-230", "M-232")
 def test_a_stream_is_the_plain_response_in_pieces() -> None:
-    output = [THOUGHT, SAID, CALL]
-    events = [event for n, item in enumerate(output) for event in grown(n, item)]
-    found, message = play(*stream_of(*begun(), *events, ended(*output)))
+    output = [REASONING, MESSAGE, CALL]
+    events = [event for n, item in enumerate(output) for event in item_events(n, item)]
+    reported, message = play(*stream_of(*start_events(), *events, end_event(*output)))
     one = message.content[2]
     assert isinstance(one, ToolUseBlock)
-    own = message.id
+    message_id = message.id
     first, second = halves(CALL["arguments"])
-    assert [event for event in found if not isinstance(event, _FLAT)] == [
-        ThinkingDelta(own, 0, "Look "),
-        ThinkingDelta(own, 0, "it up."),
-        ThinkingDelta(own, 0, "", "gAAAA1"),
-        TextDelta(own, 1, "Nothing"),
-        TextDelta(own, 1, " is new."),
-        ToolUseStart(own, 2, one.id, "look_up"),
-        ToolUseInputDelta(own, 2, one.id, first),
-        ToolUseInputDelta(own, 2, one.id, second),
-        ToolUseEnd(own, 2, one.id, {"word": "new", "deep": True}),
+    assert [event for event in reported if not isinstance(event, _FLAT)] == [
+        ThinkingDelta(message_id, 0, "Look "),
+        ThinkingDelta(message_id, 0, "it up."),
+        ThinkingDelta(message_id, 0, "", "gAAAA1"),
+        TextDelta(message_id, 1, "Nothing"),
+        TextDelta(message_id, 1, " is new."),
+        ToolUseStart(message_id, 2, one.id, "look_up"),
+        ToolUseInputDelta(message_id, 2, one.id, first),
+        ToolUseInputDelta(message_id, 2, one.id, second),
+        ToolUseEnd(message_id, 2, one.id, {"word": "new", "deep": True}),
     ]
-    assert found[0] == MessageStart(own, "openai-responses:gpt-x", "resp_1")
-    assert isinstance(found[-2], UsageUpdate)
-    assert message == replace(decode_response(ended(*output)["response"], CONTEXT), id=own)
+    assert reported[0] == MessageStart(message_id, "openai-responses:gpt-x", "resp_1")
+    assert isinstance(reported[-2], UsageUpdate)
+    assert message == replace(
+        decode_response(end_event(*output)["response"], CONTEXT), id=message_id
+    )
 
 
 @pytest.mark.row("T126", "K-129")
-def test_items_that_grow_at_once_are_told_one_after_the_other() -> None:
+def test_items_that_grow_at_once_are_reported_one_after_the_other() -> None:
     other = {**CALL, "id": "fc_2", "call_id": "call_2", "arguments": '{"b":2}'}
-    first, second = grown(0, CALL), grown(1, other)
-    words = grown(2, SAID)
+    first, second = item_events(0, CALL), item_events(1, other)
+    message_events = item_events(2, MESSAGE)
     mixed = [
         first[0],
         second[0],
-        words[0],
+        message_events[0],
         second[1],
         first[1],
-        *words[1:],
+        *message_events[1:],
         *second[2:],
         *first[2:],
     ]
-    found, message = play(*stream_of(*begun(), *mixed, ended(CALL, other, SAID)))
+    reported, message = play(*stream_of(*start_events(), *mixed, end_event(CALL, other, MESSAGE)))
     assert [block.type for block in message.content] == ["tool_use", "tool_use", "text"]
-    assert meaning(total(found)) == meaning(message.content)
+    assert comparable(accumulated(reported)) == comparable(message.content)
 
 
 @pytest.mark.row("T136")
 @pytest.mark.parametrize("keep", range(6))
 def test_servers_may_leave_parts_out(keep: int) -> None:
-    """Whatever is left out, the message is the same as long as one telling is whole."""
-    output = [SEALED, SAID, CALL]
-    events = [event for n, item in enumerate(output) for event in grown(n, item)]
-    nothing = [*begun()[:1], ended(*output)]
+    """Whatever is left out, the message is the same as long as one form of it is complete."""
+    output = [SEALED, MESSAGE, CALL]
+    events = [event for n, item in enumerate(output) for event in item_events(n, item)]
+    nothing = [*start_events()[:1], end_event(*output)]
     ways: list[list[Wire]] = [
-        [*begun(), *events, ended()],
-        [*events, ended(*output)],
+        [*start_events(), *events, end_event()],
+        [*events, end_event(*output)],
         nothing,
-        [*begun(), *(e for e in events if "item.added" not in e["type"]), ended(*output)],
-        [*begun(), *(e for e in events if "item.done" not in e["type"]), ended(*output)],
-        [*begun(), *(e for e in events if "delta" not in e["type"]), ended(*output)],
+        [
+            *start_events(),
+            *(e for e in events if "item.added" not in e["type"]),
+            end_event(*output),
+        ],
+        [*start_events(), *(e for e in events if "item.done" not in e["type"]), end_event(*output)],
+        [*start_events(), *(e for e in events if "delta" not in e["type"]), end_event(*output)],
     ]
-    found, message = play(*stream_of(*ways[keep]))
+    reported, message = play(*stream_of(*ways[keep]))
     expected = decode_response(response(*output), CONTEXT)
-    assert meaning(message.content) == meaning(expected.content) or keep == 1  # no name yet
+    assert comparable(message.content) == comparable(expected.content) or keep == 1  # no name yet
     assert [b.type for b in message.content] == ["redacted_thinking", "text", "tool_use"]
-    assert meaning(total(found)) == meaning(message.content)
+    assert comparable(accumulated(reported)) == comparable(message.content)
 
 
 def test_a_stream_of_deltas_alone_is_put_together() -> None:
-    place: Wire = {"item_id": "msg_1", "output_index": 0}
+    keys: Wire = {"item_id": "msg_1", "output_index": 0}
     events: list[Wire] = [
-        {**place, "type": "response.output_text.delta", "delta": "a"},
-        {**place, "type": "response.output_text.delta", "delta": "b", "content_index": 1},
+        {**keys, "type": "response.output_text.delta", "delta": "a"},
+        {**keys, "type": "response.output_text.delta", "delta": "b", "content_index": 1},
         {
-            **place,
+            **keys,
             "type": "response.output_text.annotation.added",
             "content_index": 1,
             "annotation": CITED,
@@ -410,13 +419,13 @@ def test_a_stream_of_deltas_alone_is_put_together() -> None:
         {"type": "response.refusal.delta", "item_id": "msg_2", "output_index": 1, "delta": "no"},
         {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "{}"},
     ]
-    found, message = play(*stream_of(*events), b"data: [DONE]\n\n")
+    reported, message = play(*stream_of(*events), b"data: [DONE]\n\n")
     texts = [block for block in message.content if isinstance(block, TextBlock)]
     assert [block.text for block in texts] == ["a", "b", "no"]
     assert [note.raw for note in texts[1].citations] == [CITED]
     assert message.metadata.stop_reason is StopReason.REFUSAL
     assert isinstance(message.content[3], OpaqueBlock)
-    assert isinstance(found[-1], MessageComplete)
+    assert isinstance(reported[-1], MessageComplete)
 
 
 @pytest.mark.row("T136", "T169")
@@ -428,21 +437,21 @@ def test_a_stream_of_deltas_alone_is_put_together() -> None:
         ("new", StopReason.UNKNOWN),
     ],
 )
-def test_an_incomplete_answer_is_an_answer(reason: str, expected: StopReason) -> None:
-    end = ended(kind="incomplete", status="incomplete", incomplete_details={"reason": reason})
-    found, message = play(*stream_of(*begun(), end))
+def test_an_incomplete_response_is_a_response(reason: str, expected: StopReason) -> None:
+    end = end_event(kind="incomplete", status="incomplete", incomplete_details={"reason": reason})
+    reported, message = play(*stream_of(*start_events(), end))
     assert message.metadata.stop_reason is expected
     assert message.metadata.usage is not None
     assert message.content == ()
-    assert isinstance(found[-1], MessageComplete)
+    assert isinstance(reported[-1], MessageComplete)
 
 
 @pytest.mark.row("T132", "T136", "T188")
 @pytest.mark.parametrize(
-    ("bad", "kind", "words"),
+    ("bad", "kind", "message_events"),
     [
         (
-            ended(
+            end_event(
                 kind="failed", status="failed", error={"code": "server_error", "message": "oops"}
             ),
             "ServerError",
@@ -458,23 +467,25 @@ def test_an_incomplete_answer_is_an_answer(reason: str, expected: StopReason) ->
             "OtherProviderError",
             "slow",
         ),
-        (ended(kind="cancelled", status="cancelled"), "OtherProviderError", "cancelled"),
+        (end_event(kind="cancelled", status="cancelled"), "OtherProviderError", "cancelled"),
     ],
 )
-def test_an_error_ends_the_stream_and_keeps_what_came(bad: Wire, kind: str, words: str) -> None:
-    found, message = play(*stream_of(*begun(), *grown(0, SAID)[:-1], bad))
-    last = found[-1]
+def test_an_error_ends_the_stream_and_keeps_what_came(
+    bad: Wire, kind: str, message_events: str
+) -> None:
+    reported, message = play(*stream_of(*start_events(), *item_events(0, MESSAGE)[:-1], bad))
+    last = reported[-1]
     assert isinstance(last, StreamError)
     assert last.error_class == kind
-    assert words in last.text
+    assert message_events in last.text
     assert message.metadata.status is MessageStatus.ERROR
     assert [getattr(block, "text", "") for block in message.content] == ["Nothing is new."]
 
 
 @pytest.mark.row("M-078", "T131")
 def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
-    found, message = play(*stream_of(*begun(), *grown(0, CALL)[:2]))
-    last = found[-1]
+    reported, message = play(*stream_of(*start_events(), *item_events(0, CALL)[:2]))
+    last = reported[-1]
     assert isinstance(last, StreamError)
     assert (last.error_class, last.is_retryable) == ("NetworkError", True)
     one = message.content[0]
@@ -483,39 +494,48 @@ def test_a_stream_that_breaks_off_is_an_error_that_keeps_what_came() -> None:
 
 
 @pytest.mark.row("T189")
-def test_an_answer_that_is_no_stream_is_read_all_the_same() -> None:
-    found, message = play(json.dumps(response(THOUGHT, SAID, usage=USAGE)).encode())
-    assert isinstance(found[-1], MessageComplete)
+def test_a_response_that_is_no_stream_is_read_all_the_same() -> None:
+    reported, message = play(json.dumps(response(REASONING, MESSAGE, usage=USAGE)).encode())
+    assert isinstance(reported[-1], MessageComplete)
     assert [block.type for block in message.content] == ["thinking", "text"]
-    found, _ = play(json.dumps({"error": {"message": "no", "code": "invalid_api_key"}}).encode())
-    last = found[-1]
+    reported, _ = play(json.dumps({"error": {"message": "no", "code": "invalid_api_key"}}).encode())
+    last = reported[-1]
     assert isinstance(last, StreamError)
     assert last.error_class == "AuthenticationError"
 
 
-def test_a_queued_answer_begins_later() -> None:
+def test_a_queued_response_begins_later() -> None:
     queued = {"type": "response.queued", "response": response(status="queued")}
-    found, message = play(*stream_of(queued, *begun(), *grown(0, SAID), ended(SAID)))
-    assert isinstance(found[0], MessageStart)
+    reported, message = play(
+        *stream_of(queued, *start_events(), *item_events(0, MESSAGE), end_event(MESSAGE))
+    )
+    assert isinstance(reported[0], MessageStart)
     assert len(message.content) == 1
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
     decoder = FastResponsesStreamDecoder(CONTEXT)
-    seen: list[int] = []
-    for piece in stream_of(*begun(), *grown(0, THOUGHT), *grown(1, SAID), ended(THOUGHT, SAID)):
+    counts: list[int] = []
+    for piece in stream_of(
+        *start_events(),
+        *item_events(0, REASONING),
+        *item_events(1, MESSAGE),
+        end_event(REASONING, MESSAGE),
+    ):
         decoder.feed(piece)
-        seen.append(len(decoder.message.content))
-    assert seen == sorted(seen)
-    assert seen[-1] == 2
+        counts.append(len(decoder.message.content))
+    assert counts == sorted(counts)
+    assert counts[-1] == 2
 
 
 def test_custom_calls_are_streamed_without_deltas_of_json() -> None:
-    found, message = play(*stream_of(*begun(), *grown(0, CUSTOM), ended(CUSTOM)))
+    reported, message = play(
+        *stream_of(*start_events(), *item_events(0, CUSTOM), end_event(CUSTOM))
+    )
     one = message.content[0]
     assert isinstance(one, ToolUseBlock)
     assert one.input == {"input": "SELECT 1"}
-    assert not any(isinstance(event, ToolUseInputDelta) for event in found)
+    assert not any(isinstance(event, ToolUseInputDelta) for event in reported)
 
 
 # Written streams
@@ -533,19 +553,19 @@ def frames_of(data: bytes) -> list[Wire]:
 def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> None:
     one = call("f", tool_id(1), a=1)
     message = assistant(thinking("hm", signature="s", issuer="anthropic"), text("hi"), one)
-    own = message.id
+    message_id = message.id
     events: list[StreamEvent] = [
-        MessageStart(own, "anthropic:claude", None),
-        ThinkingDelta(own, 0, "hm"),
-        ThinkingDelta(own, 0, "", "s"),
-        TextDelta(own, 1, "h"),
-        TextDelta(own, 1, "i"),
-        ToolUseStart(own, 2, one.id, "f"),
-        ToolUseInputDelta(own, 2, one.id, '{"a":1}'),
-        ToolUseEnd(own, 2, one.id, {"a": 1}),
-        MessageComplete(own, StopReason.TOOL_USE, message),
+        MessageStart(message_id, "anthropic:claude", None),
+        ThinkingDelta(message_id, 0, "hm"),
+        ThinkingDelta(message_id, 0, "", "s"),
+        TextDelta(message_id, 1, "h"),
+        TextDelta(message_id, 1, "i"),
+        ToolUseStart(message_id, 2, one.id, "f"),
+        ToolUseInputDelta(message_id, 2, one.id, '{"a":1}'),
+        ToolUseEnd(message_id, 2, one.id, {"a": 1}),
+        MessageComplete(message_id, StopReason.TOOL_USE, message),
     ]
-    written = frames_of(written_of(events))
+    written = frames_of(encode_all(events))
     for event in written:
         EVENT.validate_python(event)
     assert [event["sequence_number"] for event in written] == list(range(len(written)))
@@ -576,7 +596,7 @@ def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> Non
     assert written[-1]["response"]["output"] == done
     final = sdk.Response.model_validate(written[-1]["response"], strict=True)
     assert final.output_text == "hi"
-    _, again = play(written_of(events))
+    _, again = play(encode_all(events))
     assert again.content[0] == message.content[0]
     assert again.metadata.stop_reason is StopReason.TOOL_USE
 
@@ -590,9 +610,9 @@ def test_events_are_written_as_the_whole_sequence_that_clients_wait_for() -> Non
         (StopReason.REFUSAL, "response.completed", "completed"),
     ],
 )
-def test_how_an_answer_ended_is_told(reason: StopReason, kind: str, status: str) -> None:
+def test_how_a_response_ended_is_reported(reason: StopReason, kind: str, status: str) -> None:
     message = assistant(text("hi"))
-    written = frames_of(written_of([MessageComplete(message.id, reason, message)]))
+    written = frames_of(encode_all([MessageComplete(message.id, reason, message)]))
     assert (written[-1]["type"], written[-1]["response"]["status"]) == (kind, status)
     items = [event["item"]["type"] for event in written if "output_item.done" in event["type"]]
     assert items == ["message"]
@@ -603,33 +623,33 @@ def test_an_error_is_written_as_a_failed_response() -> None:
         TextDelta("m1", 0, "half"),
         StreamError("m1", "ServerError", "oops"),
     ]
-    written = written_of(events)
+    written = encode_all(events)
     last = frames_of(written)[-1]
     EVENT.validate_python(last)
     assert last["type"] == "response.failed"
-    found, message = play(written)
-    assert isinstance(found[-1], StreamError)
+    reported, message = play(written)
+    assert isinstance(reported[-1], StreamError)
     assert message.content == (TextBlock("half"),)
 
 
 def test_a_stream_that_nobody_ended_is_closed() -> None:
-    assert frames_of(written_of([TextDelta("m1", 0, "half")]))[-1]["type"] == "response.incomplete"
-    assert written_of([]) == b""
+    assert frames_of(encode_all([TextDelta("m1", 0, "half")]))[-1]["type"] == "response.incomplete"
+    assert encode_all([]) == b""
 
 
 def test_whole_blocks_are_written_for_clients_that_understand_them() -> None:
-    own = decode_response(response(FEATURES["a picture"][0]), CONTEXT).content[0]
+    image = decode_response(response(FEATURES["a picture"][0]), CONTEXT).content[0]
     blocks: list[ContentBlock] = [
         RedactedThinkingBlock("sealed", issuer="anthropic"),
         RedactedThinkingBlock("gAAAA", "rs_1", issuer="openai_responses"),
         OpaqueBlock("openai_responses", msgspec.Raw(b'{"type":"web_search_call","id":"ws_1"}')),
         OpaqueBlock("anthropic", msgspec.Raw(b'{"type":"server_tool_use"}')),
-        own,
+        image,
     ]
     events: list[StreamEvent] = [BlockAdded("m1", n, block) for n, block in enumerate(blocks)]
     items = [
         event["item"]
-        for event in frames_of(written_of(events))
+        for event in frames_of(encode_all(events))
         if event["type"] == "response.output_item.done"
     ]
     assert [item["type"] for item in items] == [
@@ -643,14 +663,14 @@ def test_whole_blocks_are_written_for_clients_that_understand_them() -> None:
 
 
 @pytest.mark.row("T71")
-def test_a_thought_without_an_issuer_gets_no_envelope() -> None:
+def test_thinking_without_an_issuer_gets_no_envelope() -> None:
     events: list[StreamEvent] = [ThinkingDelta("m1", 0, "hm", "s")]
-    item = frames_of(written_of(events))[-1]["response"]["output"][0]
+    item = frames_of(encode_all(events))[-1]["response"]["output"][0]
     assert "encrypted_content" not in item
     thought = ThinkingBlock("hm", "s", issuer="anthropic")
     message = replace(assistant(thought), id="m1")
     events.append(MessageComplete("m1", StopReason.END_TURN, message))
-    _, again = play(written_of(events))
+    _, again = play(encode_all(events))
     assert again.content == (thought,) or again.content[0] == ThinkingBlock(
         "hm", id="rs_m1_0", issuer="openai_responses"
     )
@@ -659,11 +679,11 @@ def test_a_thought_without_an_issuer_gets_no_envelope() -> None:
 # Any input
 
 
-WORDS = (
+KEY_NAMES = (
     "type response output item output_index item_id content_index delta part annotation summary "
     "id call_id name arguments status message function_call reasoning error code text content"
 )
-KEYS = st.sampled_from(WORDS.split())
+KEYS = st.sampled_from(KEY_NAMES.split())
 LEAVES = st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=3) | KEYS
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
@@ -686,8 +706,8 @@ def _event(kind: str, rest: Wire) -> Wire:
 
 
 ORDERLY = [
-    *begun(),
-    *(e for n, item in enumerate([THOUGHT, SAID, CALL, CUSTOM]) for e in grown(n, item)),
+    *start_events(),
+    *(e for n, item in enumerate([REASONING, MESSAGE, CALL, CUSTOM]) for e in item_events(n, item)),
 ]
 EVENTS = st.builds(_event, TYPES, st.dictionaries(KEYS, VALUES, max_size=5)) | st.sampled_from(
     ORDERLY
@@ -701,7 +721,7 @@ def test_any_bytes_give_events(pieces: list[bytes]) -> None:
 
 @given(st.lists(EVENTS, max_size=12))
 def test_any_events_give_events_in_order(wires: list[Wire]) -> None:
-    found, message = play(*stream_of(*wires))
-    assert isinstance(found[-1], MessageComplete | StreamError)
-    assert len(total(found)) == len(message.content)
-    written_of(found)
+    reported, message = play(*stream_of(*wires))
+    assert isinstance(reported[-1], MessageComplete | StreamError)
+    assert len(accumulated(reported)) == len(message.content)
+    encode_all(reported)
