@@ -206,7 +206,7 @@ def _decision(chain: list[ChainEntry], validator: Validator, winner: ChainEntry 
         chain=tuple(chain),
         record=None if winner is None else _record(chain, winner),
         policy_version=validator.policy.version,
-        configured=tuple(sorted(validator.configured)),
+        configured=() if winner is not None else tuple(sorted(validator.configured)),
     )
 
 
@@ -361,11 +361,11 @@ class Router:
         """Return the models for delegated tasks; empty if none are set."""
         return self._read_rules().policy.tiers(workspace_path)
 
-    def default_model(self, turn: TurnFacts) -> str | None:
-        """Return the model of the turn's tier or the default model, unchecked."""
-        policy, path = self._read_rules().policy, turn.workspace_path
-        of_tier = None if turn.tier is None else policy.tiers(path).get(turn.tier)
-        return of_tier or policy.workspace_default(path) or policy.common.default
+    def default_model(self, workspace_path: str, tier: Tier | None) -> str | None:
+        """Return the model of a tier or the default model, unchecked."""
+        policy = self._read_rules().policy
+        of_tier = None if tier is None else policy.tiers(workspace_path).get(tier)
+        return of_tier or policy.workspace_default(workspace_path) or policy.common.default
 
     def _validator(self, policy: Policy) -> Validator:
         return Validator(
@@ -381,14 +381,12 @@ class Router:
 
     def _with_ids(self, turn: TurnFacts) -> TurnFacts:
         """Return the facts with ids instead of names for the models that the user named."""
-        if turn.override is None and turn.sticky is None:
-            return turn
-        resolve = self._catalog.resolve
-        return replace(
-            turn,
-            override=None if turn.override is None else resolve(turn.override),
-            sticky=None if turn.sticky is None else resolve(turn.sticky),
-        )
+        ids = {
+            name: None if value is None else self._catalog.resolve(value)
+            for name, value in (("override", turn.override), ("sticky", turn.sticky))
+            if value not in self._catalog.entries
+        }
+        return replace(turn, **ids) if any(ids.values()) else turn
 
 
 # Payloads of the bus events

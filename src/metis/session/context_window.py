@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import Decimal
 from typing import Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from metis.canonical.metadata import Usage
 from metis.canonical.tools import ToolDefinition
 from metis.events.turn_events import SessionCompacted
 from metis.projection.tool_calls import call_as_text
+from metis.session.events import usage_totals
 from metis.session.models import ResolvedModel
 from metis.session.response import estimated_usage, text_of
 from metis.session.state import SUMMARY_ORIGIN, TurnContext, estimate_text_tokens
@@ -204,16 +204,7 @@ class ContextFitter:
                 tokens_before=occasion.tokens_before,
                 tokens_after=self._context.estimate_tokens(occasion.model),
                 provider=writer.provider,
-                input_tokens=sum(usage.input_tokens for usage in usages),
-                output_tokens=sum(usage.output_tokens for usage in usages),
-                cached_input_tokens=sum(usage.cached_input_tokens for usage in usages),
-                cache_creation_input_tokens=sum(
-                    usage.cache_creation_input_tokens for usage in usages
-                ),
-                cache_creation_1h_input_tokens=sum(
-                    usage.cache_creation_1h_input_tokens for usage in usages
-                ),
-                cost_usd=sum((usage.cost_usd for usage in usages), Decimal(0)),
+                **usage_totals(*usages),
                 pricing_version=usages[-1].pricing_version,
                 latency_ms=sum(usage.latency_ms for usage in usages),
             )
@@ -285,7 +276,7 @@ class Summariser:
             ProviderError: no model wrote a summary.
         """
         name, models = self._setup.compact_with, self._setup.models
-        preferred = model if name is None else models.get(models.resolve(name))
+        preferred = model if name is None else models.get(name)
         writers = [preferred] if preferred.id == model.id else [preferred, model]
         writers.sort(key=lambda writer: not self._fits(messages, writer))
         for writer in writers[:-1]:

@@ -332,7 +332,7 @@ class WorkerFactory:
         session = Session(
             replace(
                 setup,
-                models=setup.models.with_separate_adapters(),
+                models=setup.models.for_session(),
                 toolbox=make_session_tools(registry, (), self._confirmation, self._workspace),
                 budget=self._budget(),
                 options=replace(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +25,7 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.canonical.message import Message
-from metis.canonical.metadata import RoutingDecisionRecord, StopReason
+from metis.canonical.metadata import RoutingDecisionRecord, StopReason, Usage
 from metis.canonical.tools import SideEffects
 from metis.events import Actor, Bus, Event, Payload
 from metis.events.turn_events import (
@@ -241,6 +241,17 @@ _ERROR_CLASSES: tuple[tuple[type[ProviderError], LlmErrorClass], ...] = (
 )
 
 
+_USAGE_FIELDS = (
+    *("input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens"),
+    *("cache_creation_1h_input_tokens", "cost_usd"),
+)
+
+
+def usage_totals(*usages: Usage) -> dict[str, Any]:
+    """Return the sums of usages, as fields that several payloads share."""
+    return {name: sum(getattr(usage, name) for usage in usages) for name in _USAGE_FIELDS}
+
+
 def llm_call_completed(
     response: Message, *, first_chunk_ms: int | None = None, parent_session_id: str | None = None
 ) -> LlmCallCompleted:
@@ -252,14 +263,9 @@ def llm_call_completed(
     return LlmCallCompleted(
         model=metadata.model or "",
         provider=metadata.provider or "",
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_creation_input_tokens=usage.cache_creation_input_tokens,
-        cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
+        **usage_totals(usage),
         reasoning_output_tokens=usage.reasoning_output_tokens,
         is_estimated=usage.estimated,
-        cost_usd=usage.cost_usd,
         pricing_version=usage.pricing_version,
         latency_ms=usage.latency_ms,
         time_to_first_chunk_ms=first_chunk_ms,
@@ -293,16 +299,7 @@ def llm_call_failed(
     usage = None if partial is None else partial.metadata.usage
     if usage is None:
         return payload
-    return replace(
-        payload,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_input_tokens=usage.cached_input_tokens,
-        cache_creation_input_tokens=usage.cache_creation_input_tokens,
-        cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
-        cost_usd=usage.cost_usd,
-        pricing_version=usage.pricing_version,
-    )
+    return replace(payload, **usage_totals(usage), pricing_version=usage.pricing_version)
 
 
 # A validation problem ends with the refused value ("…, got 'secret'"), which no event may contain.

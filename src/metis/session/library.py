@@ -4,11 +4,13 @@ import asyncio
 import importlib
 import logging
 import socket
+import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -45,24 +47,52 @@ log = logging.getLogger("metis.session")
 
 _HOST = "127.0.0.1"
 
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and return its result; a keyboard interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and the thread."""
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
 
 class LazySimulator:
-    """A simulator behind a port that listens at once and loads on the first connection.
+    """A simulator behind a port that listens at once, and that is loaded on the first connection.
 
-    Loading takes as long as everything else before a first prompt, and a client that connects
-    earlier just waits.
+    Loading takes as long as everything else before a first prompt; a client that connects earlier
+    just waits. The simulator has a thread of its own: like a provider elsewhere, it neither holds
+    up the caller's event loop nor stops when the caller blocks it.
     """
 
     def __init__(self) -> None:
         self._socket = socket.create_server((_HOST, 0))
         self._socket.setblocking(False)  # noqa: FBT003 - positional-only
         self._loading: asyncio.Task[None] | None = None
-        self._simulator: Simulator | None = None
+        self._running: tuple[LoopThread, Simulator] | None = None
         self.base_url = f"http://{_HOST}:{self._socket.getsockname()[1]}"
         asyncio.get_running_loop().add_reader(self._socket, self._start_loading)
 
     async def prepare(self) -> None:
-        """Load the simulator now, in a thread, so that the first call does not wait."""
+        """Load the simulator now, so that the first call does not wait."""
         await asyncio.shield(self._start_loading())
 
     async def stop(self) -> None:
@@ -70,8 +100,8 @@ class LazySimulator:
         asyncio.get_running_loop().remove_reader(self._socket)
         if self._loading is not None:
             await self._loading
-        if self._simulator is not None:
-            await self._simulator.stop()
+        if self._running is not None:
+            await asyncio.to_thread(_stop_simulator, *self._running)
         self._socket.close()
 
     def _start_loading(self) -> asyncio.Task[None]:
@@ -82,14 +112,22 @@ class LazySimulator:
 
     async def _load(self) -> None:
         try:
-            sim = await asyncio.to_thread(importlib.import_module, "metis.sim")
-            simulator: Simulator = sim.Simulator(listening=self._socket)
-            await simulator.start()
+            self._running = await asyncio.to_thread(_start_simulator, self._socket)
         except Exception:
             log.exception("the simulator cannot be started")
             self._socket.close()  # a client gets an error at once instead of waiting
-        else:
-            self._simulator = simulator
+
+
+def _start_simulator(listening: socket.socket) -> "tuple[LoopThread, Simulator]":
+    simulator: Simulator = importlib.import_module("metis.sim").Simulator(listening=listening)
+    thread = LoopThread("metis-simulator")
+    thread.run(simulator.start())
+    return thread, simulator
+
+
+def _stop_simulator(thread: LoopThread, simulator: "Simulator") -> None:
+    thread.run(simulator.stop())
+    thread.close()
 
 
 class Metis:
@@ -237,9 +275,7 @@ class Metis:
 
     def _open_session(self, conversation: Conversation, prompt: SystemPrompt) -> Session:
         setup = self._opened()
-        # Adapters cache encoded histories; each session has its own, so that none evicts another.
-        models = setup.models.with_separate_adapters()
-        setup = replace(setup, models=models, skills=prompt.skills)
+        setup = replace(setup, models=setup.models.for_session(), skills=prompt.skills)
         setup = replace(setup, toolbox=self._session_tools(setup, conversation, prompt))
         session = Session(setup, conversation, reopen=self.resume)
         self._sessions[session.id] = session

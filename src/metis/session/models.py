@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from datetime import datetime
 from decimal import Decimal
 from urllib.parse import urlsplit
@@ -81,17 +82,14 @@ class Models:
         for provider in self._base_urls:
             adapters.profile_of(provider)  # raises for an unknown provider
 
-    def with_separate_adapters(self) -> "Models":
-        """Return the same models behind new adapters, which cache one conversation only."""
-        other = Models(
-            base_urls=self._base_urls,
-            accounts=self._accounts,
-            keys=self._keys,
-            free=self._free,
-            redact_ids=self._redact_ids,
-        )
-        other.catalog, other._entries = self.catalog, self._entries
-        other._logged_unpriced = self._logged_unpriced
+    def for_session(self) -> "Models":
+        """Return the same models behind new adapters.
+
+        An adapter caches the histories that it encoded. With adapters of its own, a session frees
+        its memory when it ends, and any number of other sessions cannot evict its history.
+        """
+        other: Models = copy(self)
+        other._adapters, other._resolved = {}, {}
         return other
 
     def resolve(self, name: str) -> str:
@@ -111,14 +109,17 @@ class Models:
         )
         return name
 
-    def get(self, model_id: str) -> ResolvedModel:
-        """Return a model by its id, with its adapter and capabilities."""
-        resolved = self._resolved.get(model_id)
+    def get(self, name: str) -> ResolvedModel:
+        """Return a model by any name that `resolve` takes, with its adapter and capabilities."""
+        # Looked up by id on every turn: resolving, naming and capabilities would cost more than
+        # everything else that a session does before the request is encoded.
+        resolved = self._resolved.get(name)
         if resolved is None:
+            model_id = self.resolve(name)
             parsed = ModelId.parse(model_id)
             adapter = self._adapter(parsed.provider)
             profile = adapter.profile
-            resolved = self._resolved[model_id] = ResolvedModel(
+            resolved = self._resolved[name] = ResolvedModel(
                 id=model_id,
                 adapter=adapter,
                 capabilities=adapter.capabilities(model_id),

@@ -46,19 +46,20 @@ class TurnRouter:
 
     def facts(self, prompt: Message, override: str | None) -> TurnFacts:
         """Return what the routing decision depends on."""
-        setup, conversation = self._setup, self._context.conversation
-        text = text_of(prompt.content)
-        facts = replace(
-            turn_facts(conversation.facts, setup.tools, setup.now()),
+        setup, text = self._setup, text_of(prompt.content)
+        sticky = self._sticky_model(override)
+        return turn_facts(
+            self._context.conversation.facts,
+            setup.tools,
+            setup.now(),
             message=text,
             override=override,
-            sticky=self._sticky_model(override),
+            sticky=sticky,
             tier=setup.tier,
             workspace_path=setup.workspace_path,
-            skills_matching_message=matching_skills(setup.skills, text),
+            skills_matching_message=matching_skills(setup.skills, text) if setup.skills else (),
+            **self._size(self._likely_model(override or sticky)),
         )
-        likely = self._likely_model(facts)
-        return facts if likely is None else self._with_size(facts, likely)
 
     async def choose(self, facts: TurnFacts, parent: Event | None) -> ModelChoice:
         """Return the model of the turn; the decision is traced, also if no model fits.
@@ -91,10 +92,12 @@ class TurnRouter:
         setup, context = self._setup, self._context
         for outage in setup.outages.record_failure(model.id, error, self._trace):
             context.reporter.warn("outage", str(outage))
-        facts = turn_facts(context.conversation.facts, setup.tools, setup.now())
         for name in (*setup.fallbacks.get(model.id, ()), *setup.fallbacks.get("*", ())):
-            other = setup.models.get(setup.models.resolve(name))
-            if other.id in tried or setup.router.check(other.id, self._with_size(facts, other)):
+            other = setup.models.get(name)
+            facts = turn_facts(
+                context.conversation.facts, setup.tools, setup.now(), **self._size(other)
+            )
+            if other.id in tried or setup.router.check(other.id, facts):
                 continue
             if not supports_thread_options(setup, context.conversation, other):
                 continue
@@ -124,22 +127,24 @@ class TurnRouter:
                 raise
             return None  # the thread's model is gone, but this turn names another
 
-    def _likely_model(self, facts: TurnFacts) -> ResolvedModel | None:
+    def _likely_model(self, named: str | None) -> ResolvedModel | None:
         """Return the model whose token count stands for the turn before a model is chosen.
 
         Rules may ask for the size of the turn, so it is estimated before the decision; models
         count differently, and this is the best guess of who will answer.
         """
         setup = self._setup
-        named = facts.override or facts.sticky
         if named is None:
             answered = (m.metadata.model for m in reversed(self._context.conversation.messages))
             last = next(filter(None, answered), None)
             named = last if last in setup.models.catalog.entries else None
-        named = named or setup.router.default_model(facts)
-        return None if named is None else setup.models.get(setup.models.resolve(named))
+        named = named or setup.router.default_model(setup.workspace_path, setup.tier)
+        return None if named is None else setup.models.get(named)
 
-    def _with_size(self, facts: TurnFacts, model: ResolvedModel) -> TurnFacts:
+    def _size(self, model: ResolvedModel | None) -> dict[str, int]:
+        """Return the facts about the size of the turn, as the model counts it."""
+        if model is None:
+            return {}
         setup = self._setup
         tokens = minimum = self._context.estimate_tokens(model)
         reserved = setup.options.max_output_tokens or 0
@@ -148,12 +153,11 @@ class TurnRouter:
         if setup.compact_at is not None and tokens + reserved > setup.router.smallest_window:
             messages = self._context.conversation.messages
             minimum = min(tokens, minimum_tokens(messages, setup.tools, model))
-        return replace(
-            facts,
-            estimated_input_tokens=tokens,
-            minimum_tokens=minimum,
-            reserved_output_tokens=reserved,
-        )
+        return {
+            "estimated_input_tokens": tokens,
+            "minimum_tokens": minimum,
+            "reserved_output_tokens": reserved,
+        }
 
     def _retry_unavailable(self, decision: Decision) -> bool:
         """End outages of the candidates, since no other model is left; return whether any ended.
@@ -216,7 +220,7 @@ def last_routing(context: TurnContext) -> Why | None:
 def _next_model(context: TurnContext, model: str | None) -> ResolvedModel | None:
     setup, models = context.setup, context.setup.models
     if model is not None:
-        return models.get(models.resolve(model))
+        return models.get(model)
     try:
         sticky = sticky_model(setup, context.conversation)
         if sticky is not None:
@@ -261,13 +265,13 @@ class Preview(Struct, frozen=True, kw_only=True):
 def preview_swap(setup: Setup, messages: Sequence[Message], model: ResolvedModel) -> Preview:
     """Project a history for another model; nothing is changed or reported."""
     tokens = model.estimate_tokens(messages, setup.tools)
-    facts = turn_facts(HistoryFacts(messages), setup.tools, setup.now())
-    failure = setup.router.check(model.id, replace(facts, estimated_input_tokens=tokens))
+    history = HistoryFacts(messages)
+    facts = turn_facts(history, setup.tools, setup.now(), estimated_input_tokens=tokens)
+    failure = setup.router.check(model.id, facts)
     preview = Preview(model=model.id, fits=False, input_tokens=tokens)
     try:
         options = replace(setup.options, model=model.id)
-        history = _with_prompt(messages, setup)
-        losses = model.adapter.preview(history, setup.tools, options).losses
+        losses = model.adapter.preview(_with_prompt(messages, setup), setup.tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
         return replace(preview, capability=CRITICAL_BLOCK, why=why)
@@ -318,7 +322,7 @@ class ModelPin:
     def preview(self, name: str) -> Preview:
         """Return whether a model can continue, and exactly what it would not get unchanged."""
         context = self._context
-        model = context.setup.models.get(context.setup.models.resolve(name))
+        model = context.setup.models.get(name)
         options = request_options(context.setup, context.conversation, model.id)
         messages = context.state.files.embedded(context.conversation.messages)
         return preview_swap(replace(context.setup, options=options), messages, model)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import islice, takewhile
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -136,8 +137,10 @@ class TurnContext(Struct, frozen=True, kw_only=True):
 # Facts and sizes of a history
 
 
-def turn_facts(history: HistoryFacts, tools: Sequence[ToolDefinition], now: datetime) -> TurnFacts:
-    """Return what a history and its tools require of a model."""
+def turn_facts(
+    history: HistoryFacts, tools: Sequence[ToolDefinition], now: datetime, **more: Any
+) -> TurnFacts:
+    """Return what a history and its tools require of a model, with more facts by name."""
     return TurnFacts(
         now=now,
         has_images=history.has_images,
@@ -146,6 +149,7 @@ def turn_facts(history: HistoryFacts, tools: Sequence[ToolDefinition], now: date
         needs_system_prompt=history.has_system_prompt,
         side_effects=frozenset(tool.side_effects for tool in tools),
         file_extensions_in_context=frozenset(history.file_extensions),
+        **more,
     )
 
 

@@ -1,11 +1,9 @@
 """Synchronous sessions for scripts: the async ones, run by an event loop in a thread."""
 
-import asyncio
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -15,41 +13,12 @@ from metis.deprecation import renamed_parameters
 from metis.session.conversation import SessionCost
 from metis.session.events import TurnEvent
 from metis.session.history import PastTurn, Position
-from metis.session.library import Metis
+from metis.session.library import LoopThread, Metis
 from metis.session.options import Options
 from metis.session.response import OutputSchema, text_of
 from metis.session.route import Preview, Why, WindowUse
 from metis.session.session import Disposition, Prompt, Session
 from metis.store import SessionRecord
-
-T = TypeVar("T")
-
-
-class LoopThread:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="metis-sync", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result; a keyboard interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and the thread."""
-        self.run(self._loop.shutdown_asyncgens())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class SyncSession:
@@ -181,7 +150,7 @@ class SyncMetis:
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
-        self._loop = LoopThread()
+        self._loop = LoopThread("metis-sync")
         try:
             self._loop.run(self._metis.__aenter__())
         except BaseException:

@@ -53,26 +53,25 @@ from metis.tools.tool import object_schema, read_arguments, string_property, tex
 _NO_TOOLS = "There are no tools here."
 
 
-class ToolRunner:
+class ToolRunner(Struct):
     """Runs the tool calls of the responses of one turn."""
 
-    def __init__(self, context: TurnContext, caller: ModelCaller) -> None:
-        self.result_count = 0
-        self._reporter = context.reporter
-        self._toolbox = context.setup.toolbox
-        self._turn = TurnRef(session_id=context.conversation.id, turn_id=context.reporter.turn_id)
-        self._caller = caller
+    context: TurnContext
+    caller: ModelCaller
+    result_count: int = 0
 
     async def run(self, response: Message) -> None:
         """Run the calls of a response, and store a result for each, also when cancelled."""
-        calls, caller = tool_calls_of(response), self._caller
-        if self._toolbox is None:
+        context, caller, calls = self.context, self.caller, tool_calls_of(response)
+        reporter, toolbox = context.reporter, context.setup.toolbox
+        if toolbox is None:
             results = caller.error_results(calls, _NO_TOOLS, OutcomeStatus.ERROR)
             await caller.store_messages(results)
             return
-        watcher = _CallWatcher(self._reporter, caller.parent_event)
+        turn = TurnRef(session_id=context.conversation.id, turn_id=reporter.turn_id)
+        watcher = _CallWatcher(reporter, caller.parent_event)
         try:
-            await self._toolbox.run(calls, self._turn, watcher)
+            await toolbox.run(calls, turn, watcher)
         finally:
             self.result_count += len(watcher.results)
             caller.parent_event = watcher.last_event

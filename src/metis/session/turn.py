@@ -129,7 +129,10 @@ class Turn:
         """Resolve what the thread options name, so that an error leaves nothing stored."""
         setup, conversation = self._setup, self._conversation
         changes = self._options or {}
-        options = read_thread_options(merge_options(conversation.thread_options, changes))
+        merged = conversation.thread_options
+        if changes:
+            merged = merge_options(merged, changes)
+        options = read_thread_options(merged)
         pointer = changes.get(POINTER_OPTION)
         if not pointer and self._override is None:
             pointer = conversation.pointer
