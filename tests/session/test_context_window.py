@@ -24,12 +24,12 @@ from metis.session import Metis, Session, Warned, text_of
 from metis.session.context_window import PENDING_PROMPT_LEAD, PIECE_PROMPT, SUMMARY_LEAD
 from metis.sim import Script, Simulator
 from metis.sim.model_output import ModelOutput
-from metis.sim.request import RequestTraits, Settings
-from metis.sim.responder import ReplyContext, Responder
+from metis.sim.request import Settings, SimulatedCall
+from metis.sim.responder import Responder
 from metis.store.entries import CompactionEntry
 from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import text_output
-from metis.wire.call import AdapterOptions, CanonicalRequest
+from metis.wire.call import AdapterOptions
 from session.faults import MODELS, check_whole, options_for
 from session.kit import events_of
 
@@ -82,15 +82,13 @@ class Reader(Responder):
         super().__init__()
         self._names = list(names)
 
-    def respond(
-        self, request: CanonicalRequest, traits: RequestTraits, context: ReplyContext
-    ) -> ModelOutput:
-        if not request.tools or request.options.tool_choice is not None:
-            return super().respond(request, traits, context)  # a summary
+    def respond(self, call: SimulatedCall) -> ModelOutput:
+        if not call.request.tools or call.request.options.tool_choice is not None:
+            return super().respond(call)  # a summary
         if not self._names:
             return ModelOutput.from_text("The last one does.")
-        call = ToolUseBlock(new_tool_use_id(), "read_file", {"path": self._names.pop(0)})
-        return ModelOutput(content=(*self.visible_thinking("I read on.", traits, context), call))
+        read = ToolUseBlock(new_tool_use_id(), "read_file", {"path": self._names.pop(0)})
+        return ModelOutput(content=(*self.visible_thinking("I read on.", call), read))
 
 
 def refusals(sim: Simulator) -> int:

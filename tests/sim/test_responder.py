@@ -19,15 +19,15 @@ from metis.canonical import (
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.metadata import StopReason
 from metis.sim import ModelOutput, Responder
+from metis.sim.endpoints import match_path
 from metis.sim.fill_schema import Entities, SchemaFiller
 from metis.sim.model_output import split_tokens
-from metis.sim.request import RequestSeed, RequestTraits
-from metis.sim.responder import ReplyContext
-from metis.wire.call import AdapterOptions, CanonicalRequest, ToolChoice
+from metis.sim.request import RequestSeed, RequestTraits, SimulatedCall
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext, ToolChoice
+from metis.wire.output_format import OutputFormat
 from simulated import TOOLS, png_base64, tool
 
 DEFAULT_TRAITS = RequestTraits()
-CONTEXT = ReplyContext(issuer="anthropic", seed=RequestSeed(b"a request"))
 
 
 def message(role: Role, *content: ContentBlock) -> Message:
@@ -40,12 +40,21 @@ def user(text: str) -> Message:
 
 def respond(
     *messages: Message,
-    wish: RequestTraits = DEFAULT_TRAITS,
+    traits: RequestTraits = DEFAULT_TRAITS,
     tools: Any = TOOLS,
     options: Any = None,
 ) -> ModelOutput:
-    request = CanonicalRequest(messages, tuple(tools), options or AdapterOptions())
-    return Responder().respond(request, wish, CONTEXT)
+    match = match_path("/v1/messages")
+    assert match is not None
+    call = SimulatedCall(
+        endpoint=match.endpoint,
+        seed=RequestSeed(b"a request"),
+        request=CanonicalRequest(messages, tuple(tools), options or AdapterOptions()),
+        traits=traits,
+        context=RequestContext(),
+        is_stream=False,
+    )
+    return Responder().respond(call)
 
 
 def calls(answer: ModelOutput) -> list[tuple[str, Any]]:
@@ -147,7 +156,7 @@ def test_a_picture_is_described_by_its_bytes() -> None:
 
 def test_thoughts_are_signed_and_known_again() -> None:
     brain = Responder()
-    first = respond(user("hello"), wish=RequestTraits(thinking="shown")).content[0]
+    first = respond(user("hello"), traits=RequestTraits(thinking="shown")).content[0]
     assert isinstance(first, ThinkingBlock)
     assert brain.signer.verify(first.signature, first.text)
     assert not brain.signer.verify(first.signature, first.text + "!")
@@ -155,7 +164,7 @@ def test_thoughts_are_signed_and_known_again() -> None:
 
 
 def test_a_hidden_thought_is_counted_only() -> None:
-    answer = respond(user("hello"), wish=RequestTraits(thinking="hidden"))
+    answer = respond(user("hello"), traits=RequestTraits(thinking="hidden"))
     assert [type(block) for block in answer.content] == [TextBlock]
     assert answer.hidden_thinking
 
@@ -231,10 +240,9 @@ def test_a_form_is_filled_with_what_the_words_name() -> None:
         "required": ["city", "days"],
         "additionalProperties": False,
     }
-    wish = RequestTraits(output_schema=schema)
-    assert (
-        text_of(respond(user("A trip of 3 days in Rome"), wish=wish)) == '{"city":"Rome","days":3}'
-    )
+    options = AdapterOptions(output=OutputFormat(schema))
+    output = respond(user("A trip of 3 days in Rome"), options=options)
+    assert text_of(output) == '{"city":"Rome","days":3}'
 
 
 def test_a_schema_without_an_end_is_left() -> None:

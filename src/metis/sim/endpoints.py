@@ -9,11 +9,10 @@ from msgspec import Struct
 from metis import adapters
 from metis.adapters.adapter import Adapter
 from metis.adapters.codecs import CODECS
-from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock, ToolUseBlock
+from metis.canonical.blocks import RedactedThinkingBlock, ThinkingBlock
 from metis.canonical.message import Message
-from metis.sim.model_output import arguments_text
 from metis.wire.codec import Codec
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list
 
 Action = Literal["answer", "stream", "count"]
 """What a path is for; the body of a request may turn `answer` into a stream."""
@@ -71,7 +70,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """The format of the signature before the first tool call, for providers that send one."""
     request_id_header: str = "x-request-id"
     error_kinds: Mapping[int, str] = {}
-    """The provider's error types by HTTP status."""
+    """The provider's error types of statuses for which the codec has a more general one."""
     adjust: Callable[[Wire, Message], None] | None = None
     """Adds to a response body what the codec does not write for a message of another issuer."""
     max_body_bytes: int = 50_000_000
@@ -108,77 +107,31 @@ def match_path(path: str) -> EndpointMatch | None:
     return None
 
 
-# The codecs write tool arguments from the parsed input and seal thinking of other issuers. A
-# simulated provider also sends arguments that are no JSON, and thinking that it sealed itself.
-def _adjust_chat(body: Wire, message: Message) -> None:
-    first = maybe_object(next(iter(maybe_list(body.get("choices"))), None))
-    calls = maybe_list(maybe_object(first.get("message")).get("tool_calls"))
-    for call, text in zip(calls, _arguments(message), strict=False):
-        call["function"]["arguments"] = text
-
-
 def _adjust_responses(body: Wire, message: Message) -> None:
-    items = maybe_list(body.get("output"))
-    calls = [item for item in items if item.get("type") == "function_call"]
-    for item, text in zip(calls, _arguments(message), strict=False):
-        item["arguments"] = text
-    reasoning = [item for item in items if item.get("type") == "reasoning"]
-    for item, sealed in zip(reasoning, _sealed_thinking(message), strict=False):
-        item["encrypted_content"] = sealed
-
-
-def _arguments(message: Message) -> list[str]:
-    return [arguments_text(block) for block in message.content if isinstance(block, ToolUseBlock)]
-
-
-def _sealed_thinking(message: Message) -> list[str | None]:
-    return [
+    # The codec seals thinking as that of another issuer; the simulated one sealed it itself.
+    sealed = [
         block.signature if isinstance(block, ThinkingBlock) else block.data
         for block in message.content
         if isinstance(block, ThinkingBlock | RedactedThinkingBlock)
     ]
+    items = [item for item in maybe_list(body.get("output")) if item.get("type") == "reasoning"]
+    for item, content in zip(items, sealed, strict=False):
+        item["encrypted_content"] = content
 
 
-_ANTHROPIC_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
-}
 _OPENAI_ERRORS = {503: "server_error", 529: "overloaded_error", 404: "invalid_request_error"}
-_GEMINI_ERRORS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    529: "UNAVAILABLE",
-}
-_BEDROCK_ERRORS = {
-    400: "ValidationException",
-    401: "UnrecognizedClientException",
-    403: "AccessDeniedException",
-    404: "ResourceNotFoundException",
-    408: "ModelTimeoutException",
-    424: "ModelErrorException",
-    429: "ThrottlingException",
-    500: "InternalServerException",
-    503: "ServiceUnavailableException",
-    529: "ModelNotReadyException",
-}
 _ENDPOINTS = (
     Endpoint(
         adapter_name="anthropic",
         paths={r"/v1/messages": "answer", r"/v1/messages/count_tokens": "count"},
         signs_thinking=True,
         request_id_header="request-id",
-        error_kinds=_ANTHROPIC_ERRORS,
+        error_kinds={
+            403: "permission_error",
+            404: "not_found_error",
+            413: "request_too_large",
+            529: "overloaded_error",
+        },
         max_body_bytes=32_000_000,
         context_overflow_text="prompt is too long: {tokens} tokens > {window} maximum",
     ),
@@ -186,7 +139,6 @@ _ENDPOINTS = (
         adapter_name="openai",
         paths={r"(?:/v1)?/chat/completions": "answer"},
         error_kinds=_OPENAI_ERRORS,
-        adjust=_adjust_chat,
     ),
     Endpoint(
         adapter_name="openai-responses",
@@ -204,7 +156,12 @@ _ENDPOINTS = (
         },
         # Gemini signs a part, not a thought: the signature belongs to the call that follows.
         call_signature_format="signature_on_next",
-        error_kinds=_GEMINI_ERRORS,
+        error_kinds={
+            403: "PERMISSION_DENIED",
+            404: "NOT_FOUND",
+            503: "UNAVAILABLE",
+            529: "UNAVAILABLE",
+        },
         context_overflow_text=(
             "The input token count ({tokens}) exceeds the maximum number of tokens allowed "
             "({window})."
@@ -219,7 +176,14 @@ _ENDPOINTS = (
         stream_content_type="application/vnd.amazon.eventstream",
         signs_thinking=True,
         request_id_header="x-amzn-requestid",
-        error_kinds=_BEDROCK_ERRORS,
+        error_kinds={
+            401: "UnrecognizedClientException",
+            404: "ResourceNotFoundException",
+            408: "ModelTimeoutException",
+            424: "ModelErrorException",
+            503: "ServiceUnavailableException",
+            529: "ModelNotReadyException",
+        },
         max_body_bytes=25_000_000,
         context_overflow_text=(
             "The model returned the following errors: prompt is too long: {tokens} tokens > "

@@ -1,7 +1,6 @@
 """Decode and check one HTTP request to the simulator."""
 
 import hashlib
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -9,14 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.adapter import Adapter
-from metis.adapters.codecs import CODECS
 from metis.canonical.errors import AuthenticationError, ContextOverflowError, InvalidRequestError
 from metis.canonical.ids import int_to_ulid
 from metis.sim.endpoints import Endpoint, EndpointMatch, HttpRequest, simulated_name
 from metis.sim.signing import ThinkingSigner
 from metis.sim.strict import CHECKS, CheckContext
-from metis.wire.call import CanonicalRequest, RequestContext
-from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
+from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.json_access import Wire, maybe_list, maybe_object, read_object
 
 # A clock would make other bytes of the same request.
 _CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,8 +65,6 @@ class RequestTraits(Struct, frozen=True, kw_only=True):
     thinking: Thinking = "none"
     include_signature: bool = True
     """Whether thinking that is shown carries its signature."""
-    output_schema: Mapping[str, Any] | None = None
-    """The schema of the output; an empty one allows any JSON object."""
     include_usage: bool = True
     """Whether a stream reports its usage."""
 
@@ -124,11 +120,12 @@ def decode_call(
     )
     # Gemini's countTokens may wrap the request that it counts once more.
     conversation = maybe_object(body.get("generateContentRequest")) or http_request.body
+    request = adapter.from_wire_request(conversation, replace(request_context, model=model))
     call = SimulatedCall(
         endpoint=endpoint,
         seed=seed,
-        request=adapter.from_wire_request(conversation, replace(request_context, model=model)),
-        traits=_TRAIT_READERS[protocol](body, model),
+        request=request,
+        traits=_traits(protocol, body, model, request.options),
         context=request_context,
         is_stream=match.action == "stream"
         or body.get("stream", endpoint.streams_by_default) is True,
@@ -152,101 +149,38 @@ def _require_fit(call: SimulatedCall, window: int | None) -> None:
         raise ContextOverflowError(text, status=400)
 
 
-def _anthropic(body: Wire, _model: str) -> RequestTraits:
-    thinking = maybe_object(body.get("thinking")).get("type")
-    # `output_format` is how the structured-output beta spelled `output_config.format`.
-    output = maybe_object(body.get("output_config")).get("format") or body.get("output_format")
-    schema = maybe_object(output).get("schema")
-    return RequestTraits(
-        thinking="shown" if thinking in ("enabled", "adaptive") else "none",
-        output_schema=None if schema is None else maybe_object(schema),
-    )
-
-
-def _openai_chat(body: Wire, model: str) -> RequestTraits:
-    # OpenAI counts thinking and never sends it; other hosts of the protocol send it.
-    effort = body.get("reasoning_effort")
-    is_shown = "reasoner" in model or bool(body.get("reasoning")) or body.get("include_reasoning")
-    is_hidden = effort is not None and effort != "none"
-    stream_options = maybe_object(body.get("stream_options"))
-    output = maybe_object(body.get("response_format"))
-    return RequestTraits(
-        thinking="shown" if is_shown else "hidden" if is_hidden else "none",
-        output_schema=_output_schema(output, maybe_object(output.get("json_schema"))),
-        include_usage=not body.get("stream") or stream_options.get("include_usage") is True,
-    )
-
-
-def _openai_responses(body: Wire, _model: str) -> RequestTraits:
-    reasoning = maybe_object(body.get("reasoning"))
-    is_sealed = "reasoning.encrypted_content" in maybe_list(body.get("include"))
-    output = maybe_object(maybe_object(body.get("text")).get("format"))
-    thinking: Thinking = "none"
-    # The text of thinking is sent as a summary only; the thinking itself is encrypted.
-    if reasoning.get("summary"):
-        thinking = "shown"
-    elif reasoning.get("effort") not in (None, "none"):
-        thinking = "sealed" if is_sealed else "hidden"
-    return RequestTraits(
-        thinking=thinking,
-        include_signature=is_sealed,
-        output_schema=_output_schema(output, output),
-    )
-
-
-def _output_schema(output: Wire, holder: Wire) -> Mapping[str, Any] | None:
-    match output.get("type"):
-        case "json_schema":
-            return maybe_object(holder.get("schema"))
-        # JSON mode: any object is fine.
-        case "json_object":
-            return {}
+def _traits(protocol: str, body: Wire, model: str, options: AdapterOptions) -> RequestTraits:
+    """Return how the response is to be sent, which each protocol requests in keys of its own."""
+    thinks = options.reasoning is not None and not options.reasoning.is_off
+    match protocol:
+        case "openai_chat":
+            # OpenAI counts thinking and never sends it; other hosts of the protocol send it.
+            keys = body.get("reasoning") or body.get("include_reasoning")
+            is_shown = "reasoner" in model or bool(keys)
+            stream_options = maybe_object(body.get("stream_options"))
+            return RequestTraits(
+                thinking="shown" if is_shown else "hidden" if thinks else "none",
+                include_usage=not body.get("stream") or stream_options.get("include_usage") is True,
+            )
+        case "openai_responses":
+            is_sealed = "reasoning.encrypted_content" in maybe_list(body.get("include"))
+            thinking: Thinking = "none"
+            # The text of thinking is sent as a summary only; the thinking itself is encrypted.
+            if maybe_object(body.get("reasoning")).get("summary"):
+                thinking = "shown"
+            elif thinks:
+                thinking = "sealed" if is_sealed else "hidden"
+            return RequestTraits(thinking=thinking, include_signature=is_sealed)
+        case "gemini":
+            # The API accepts camelCase and snake_case keys alike.
+            config = maybe_object(_first_value(body, "generationConfig", "generation_config"))
+            options_of_thinking = _first_value(config, "thinkingConfig", "thinking_config")
+            keys = ("includeThoughts", "include_thoughts")
+            is_shown = _first_value(maybe_object(options_of_thinking), *keys)
+            return RequestTraits(thinking="shown" if is_shown else "none")
         case _:
-            return None
-
-
-def _gemini(body: Wire, _model: str) -> RequestTraits:
-    # The API accepts camelCase and snake_case keys alike.
-    config = maybe_object(_first_value(body, "generationConfig", "generation_config"))
-    thinking = maybe_object(_first_value(config, "thinkingConfig", "thinking_config"))
-    media_type = maybe_text(_first_value(config, "responseMimeType", "response_mime_type"))
-    schema = _first_value(
-        config,
-        *("responseJsonSchema", "response_json_schema", "responseSchema", "response_schema"),
-    )
-    is_shown = _first_value(thinking, "includeThoughts", "include_thoughts")
-    return RequestTraits(
-        thinking="shown" if is_shown else "none",
-        output_schema=maybe_object(schema) if media_type == "application/json" else None,
-    )
+            return RequestTraits(thinking="shown" if thinks else "none")
 
 
 def _first_value(body: Wire, *keys: str) -> Any:
     return next((body[key] for key in keys if body.get(key)), None)
-
-
-def _converse(body: Wire, _model: str) -> RequestTraits:
-    # Each model vendor on Bedrock has its own keys for thinking; the codec knows them all.
-    codec = CODECS["bedrock_converse"]
-    reasoning, output = codec.reasoning.decode(body).reasoning, codec.output.decode(body).output
-    is_shown = reasoning is not None and not reasoning.is_off
-    return RequestTraits(
-        thinking="shown" if is_shown else "none",
-        output_schema=None if output is None else output.schema,
-    )
-
-
-def _ollama(body: Wire, _model: str) -> RequestTraits:
-    output = body.get("format")
-    schema = {} if output == "json" else maybe_object(output) if isinstance(output, dict) else None
-    return RequestTraits(thinking="shown" if body.get("think") else "none", output_schema=schema)
-
-
-_TRAIT_READERS: Mapping[str, Callable[[Wire, str], RequestTraits]] = {
-    "anthropic": _anthropic,
-    "bedrock_converse": _converse,
-    "openai_chat": _openai_chat,
-    "openai_responses": _openai_responses,
-    "gemini": _gemini,
-    "ollama": _ollama,
-}

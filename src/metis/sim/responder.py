@@ -21,24 +21,13 @@ from metis.canonical.tools import ToolDefinition
 from metis.sim.fill_schema import Entities, SchemaFiller
 from metis.sim.model_output import ModelOutput
 from metis.sim.reply_text import LastTurn, count_of, reply_text
-from metis.sim.request import RequestSeed, RequestTraits
+from metis.sim.request import SimulatedCall
 from metis.sim.signing import ThinkingSigner
-from metis.wire.call import AdapterOptions, CanonicalRequest, ToolChoice
+from metis.wire.call import AdapterOptions, ToolChoice
 from metis.wire.json_access import maybe_object
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _ANY_OBJECT = {"type": "object", "properties": {"answer": {"type": "string"}}}
-
-
-class ReplyContext(Struct, frozen=True, kw_only=True):
-    """Which provider replies, and from which seed ids are derived."""
-
-    issuer: str
-    seed: RequestSeed
-    signs_thinking: bool = True
-    """Whether the protocol carries signatures of thinking."""
-    call_signature_format: str | None = None
-    """The format of the signature before the first tool call, for providers that send one."""
 
 
 class PlannedCall(Struct, frozen=True):
@@ -54,51 +43,48 @@ class Responder:
     def __init__(self, signer: ThinkingSigner | None = None) -> None:
         self.signer = signer or ThinkingSigner()
 
-    def respond(
-        self, request: CanonicalRequest, traits: RequestTraits, context: ReplyContext
-    ) -> ModelOutput:
+    def respond(self, call: SimulatedCall) -> ModelOutput:
         """Return the output for a request, before its limits are applied."""
+        request, endpoint = call.request, call.endpoint
         turn = LastTurn(request.messages)
-        calls = _choose_calls(turn, request.tools, request.options)
-        text = _text(turn, calls, request.options, traits)
-        thinking = _thinking(turn, calls, request.tools)
-        content = self.visible_thinking(thinking, traits, context)
+        tool_calls = _choose_calls(turn, request.tools, request.options)
+        text = _text(turn, tool_calls, request.options)
+        thinking = _thinking(turn, tool_calls, request.tools)
+        content = self.visible_thinking(thinking, call)
         if text:
             content.append(TextBlock(text))
         # Gemini signs the first call of a step, whether or not thinking is shown (T56).
-        if calls and context.call_signature_format is not None:
-            signature, form = self.signer.sign(thinking), context.call_signature_format
-            content.append(ThinkingBlock("", signature, format=form, issuer=context.issuer))
+        if tool_calls and endpoint.call_signature_format is not None:
+            signature, form = self.signer.sign(thinking), endpoint.call_signature_format
+            issuer = endpoint.adapter_name
+            content.append(ThinkingBlock("", signature, format=form, issuer=issuer))
         content += [
-            ToolUseBlock(f"tu_{context.seed.ulid(f'call {number}')}", call.tool, call.input)
-            for number, call in enumerate(calls)
+            ToolUseBlock(f"tu_{call.seed.ulid(f'call {number}')}", planned.tool, planned.input)
+            for number, planned in enumerate(tool_calls)
         ]
-        hidden = thinking if traits.thinking == "hidden" else ""
+        hidden = thinking if call.traits.thinking == "hidden" else ""
         return ModelOutput(content=tuple(content), hidden_thinking=hidden)
 
-    def visible_thinking(
-        self, thinking: str, traits: RequestTraits, context: ReplyContext
-    ) -> list[ContentBlock]:
+    def visible_thinking(self, thinking: str, call: SimulatedCall) -> list[ContentBlock]:
         """Return the blocks of the thinking that the client receives."""
+        traits, issuer = call.traits, call.endpoint.adapter_name
         if traits.thinking == "sealed":
-            return [RedactedThinkingBlock(self.signer.sign(thinking), issuer=context.issuer)]
+            return [RedactedThinkingBlock(self.signer.sign(thinking), issuer=issuer)]
         if traits.thinking != "shown":
             return []
-        is_signed = context.signs_thinking and traits.include_signature
+        is_signed = call.endpoint.signs_thinking and traits.include_signature
         signature = self.signer.sign(thinking) if is_signed else None
-        return [ThinkingBlock(thinking, signature, issuer=context.issuer)]
+        return [ThinkingBlock(thinking, signature, issuer=issuer)]
 
 
-def _text(
-    turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions, traits: RequestTraits
-) -> str:
+def _text(turn: LastTurn, calls: list[PlannedCall], options: AdapterOptions) -> str:
     if calls:
         # Providers send no text beside a call that the request forces.
         is_forced = options.tool_choice is not None and options.tool_choice.mode != "auto"
         return "" if is_forced else f"I will call {_tool_names(calls)}."
-    if traits.output_schema is not None:
-        filler = SchemaFiller(traits.output_schema or _ANY_OBJECT, Entities(turn.text))
-        return _encode(filler.fill()).decode()
+    if options.output is not None:
+        schema = options.output.schema or _ANY_OBJECT
+        return _encode(SchemaFiller(schema, Entities(turn.text)).fill()).decode()
     return reply_text(turn)
 
 

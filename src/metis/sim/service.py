@@ -17,7 +17,7 @@ from metis.sim.faults import Fault, fault_in_prompt, parse_fault
 from metis.sim.model_output import ModelOutput
 from metis.sim.reply_text import LastTurn
 from metis.sim.request import RequestSeed, Settings, SimulatedCall, decode_call
-from metis.sim.responder import ReplyContext, Responder
+from metis.sim.responder import Responder
 
 FAULT_HEADER = "x-sim-behave"
 """The request header that asks for a fault."""
@@ -136,21 +136,12 @@ class Service:
                 return faults.REFUSAL
             case "malformed":
                 forced = replace(call, request=faults.force_tool_call(call.request))
-                return faults.with_malformed_arguments(self._composed(forced))
+                return faults.with_malformed_arguments(self.responder.respond(forced))
             case "redacted":
-                return faults.with_redacted_thinking(self._composed(call), self.responder.signer)
+                output = self.responder.respond(call)
+                return faults.with_redacted_thinking(output, self.responder.signer)
             case _:
-                return self._composed(call)
-
-    def _composed(self, call: SimulatedCall) -> ModelOutput:
-        endpoint = call.endpoint
-        context = ReplyContext(
-            issuer=call.adapter.name,
-            seed=call.seed,
-            signs_thinking=endpoint.signs_thinking,
-            call_signature_format=endpoint.call_signature_format,
-        )
-        return self.responder.respond(call.request, call.traits, context)
+                return self.responder.respond(call)
 
     def _paced(self, reply: HttpReply, fault: Fault | None) -> HttpReply:
         """Apply the chunk size and pause of the settings, then a fault of the transmission."""
