@@ -66,11 +66,12 @@ def _is_ancestor(ancestor: str, path: str) -> bool:
 class _Level:
     """One open object or array: the step to the value that is being read, and its number."""
 
-    __slots__ = ("count", "expects_key", "is_object", "step")
+    __slots__ = ("count", "expects_key", "is_object", "keys", "step")
 
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
         self.expects_key = is_object
+        self.keys: set[str] = set()
         self.step: str | int | None = None
         self.count = 0
 
@@ -80,6 +81,7 @@ class _TokenScan:
 
     def __init__(self) -> None:
         self.levels: list[_Level] = []
+        self.key_fault: str | None = None
 
     def path(self) -> str:
         """Return the path of the current value."""
@@ -103,8 +105,7 @@ class _TokenScan:
         if token == b":":
             return False
         if level is not None and level.expects_key:
-            level.step = _text(token)
-            level.expects_key = False
+            self._read_key(level, _text(token))
             return False
         if level is not None and not level.is_object:
             level.step = level.count
@@ -112,6 +113,17 @@ class _TokenScan:
         if token in (b"{", b"["):
             self.levels.append(_Level(is_object=token == b"{"))
         return True
+
+    def _read_key(self, level: _Level, key: str) -> None:
+        level.expects_key = False
+        if not _is_unicode(key):
+            # A path cannot contain such a key, so it names the object.
+            level.step, self.key_fault = None, "a key contains a lone surrogate"
+            return
+        if key in level.keys:
+            self.key_fault = "the key appears twice"
+        level.keys.add(key)
+        level.step = key
 
 
 def _text(token: bytes) -> str:
@@ -158,16 +170,51 @@ def _is_json_object(value: dict[Any, Any]) -> bool:
 def json_text_fault(raw: bytes) -> str | None:
     """Return why a text is not JSON: bad syntax, two keys of one name, NaN; None if it is JSON."""
     try:
-        json.loads(
-            raw.decode(),
-            object_pairs_hook=_no_duplicates,
-            parse_constant=_no_constant,
-            parse_int=_raise_if_out_of_range,
-            parse_float=_raise_if_out_of_range,
-        )
+        parse_strictly(raw.decode())
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     return None
+
+
+def parse_strictly(text: str) -> None:
+    """Parse JSON for its errors only; a ValueError names what Python alone would accept."""
+    json.loads(
+        text,
+        object_pairs_hook=_no_duplicates,
+        parse_constant=_no_constant,
+        # Numbers are not converted: a huge integer would take quadratic time.
+        parse_int=_raise_if_out_of_range,
+        parse_float=_raise_if_out_of_range,
+    )
+
+
+def json_text_fault_at(data: bytes) -> tuple[str, str] | None:
+    """Return the path and the reason of the first part that JSON does not allow, if any.
+
+    The text has the syntax of JSON: it contains two keys of one name, a lone surrogate, or a number
+    that is out of range.
+    """
+    scan = _TokenScan()
+    for match in _TOKEN.finditer(data):
+        token = match.group()
+        begins_value = scan.read(token)
+        fault = scan.key_fault or (_scalar_fault(token) if begins_value else None)
+        if fault:
+            return scan.path(), fault
+    return None
+
+
+def _scalar_fault(token: bytes) -> str | None:
+    if token[:1] == b'"':
+        is_text = _is_unicode(_text(token))
+        return None if is_text else "a lone surrogate is not valid text"
+    if token in (b"NaN", b"Infinity", b"-Infinity"):
+        return f"{token.decode()} is not a JSON number"
+    return number_fault(token.decode()) if token[:1] in b"-0123456789" else None
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or _surrogate(text, "$") is None
 
 
 def number_fault(digits: str) -> str | None:

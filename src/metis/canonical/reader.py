@@ -8,9 +8,9 @@ interpreter's stack; here both are errors that name the path. Then they are deco
 import json
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache, reduce
+from functools import cache
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import msgspec
@@ -18,7 +18,13 @@ from msgspec import NODEFAULT, Raw, Struct
 
 from metis.canonical.blocks import BLOCK_TYPES
 from metis.canonical.errors import DecodeError, InvalidValueError, LimitError
-from metis.canonical.json_value import join_path, number_fault, path_at, path_deeper_than
+from metis.canonical.json_value import (
+    join_path,
+    json_text_fault_at,
+    parse_strictly,
+    path_at,
+    path_deeper_than,
+)
 from metis.canonical.value import Extra, UnknownBlock, Value, fields_of
 
 _MAX_PATH_TEXT = 80
@@ -43,48 +49,6 @@ LIMITS = Limits()
 """The default limits."""
 
 
-class _Fault:
-    """A placeholder in the parsed tree for something that JSON does not allow."""
-
-    def __init__(self, reason: str, key: str | None = None) -> None:
-        self.reason = reason
-        self.key = key
-
-
-class _Parser:
-    """Parses JSON text into a tree, with a placeholder at every fault."""
-
-    def __init__(self) -> None:
-        self.has_faults = False
-
-    def parse(self, text: str) -> Any:
-        """Parse a text; numbers stay as they are written."""
-        return json.loads(
-            text,
-            object_pairs_hook=self._object,
-            parse_constant=lambda name: self._fault(f"{name} is not a JSON number"),
-            # Numbers are not converted: a huge integer would take quadratic time.
-            parse_int=self._number,
-            parse_float=self._number,
-        )
-
-    def _fault(self, reason: str, key: str | None = None) -> _Fault:
-        self.has_faults = True
-        return _Fault(reason, key)
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> Any:
-        entries = dict(pairs)
-        if len(entries) == len(pairs):
-            return entries
-        earlier: set[str] = set()
-        doubled = next(key for key, _ in pairs if key in earlier or earlier.add(key))
-        return self._fault("the key appears twice", doubled)
-
-    def _number(self, digits: str) -> Any:
-        fault = number_fault(digits)
-        return digits if fault is None else self._fault(fault)
-
-
 def to_bytes(data: bytes | bytearray | memoryview | str) -> bytes:
     """Return the bytes of a document that may be given as text."""
     try:
@@ -100,12 +64,12 @@ def check_json(data: bytes, limits: Limits = LIMITS) -> None:
     # Counting brackets is cheap; only suspicious documents are scanned token by token.
     if data.count(b"{") + data.count(b"[") > limits.max_depth:
         _check_depth(data, limits)
-    parser = _Parser()
-    tree = _parse(data, parser, limits)
-    # The tree is searched only if there is something to report.
-    if parser.has_faults or _SURROGATE.search(data):
-        for steps, reason in _faults(tree, []):
-            raise DecodeError(reason, path=reduce(join_path, steps, "$"))
+    has_fault = _parse(data, limits)
+    # The path is searched only if there is something to report.
+    if has_fault or _SURROGATE.search(data):
+        fault = json_text_fault_at(data)
+        if fault:
+            raise DecodeError(fault[1], path=fault[0])
     try:
         # json.loads is more lenient than msgspec in places; the document has to pass both.
         _decode_any(data)
@@ -121,14 +85,15 @@ def _check_depth(data: bytes, limits: Limits) -> None:
         raise LimitError(f"nested deeper than {limits.max_depth} levels", path=shown)
 
 
-def _parse(data: bytes, parser: _Parser, limits: Limits) -> Any:
+def _parse(data: bytes, limits: Limits) -> bool:
+    """Return whether a text has the syntax of JSON, but contains what we do not accept."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 at byte {error.start}"
         raise DecodeError(reason, path=path_at(data, error.start)) from None
     try:
-        return parser.parse(text)
+        parse_strictly(text)
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
         reason = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {offset}"
@@ -136,44 +101,9 @@ def _parse(data: bytes, parser: _Parser, limits: Limits) -> Any:
     except RecursionError:
         _check_depth(data, Limits(max_depth=_MAX_PYTHON_DEPTH))
         raise LimitError(f"nested deeper than {limits.max_depth} levels") from None
-
-
-def _faults(tree: Any, steps: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the steps to every fault and its reason; the list of steps is reused, so copy it."""
-    match tree:
-        case _Fault():
-            yield steps if tree.key is None else [*steps, tree.key], tree.reason
-        case str():
-            if not _is_unicode(tree):
-                yield steps, "a lone surrogate is not valid text"
-        case dict():
-            for key, value in cast("dict[str, Any]", tree).items():
-                if not _is_unicode(key):
-                    yield steps, "a key contains a lone surrogate"
-                yield from _faults_inside(value, key, steps)
-        case list():
-            for index, value in enumerate(cast("list[Any]", tree)):
-                yield from _faults_inside(value, index, steps)
-        case _:
-            return
-
-
-def _faults_inside(
-    value: Any, step: str | int, steps: list[str | int]
-) -> Iterator[tuple[list[str | int], str]]:
-    steps.append(step)
-    yield from _faults(value, steps)
-    steps.pop()
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
+    except ValueError:
         return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return False
 
 
 Reader = Callable[[Raw, str, list[str]], Any]

@@ -6,6 +6,7 @@ The amount is always ours: what a provider reports as charged is never used (M-1
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
+from functools import partial
 from typing import Any, Self
 
 from msgspec import Struct
@@ -60,17 +61,8 @@ class Cost(Decimal):
         return f"Cost('{self}', model={self.model!r}, pricing_version={self.pricing_version!r})"
 
     def __reduce__(self) -> Any:
-        return _restore, (Decimal(self), self.model, self.pricing_version, self.parts, self.notes)
-
-
-def _restore(
-    amount: Decimal,
-    model: str,
-    pricing_version: str,
-    parts: Mapping[str, Decimal],
-    notes: tuple[str, ...],
-) -> Cost:
-    return Cost(amount, model=model, pricing_version=pricing_version, parts=parts, notes=notes)
+        # Decimal pickles its digits only.
+        return partial(Cost, **self.__dict__), (Decimal(self),)
 
 
 def cost(

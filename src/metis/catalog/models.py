@@ -340,28 +340,22 @@ class Capability(StrEnum):
     VISION = "vision"
 
 
-_ADAPTER_FIELDS: Mapping[Capability, str] = {
-    Capability.CACHING: "supports_prompt_caching",
-    Capability.JSON_MODE: "supports_structured_output",
-    Capability.PARALLEL_TOOLS: "supports_parallel_tool_calls",
-    Capability.STREAMING: "supports_streaming",
-    Capability.THINKING: "supports_thinking",
-    Capability.TOOLS: "supports_tools",
-    Capability.VISION: "supports_images",
+_FLAG_NAMES: Mapping[Capability, str] = {
+    Capability.CACHING: "prompt_caching",
+    Capability.JSON_MODE: "structured_output",
+    Capability.PARALLEL_TOOLS: "parallel_tool_calls",
+    Capability.VISION: "images",
 }
-_MODEL_FIELDS: Mapping[Capability, str] = {
-    Capability.AUDIO: "supports_audio",
-    Capability.DOCUMENTS: "supports_documents",
-    Capability.EMBEDDINGS: "supports_embeddings",
-    Capability.VIDEO: "supports_video",
-}
+"""The flags that are not named like their capability."""
 
 
 def capability_set(
     capabilities: AdapterCapabilities, info: ModelInfo | None = None
 ) -> frozenset[Capability]:
     """Return what a model can do; some of it is known only of models in a catalogue."""
-    supported = {name for name, field in _ADAPTER_FIELDS.items() if getattr(capabilities, field)}
-    if info is not None:
-        supported |= {name for name, field in _MODEL_FIELDS.items() if getattr(info, field)}
-    return frozenset(supported)
+    fields = {name: f"supports_{_FLAG_NAMES.get(name, name)}" for name in Capability}
+    return frozenset(
+        name
+        for name, field in fields.items()
+        if getattr(capabilities, field, False) or getattr(info, field, False)
+    )

@@ -30,20 +30,10 @@ from itertools import pairwise
 from typing import Any, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from metis.canonical.errors import (
-    CatalogDataError,
-    InvalidValueError,
-    Problem,
-    UnpricedModelError,
-)
-from metis.catalog.currency import (
-    EXACT_CONTEXT,
-    convert_to_usd,
-    exact_decimal,
-    read_currencies,
-)
+from metis.canonical.errors import CatalogDataError, InvalidValueError, Problem, UnpricedModelError
+from metis.catalog.currency import EXACT_CONTEXT, convert_to_usd, exact_decimal, read_currencies
 from metis.catalog.models import is_model_id
 
 _MAX_RATE = 1_000_000
@@ -82,17 +72,8 @@ class Rates(Struct, frozen=True, kw_only=True):
 
     def times(self, multiplier: Decimal) -> "Rates":
         """Return these rates, each multiplied."""
-
-        def optional(rate: Decimal | None) -> Decimal | None:
-            return None if rate is None else _multiply(rate, multiplier)
-
-        return Rates(
-            input_per_mtok_usd=_multiply(self.input_per_mtok_usd, multiplier),
-            output_per_mtok_usd=_multiply(self.output_per_mtok_usd, multiplier),
-            cached_read_per_mtok_usd=optional(self.cached_read_per_mtok_usd),
-            cache_write_per_mtok_usd=optional(self.cache_write_per_mtok_usd),
-            cache_write_1h_per_mtok_usd=optional(self.cache_write_1h_per_mtok_usd),
-        )
+        stated = {name: rate for name, rate in asdict(self).items() if rate is not None}
+        return Rates(**{name: _multiply(rate, multiplier) for name, rate in stated.items()})
 
 
 def _multiply(rate: Decimal, multiplier: Decimal) -> Decimal:
@@ -274,6 +255,7 @@ def _period_problems(periods: Sequence[Period], path: str) -> Iterator[Problem]:
 
 _PERIOD_KEYS = ("starts_on", "service_tiers", "peak_hours", "per_use_usd")
 _TARIFF_KEYS = (*Rates.__struct_fields__, "long_context")
+_REQUIRED_RATES = ("input_per_mtok_usd", "output_per_mtok_usd")
 
 
 def _read_period(row: object, path: str, problems: list[Problem]) -> Period:
@@ -312,19 +294,9 @@ def _read_tariff(fields: Mapping[str, object], path: str, problems: list[Problem
 
 
 def _read_rates(fields: Mapping[str, object], path: str, problems: list[Problem]) -> Rates:
-    def optional(name: str) -> Decimal | None:
-        return _amount(fields[name], f"{path}.{name}", problems) if name in fields else None
-
-    def required(name: str) -> Decimal:
-        return _amount(fields.get(name), f"{path}.{name}", problems)
-
-    return Rates(
-        input_per_mtok_usd=required("input_per_mtok_usd"),
-        output_per_mtok_usd=required("output_per_mtok_usd"),
-        cached_read_per_mtok_usd=optional("cached_read_per_mtok_usd"),
-        cache_write_per_mtok_usd=optional("cache_write_per_mtok_usd"),
-        cache_write_1h_per_mtok_usd=optional("cache_write_1h_per_mtok_usd"),
-    )
+    # The rates without a default are read even if absent, which reports the problem.
+    names = [name for name in Rates.__struct_fields__ if name in fields or name in _REQUIRED_RATES]
+    return Rates(**{name: _amount(fields.get(name), f"{path}.{name}", problems) for name in names})
 
 
 def _read_long_context(row: object, path: str, problems: list[Problem]) -> LongContext:
