@@ -1,7 +1,7 @@
-"""Make the pictures of the terminal in docs/screens: the real program, drawn as it looks.
+"""Make the images of docs/screens: the real program, drawn as it looks.
 
-The program runs in a pseudo-terminal and talks to a simulator on loopback, which gives written
-answers; what stands on the screen becomes an SVG.
+The program runs in a pseudo-terminal against a simulator on loopback with prepared responses; its
+screen becomes an SVG.
 """
 
 import asyncio
@@ -71,11 +71,11 @@ def add(word):
 
 Ten bits for each word are a good start, since more of them buy little after that.
 """
-PLAN = "The user wants a note. I write it to the workspace, and ask for nothing else."
+THINKING = "The user wants a note. I write it to the workspace, and ask for nothing else."
 
 
 def main() -> None:
-    """Write every picture."""
+    """Write every image."""
     TARGET.mkdir(parents=True, exist_ok=True)
     for name, draw in SCREENS.items():
         (TARGET / f"{name}.svg").write_text(draw())
@@ -83,47 +83,47 @@ def main() -> None:
 
 
 def streaming() -> str:
-    """An answer on its way."""
-    with talking(ModelOutput.from_text(ANSWER), pause_s=0.03) as chat:
+    """Return the screen while a response streams."""
+    with chat_with(ModelOutput.from_text(ANSWER), pause_s=0.03) as chat:
         chat.send("how does a Bloom filter work?")
         chat.wait_for("10             0.8 %")
-        return picture(chat)
+        return svg(chat)
 
 
 def confirmation() -> str:
-    """A tool that asks before it runs."""
+    """Return the screen while a tool waits for confirmation."""
     call = ToolUseBlock(
         new_tool_use_id(), "run_command", {"command": "git log --oneline | head -5"}
     )
-    said = TextBlock("I look at what was done last.")
-    with talking(ModelOutput(content=(said, call))) as chat:
-        chat.send("what changed in this folder?")
-        chat.wait_for("y once")
-        return picture(chat)
+    text = TextBlock("I look at the last changes.")
+    with chat_with(ModelOutput(content=(text, call))) as chat:
+        chat.send("what changed in this directory?")
+        chat.wait_for("[y] yes")
+        return svg(chat)
 
 
 def swap() -> str:
-    """What another model would not see."""
-    thought = ThinkingBlock(PLAN, "c2VhbGVk", issuer="anthropic")
+    """Return the preview of a model switch."""
+    thinking = ThinkingBlock(THINKING, "c2VhbGVk", issuer="anthropic")
     answer = ModelOutput(
-        content=(thought, TextBlock("The page says that the filter was invented in 1970."))
+        content=(thinking, TextBlock("The page says that the filter was invented in 1970."))
     )
-    with talking(answer, files={"page.pdf": b"%PDF-1.4\n%%EOF\n"}) as chat:
+    with chat_with(answer, files={"page.pdf": b"%PDF-1.4\n%%EOF\n"}) as chat:
         chat.send("what does @page.pdf say?")
         chat.wait_for("1970.")
         chat.wait_for(" turn")
         chat.send("/model deepseek")
         chat.wait_for("y/n")
-        return picture(chat)
+        return svg(chat)
 
 
 def cost() -> str:
-    """What a conversation has cost."""
+    """Return the cost of a conversation."""
     answers = [
         ModelOutput.from_text("Hello! What shall we look at?"),
         ModelOutput.from_text("Two words: **ship it**."),
     ]
-    with talking(*answers) as chat:
+    with chat_with(*answers) as chat:
         chat.send("hello")
         chat.wait_for("look at?")
         chat.wait_for(" turn")
@@ -131,50 +131,52 @@ def cost() -> str:
         chat.wait_for("ship it.")
         chat.wait_for(lambda text: "ship it." in text and text.splitlines()[-1].endswith(" turn"))
         chat.send("/cost")
-        chat.wait_for("together")
+        chat.wait_for("total")
         chat.send("/context")
         chat.wait_for("tokens,")
         chat.rest()
-        return picture(chat)
+        return svg(chat)
 
 
 def sessions() -> str:
-    """The conversations that are kept."""
-    asked = {
+    """Return the list of stored conversations."""
+    models = {
         "why is the sky blue, and what would it take to be green?": "sonnet",
         "explain the difference between a process and a thread": "gpt-5",
         "plan a week of dinners for two, no fish": "haiku",
     }
-    with talking(*(ModelOutput.from_text(f"Good question: {words}") for words in asked)) as chat:
-        for words, model in asked.items():
+    with chat_with(
+        *(ModelOutput.from_text(f"Good question: {prompt}") for prompt in models)
+    ) as chat:
+        for prompt, model in models.items():
             chat.send(f"/new {model}")
-            chat.wait_for("A new conversation.")
-            chat.send(words)
-            chat.wait_for(f"Good question: {words}")
+            chat.wait_for("New conversation.")
+            chat.send(prompt)
+            chat.wait_for(f"Good question: {prompt}")
             chat.wait_for(lambda text: text.splitlines()[-1].endswith(" turn"))
             chat.type("\x0c")  # a clear screen
         chat.send("/sessions")
         chat.wait_for("/resume ID")
         chat.rest()
-        return picture(chat)
+        return svg(chat)
 
 
 @contextmanager
-def talking(
+def chat_with(
     *answers: ModelOutput, pause_s: float = 0.0, files: dict[str, bytes] | None = None
 ) -> Generator[Terminal]:
-    """The program at its first prompt, in a folder of its own."""
-    with tempfile.TemporaryDirectory() as place, provider(Script(*answers), pause_s) as url:
-        home, folder = Path(place) / "home", Path(place) / "work"
+    """Run the program in a directory of its own, up to its first prompt."""
+    with tempfile.TemporaryDirectory() as directory, provider(Script(*answers), pause_s) as url:
+        home, workspace = Path(directory) / "home", Path(directory) / "work"
         home.mkdir()
-        folder.mkdir()
+        workspace.mkdir()
         for name, data in (files or {}).items():
-            (folder / name).write_bytes(data)
+            (workspace / name).write_bytes(data)
         urls = "".join(f'{name} = "{url}"\n' for name in adapters.names())
         (home / "config.toml").write_text(f"[base_urls]\n{urls}")
         command = [sys.executable, "-m", "metis", "-m", "sonnet"]
         variables = {
-            "HOME": place,
+            "HOME": directory,
             "METIS_HOME": str(home),
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "src"),
@@ -182,7 +184,7 @@ def talking(
             "LANG": "C.UTF-8",
         }
         with Terminal(
-            command, environment=variables, folder=folder, columns=COLUMNS, rows=ROWS
+            command, environment=variables, folder=workspace, columns=COLUMNS, rows=ROWS
         ) as chat:
             chat.wait_for("session")
             yield chat
@@ -190,7 +192,7 @@ def talking(
 
 @contextmanager
 def provider(script: Script, pause_s: float) -> Generator[str]:
-    """The address of a simulator that gives written answers."""
+    """Serve a simulator with prepared responses, and give its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -205,8 +207,8 @@ def provider(script: Script, pause_s: float) -> Generator[str]:
         loop.close()
 
 
-def picture(terminal: Terminal) -> str:
-    """What stands on the screen, as an SVG."""
+def svg(terminal: Terminal) -> str:
+    """Return the screen as an SVG."""
     used = len(terminal.text.splitlines())
     width, height = COLUMNS * WIDTH + 2 * EDGE, used * HEIGHT + 2 * EDGE
     rows = "".join(row for number in range(used) for row in _row(terminal, number))
@@ -218,30 +220,30 @@ def picture(terminal: Terminal) -> str:
 
 
 def _row(terminal: Terminal, number: int) -> Iterator[str]:
-    """The letters of a row, as many at once as look the same."""
+    """Yield the characters of a row, grouped by their style."""
     line = terminal.screen.buffer[number]
     cells = [(column, line[column]) for column in range(COLUMNS)]
-    for look, group in groupby(cells, key=lambda cell: _look(cell[1])):
-        letters = list(group)
-        text = "".join(cell.data for _, cell in letters).rstrip()
+    for style, group in groupby(cells, key=lambda cell: _style(cell[1])):
+        characters = list(group)
+        text = "".join(cell.data for _, cell in characters).rstrip()
         if text:
-            x, y = EDGE + letters[0][0] * WIDTH, EDGE + (number + 0.75) * HEIGHT
+            x, y = EDGE + characters[0][0] * WIDTH, EDGE + (number + 0.75) * HEIGHT
             length = len(text) * WIDTH
             yield (
                 f'<text x="{x:.1f}" y="{y:.1f}" textLength="{length:.1f}" xml:space="preserve"'
-                f"{look}>{escape(text)}</text>\n"
+                f"{style}>{escape(text)}</text>\n"
             )
 
 
-def _look(cell: Char) -> str:
-    look = f' fill="{COLOURS.get(cell.fg, INK)}"'
+def _style(cell: Char) -> str:
+    style = f' fill="{COLOURS.get(cell.fg, INK)}"'
     if cell.bold:
-        look += ' font-weight="bold"'
+        style += ' font-weight="bold"'
     if cell.italics:
-        look += ' font-style="italic"'
+        style += ' font-style="italic"'
     if cell.underscore:
-        look += ' text-decoration="underline"'
-    return look
+        style += ' text-decoration="underline"'
+    return style
 
 
 SCREENS = {

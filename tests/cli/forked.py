@@ -38,14 +38,14 @@ def serve(path: str) -> None:
 def _become(caller: socket.socket) -> None:
     """Be the program that somebody wants to run, and tell how it ended."""
     data, streams, _, _ = socket.recv_fds(caller, _MOST_BYTES, 3)
-    wanted = json.loads(data)
+    request = json.loads(data)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    os.chdir(wanted["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(wanted["variables"])
-    sys.argv = ["metis", *wanted["arguments"]]
+    os.environ.update(request["variables"])
+    sys.argv = ["metis", *request["arguments"]]
     caller.sendall(bytes([_run()]))
     os._exit(0)
 
@@ -74,12 +74,12 @@ def _forget_ended() -> None:
 
 def run(path: str, arguments: list[str]) -> int:
     """Run the program with our own streams, folder and variables; gives its exit code."""
-    wanted = {"arguments": arguments, "folder": os.getcwd(), "variables": dict(os.environ)}  # noqa: PTH109 - pathlib takes longer to load than this to run
+    request = {"arguments": arguments, "folder": os.getcwd(), "variables": dict(os.environ)}  # noqa: PTH109 - pathlib takes longer to load than this to run
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
-        socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
-        told = server.recv(1)
-    return told[0] if told else 70
+        socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+        reply = server.recv(1)
+    return reply[0] if reply else 70
 
 
 if __name__ == "__main__":

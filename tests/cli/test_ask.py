@@ -55,11 +55,11 @@ def test_what_is_piped_in_belongs_to_the_question() -> None:
 
 def test_json_is_all_that_a_script_wants_to_know() -> None:
     done = run("-m", "sim", "--json", "count to 3")
-    told = json.loads(done.stdout)
-    assert told["text"] == "1, 2, 3"
-    assert (told["model"], told["stop_reason"]) == (SIMULATED_MODEL, "end_turn")
-    assert told["is_simulated"]
-    assert told["session_id"] in run("sessions").stdout
+    output = json.loads(done.stdout)
+    assert output["text"] == "1, 2, 3"
+    assert (output["model"], output["stop_reason"]) == (SIMULATED_MODEL, "end_turn")
+    assert output["is_simulated"]
+    assert output["session_id"] in run("sessions").stdout
 
 
 def test_the_last_conversation_of_the_folder_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +84,10 @@ def test_tools_are_used_and_only_the_answer_is_printed() -> None:
 
 
 def test_a_tool_that_changes_something_runs_only_if_it_is_let() -> None:
-    words = "write_file path new.txt content owl"
-    run(words)
+    prompt = "write_file path new.txt content owl"
+    run(prompt)
     assert not Path("new.txt").exists()
-    run("--yes", words)
+    run("--yes", prompt)
     assert Path("new.txt").exists()
 
 
@@ -118,8 +118,8 @@ def test_nothing_said_leaves_nothing_behind(home: Path) -> None:
         async with start_session(StartOptions()) as ready:
             return ready.session.id
 
-    gone = asyncio.run(open_only())
-    assert gone not in run("sessions").stdout
+    session_id = asyncio.run(open_only())
+    assert session_id not in run("sessions").stdout
 
 
 def test_a_model_is_named_in_many_ways(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,21 +216,21 @@ def test_a_session_of_the_simulator_goes_on_there(monkeypatch: pytest.MonkeyPatc
 def test_a_model_that_the_simulator_stood_in_for_goes_on_there() -> None:
     run("-m", "sim:gpt-5", "my name is Ada")
     done = run("-c", "--json", "what is my name?")
-    told = json.loads(done.stdout)
-    assert "Ada" in told["text"]
-    assert (told["model"], told["is_simulated"]) == ("openai:gpt-5", True)
+    output = json.loads(done.stdout)
+    assert "Ada" in output["text"]
+    assert (output["model"], output["is_simulated"]) == ("openai:gpt-5", True)
 
 
 def test_a_session_whose_model_cannot_be_asked_now_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def keep() -> None:
-        async with store.open(UserPaths.from_environment().store_url) as kept:
-            await kept.create_session(
+    async def create() -> None:
+        async with store.open(UserPaths.from_environment().store_url) as opened:
+            await opened.create_session(
                 workspace_path=Path.cwd(), active_model="anthropic:claude-sonnet-4-6"
             )
 
-    asyncio.run(keep())
+    asyncio.run(create())
     done = run("-c", "go on")
     assert done.exit_code == 3
     assert done.stderr == (
@@ -256,8 +256,8 @@ def test_the_first_block_of_code_is_found(answer: str, code: str) -> None:
 
 
 def test_only_code_is_printed_where_only_code_is_wanted() -> None:
-    asked = "say exactly: see\n```python\nx = 1\n```\nthat is all"
-    assert run("-m", "sim", "--no-tools", "-x", asked).stdout == "x = 1\n"
+    prompt = "say exactly: see\n```python\nx = 1\n```\nthat is all"
+    assert run("-m", "sim", "--no-tools", "-x", prompt).stdout == "x = 1\n"
     assert run("-m", "sim", "-x", "say hello").stdout == "hello\n"
     assert "remove one" in run("-x", "--json", "hi").stderr
 
@@ -274,18 +274,18 @@ def test_an_answer_keeps_to_a_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "output"),
     [
         ("nowhere.json", "cannot read the schema nowhere.json: No such file or directory"),
         ('{"type": ', "--schema is not valid JSON"),
         (__file__, "is not valid JSON"),
     ],
 )
-def test_what_is_no_schema_is_a_sentence(schema: str, told: str) -> None:
+def test_what_is_no_schema_is_a_sentence(schema: str, output: str) -> None:
     done = run("-m", "sim", "--schema", schema, "hi")
     assert done.exit_code == 2
     assert done.stderr.startswith("metis: ")
-    assert told in done.stderr
+    assert output in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -319,9 +319,9 @@ def test_a_question_is_stored_in_the_store_that_is_named(tmp_path: Path) -> None
     assert run("--store", url, "say hi").exit_code == 0
 
     async def messages() -> int:
-        async with store.open(url) as keep:
-            (record,) = await keep.sessions()
-            return len(await keep.messages(record.id))
+        async with store.open(url) as opened:
+            (record,) = await opened.sessions()
+            return len(await opened.messages(record.id))
 
     assert asyncio.run(messages()) >= 2
 
@@ -342,13 +342,13 @@ def test_an_interrupt_ends_it_and_what_had_come_is_kept() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
-    ) as asked:
-        assert asked.stdout is not None
-        assert asked.stdout.read(4) == b"this"
-        asked.send_signal(signal.SIGINT)
-        _, told = asked.communicate()
-    assert asked.returncode == 130
-    assert b"Traceback" not in told
+    ) as prompt:
+        assert prompt.stdout is not None
+        assert prompt.stdout.read(4) == b"this"
+        prompt.send_signal(signal.SIGINT)
+        _, output = prompt.communicate()
+    assert prompt.returncode == 130
+    assert b"Traceback" not in output
     session = run("sessions").stdout.split()[0]
     assert "cancelled" in run("trace", session).stdout
     assert "\n  this" in run("show", session).stdout

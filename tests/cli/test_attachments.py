@@ -17,10 +17,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_files_come_before_the_words(folder: Path) -> None:
     (folder / "a.txt").write_text("hello\n")
-    said = read_prompt("explain @a.txt, please", ALIASES)
-    assert said.blocks == (TextBlock("a.txt:\n\nhello\n"), TextBlock("explain @a.txt, please"))
-    assert said.notes == ("a.txt · 1 line",)
-    assert said.model is None
+    prompt = read_prompt("explain @a.txt, please", ALIASES)
+    assert prompt.blocks == (TextBlock("a.txt:\n\nhello\n"), TextBlock("explain @a.txt, please"))
+    assert prompt.notes == ("a.txt · 1 line",)
+    assert prompt.model is None
 
 
 def test_a_name_with_blanks_stands_in_quotes(folder: Path) -> None:
@@ -33,16 +33,16 @@ def test_a_name_with_blanks_stands_in_quotes(folder: Path) -> None:
 def test_an_alias_at_the_start_is_a_model_and_a_file_is_a_file(folder: Path) -> None:
     (folder / "haiku").write_text("a poem")
     (folder / "notes").write_text("a note")
-    asked = read_prompt("@haiku look at @notes", ALIASES)
-    assert (asked.model, asked.text, len(asked.files)) == ("haiku", "look at @notes", 1)
+    prompt = read_prompt("@haiku look at @notes", ALIASES)
+    assert (prompt.model, prompt.text, len(prompt.files)) == ("haiku", "look at @notes", 1)
     plain = read_prompt("@notes look", ALIASES)
     assert (plain.model, plain.text, len(plain.files)) == (None, "@notes look", 1)
 
 
 def test_what_is_no_file_stays_as_it_is_written(folder: Path) -> None:
-    said = read_prompt("use @property and @./missing.txt", ALIASES)
-    assert said.blocks == (TextBlock("use @property and @./missing.txt"),)
-    assert said.notes == ("@./missing.txt: no such file; sent as plain text",)
+    prompt = read_prompt("use @property and @./missing.txt", ALIASES)
+    assert prompt.blocks == (TextBlock("use @property and @./missing.txt"),)
+    assert prompt.notes == ("@./missing.txt: no such file; sent as plain text",)
     assert read_prompt(r"\@haiku is a name", ALIASES).text == "@haiku is a name"
 
 

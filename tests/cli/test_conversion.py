@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from metis.cli.main import cli
 
-ASKED: dict[str, Any] = {
+REQUEST: dict[str, Any] = {
     "model": "claude-sonnet-4-6",
     "max_tokens": 100,
     "system": "be brief",
@@ -28,7 +28,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-def run(*arguments: str, body: object = ASKED) -> Result:
+def run(*arguments: str, body: object = REQUEST) -> Result:
     return CliRunner().invoke(cli, ["convert", *arguments, "-"], input=json.dumps(body).encode())
 
 
@@ -55,7 +55,7 @@ def test_a_request_moves_to_another_provider_and_names_its_losses() -> None:
 
 def test_the_same_provider_gives_the_same_request() -> None:
     done = run("--from", "anthropic", "--to", "anthropic")
-    assert json.loads(done.stdout) == ASKED
+    assert json.loads(done.stdout) == REQUEST
     assert done.stderr == ""
 
 
@@ -68,7 +68,7 @@ def test_strict_prints_losses_only() -> None:
     ]
 
 
-TALKED: dict[str, Any] = {
+CHAT_REQUEST: dict[str, Any] = {
     "model": "gpt-5",
     "messages": [
         {"role": "developer", "content": "be brief"},
@@ -78,16 +78,16 @@ TALKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("arguments", "body", "said"),
+    ("arguments", "body", "expected"),
     [
         (
             ("--from", "anthropic", "--to", "nobody"),
-            ASKED,
+            REQUEST,
             "invalid value for '--to': unknown provider 'nobody'",
         ),
         (
             ("--from", "nobody", "--to", "openai"),
-            ASKED,
+            REQUEST,
             "invalid value for '--from': unknown provider 'nobody'",
         ),
         (("--from", "anthropic", "--to", "openai"), [], "-: $: a request is a JSON object"),
@@ -113,7 +113,7 @@ TALKED: dict[str, Any] = {
         ),
         (
             ("--from", "anthropic", "--to", "ollama"),
-            TALKED,
+            CHAT_REQUEST,
             "unknown role 'developer'; this looks like a request for Chat Completions; try --from",
         ),
         (
@@ -124,11 +124,11 @@ TALKED: dict[str, Any] = {
     ],
 )
 def test_what_cannot_be_converted_is_one_sentence(
-    arguments: tuple[str, ...], body: object, said: str
+    arguments: tuple[str, ...], body: object, expected: str
 ) -> None:
     done = run(*arguments, body=body)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.output
 
@@ -136,10 +136,10 @@ def test_what_cannot_be_converted_is_one_sentence(
 def test_a_body_that_looks_like_another_protocol_is_pointed_out() -> None:
     done = run("--from", "openai", "--to", "openai", "--model", "gpt-5")
     assert done.exit_code == 0
-    said = "-: this looks like a request for Anthropic Messages; try --from anthropic"
-    assert f"note: {said}" in done.stderr.splitlines()
+    expected = "-: this looks like a request for Anthropic Messages; try --from anthropic"
+    assert f"note: {expected}" in done.stderr.splitlines()
     as_json = run("--from", "openai", "--to", "openai", "--model", "gpt-5", "--json")
-    assert json.loads(as_json.stderr.splitlines()[0]) == {"note": said}
+    assert json.loads(as_json.stderr.splitlines()[0]) == {"note": expected}
 
 
 @pytest.mark.parametrize("data", [b"", b" \n", b"\xef\xbb\xbf"])
@@ -151,8 +151,8 @@ def test_an_empty_file_is_called_empty(data: bytes) -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
     arguments = ["convert", "--from", "anthropic", "--to", "anthropic", "-"]
-    done = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbf" + json.dumps(ASKED).encode())
-    assert json.loads(done.stdout) == ASKED
+    done = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbf" + json.dumps(REQUEST).encode())
+    assert json.loads(done.stdout) == REQUEST
 
 
 @pytest.mark.row("M-242")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.test_conversion import ASKED
+from cli.test_conversion import REQUEST
 from metis import adapters
 from metis.cli.main import cli
 from metis.cli.text import cell_width, fold
@@ -18,7 +18,7 @@ PAIRS = [
 ]
 
 
-def run(*arguments: str, body: object = ASKED, **settings: Any) -> Result:
+def run(*arguments: str, body: object = REQUEST, **settings: Any) -> Result:
     given = body if isinstance(body, bytes) else json.dumps(body).encode()
     return CliRunner(env={"COLUMNS": None}).invoke(
         cli, ["diff", *arguments, "-"], input=given, **settings
@@ -26,16 +26,16 @@ def run(*arguments: str, body: object = ASKED, **settings: Any) -> Result:
 
 
 @pytest.mark.row("T212")
-@pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_any_two_targets_stand_side_by_side(left: str, right: str) -> None:
-    done = run(left, right)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_any_two_targets_stand_side_by_side(first: str, second: str) -> None:
+    done = run(first, second)
     assert done.exit_code == 0
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     assert all(cell_width(line) <= 80 for line in lines)
-    assert lines[0].startswith(f"{left} · ")
-    assert f"   {right} ·" in lines[0]
-    if left == right:
+    assert lines[0].startswith(f"{first} · ")
+    assert f"   {second} ·" in lines[0]
+    if first == second:
         start = next(index for index, line in enumerate(lines, 1) if line.startswith("─"))
         assert {line[38:41] for line in lines[start : lines.index("")]} == {"   "}
 
@@ -71,15 +71,15 @@ def test_json_holds_both_bodies_and_their_losses() -> None:
 
 def test_a_wide_terminal_is_used_and_coloured() -> None:
     runner = CliRunner(env={"COLUMNS": "120"})
-    body = json.dumps(ASKED).encode()
+    body = json.dumps(REQUEST).encode()
     done = runner.invoke(cli, ["diff", "anthropic", "openai", "-"], input=body, color=True)
     assert "\x1b[" in done.stdout
     assert "─" * 58 + "─┼─" + "─" * 58 in done.stdout
 
 
 def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
-    words = "\u202e漢字" + "x" * 5000
-    body = {**ASKED, "messages": [{"role": "user", "content": words}]}
+    text = "\u202e漢字" + "x" * 5000
+    body = {**REQUEST, "messages": [{"role": "user", "content": text}]}
     done = run("anthropic", "openai", body=body)
     assert "(5,003 characters)" in " ".join(done.stdout.split())
     assert "\u202e" not in done.stdout
@@ -87,13 +87,13 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "body", "said"),
+    ("arguments", "body", "expected"),
     [
-        (("nobody", "openai"), ASKED, "invalid value for 'A': unknown provider 'nobody'"),
-        (("openai", "nobody:x"), ASKED, "invalid value for 'B': unknown provider 'nobody'"),
+        (("nobody", "openai"), REQUEST, "invalid value for 'A': unknown provider 'nobody'"),
+        (("openai", "nobody:x"), REQUEST, "invalid value for 'B': unknown provider 'nobody'"),
         (
             ("openai", "ollama", "--from", "nobody"),
-            ASKED,
+            REQUEST,
             "invalid value for '--from': unknown provider 'nobody'",
         ),
         (("openai", "ollama"), b"", "-: the file is empty"),
@@ -106,17 +106,17 @@ def test_long_strings_are_cut_and_odd_letters_escaped() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(
-    arguments: tuple[str, ...], body: object, said: str
+    arguments: tuple[str, ...], body: object, expected: str
 ) -> None:
     done = run(*arguments, body=body)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""
 
 
 def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "asked.json"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ASKED).encode())
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(REQUEST).encode())
     done = CliRunner().invoke(cli, ["diff", "openai", "ollama", str(path), "--json"])
     assert done.exit_code == 0
 

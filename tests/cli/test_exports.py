@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 from pydantic import TypeAdapter
 
 from build import assistant, call, numbered, provenance, tool, tool_id
-from build import user as said
+from build import user as user_message
 from metis.canonical import (
     DocumentBlock,
     ImageBlock,
@@ -41,7 +41,7 @@ RECORD = SessionRecord(
 PNG = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
 PDF = DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", name="a.pdf")
 MESSAGES = numbered(
-    said("look at this", PNG, PDF),
+    user_message("look at this", PNG, PDF),
     assistant(
         ThinkingBlock("hm", signature="seal", issuer="anthropic"),
         "I read it.",
@@ -52,13 +52,13 @@ MESSAGES = numbered(
     tool("hoot ``` hoot", answers=tool_id(7)),
     tool("hoot", answers=tool_id(8)),
     assistant("It says:\n```\nhoot\n```\n`ok`", metadata=provenance()),
-    said("thanks"),
+    user_message("thanks"),
 )
 
 
 def written(form: str, messages: Sequence[Message] = MESSAGES) -> tuple[str, list[str]]:
-    found = WRITERS[form](Conversation(RECORD, messages, [tool().definition for tool in BUILTINS]))
-    return found.data.decode(), [f"{loss.change} {loss.block_type}" for loss in found.losses]
+    result = WRITERS[form](Conversation(RECORD, messages, [tool().definition for tool in BUILTINS]))
+    return result.data.decode(), [f"{loss.change} {loss.block_type}" for loss in result.losses]
 
 
 def test_markdown_is_for_people() -> None:
@@ -117,15 +117,15 @@ ATTACKS = [
 
 
 def page(messages: Sequence[Message]) -> Page:
-    found = Page()
-    found.feed(written("html", messages)[0])
-    found.close()
-    return found
+    result = Page()
+    result.feed(written("html", messages)[0])
+    result.close()
+    return result
 
 
-def check_harmless(found: Page) -> None:
-    assert found.tags <= ALLOWED
-    names = {name for name, _ in found.attributes}
+def check_harmless(result: Page) -> None:
+    assert result.tags <= ALLOWED
+    names = {name for name, _ in result.attributes}
     assert names <= {
         "lang",
         "charset",
@@ -140,11 +140,11 @@ def check_harmless(found: Page) -> None:
         "start",
         "style",
     }
-    links = [value for name, value in found.attributes if name == "href"]
+    links = [value for name, value in result.attributes if name == "href"]
     assert all(link.startswith(("http://", "https://", "mailto:")) for link in links)
-    styles = {value for name, value in found.attributes if name == "style"}
+    styles = {value for name, value in result.attributes if name == "style"}
     assert styles <= {f"text-align:{side}" for side in ("left", "right", "center")}
-    sources = [value for name, value in found.attributes if name == "src"]
+    sources = [value for name, value in result.attributes if name == "src"]
     assert all(source.startswith("data:image/") for source in sources)
 
 
@@ -153,9 +153,9 @@ def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
     evil = ImageBlock(ImageSource("base64", '"><script>'), "image/png")
     linked = ImageBlock(ImageSource("url", attack), "image/*")
     drawn = ImageBlock(ImageSource("base64", "PHN2Zz4="), "image/svg+xml")
-    found = page(
+    result = page(
         numbered(
-            said(attack, evil, linked, drawn, PNG),
+            user_message(attack, evil, linked, drawn, PNG),
             assistant(
                 TextBlock(attack),
                 ThinkingBlock(attack, issuer="anthropic"),
@@ -165,14 +165,14 @@ def test_nothing_that_was_said_runs_in_the_page(attack: str) -> None:
             tool(attack, answers=tool_id(7)),
         )
     )
-    check_harmless(found)
-    assert "Content-Security-Policy" in {value for _, value in found.attributes}
+    check_harmless(result)
+    assert "Content-Security-Policy" in {value for _, value in result.attributes}
 
 
 @given(st.text(max_size=200))
-def test_any_words_stand_in_the_page_as_they_are(words: str) -> None:
-    check_harmless(page(numbered(said(TextBlock(words + ".")))))
-    check_harmless(page(numbered(assistant(TextBlock(words + "."), metadata=provenance()))))
+def test_any_words_stand_in_the_page_as_they_are(text: str) -> None:
+    check_harmless(page(numbered(user_message(TextBlock(text + ".")))))
+    check_harmless(page(numbered(assistant(TextBlock(text + "."), metadata=provenance()))))
 
 
 def test_a_page_shows_pictures_and_says_what_it_does_not_show() -> None:
@@ -187,7 +187,7 @@ def test_json_holds_every_message_whole() -> None:
     document = json.loads(text)
     assert document["session"]["id"] == "sess_42"
     assert [decode(encode(m)) for m in MESSAGES] == [
-        decode(json.dumps(each)) for each in document["messages"]
+        decode(json.dumps(message)) for message in document["messages"]
     ]
     assert losses == []
 
@@ -200,7 +200,7 @@ def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
     TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(example["tools"])
     roles = [message["role"] for message in example["messages"]]
     assert roles == ["user", "assistant", "tool", "tool", "assistant"]
-    assert [each["function"]["name"] for each in example["tools"]] == ["read_file", "owl"]
+    assert [message["function"]["name"] for message in example["tools"]] == ["read_file", "owl"]
     owl = example["tools"][1]["function"]["parameters"]["properties"]
     assert owl == {"loud": {"type": "boolean"}, "times": {"type": "integer"}}
     assert "dropped document" in losses
@@ -210,7 +210,7 @@ def test_an_example_for_fine_tuning_is_what_the_sdk_knows() -> None:
 
 def test_without_an_answer_there_is_no_example() -> None:
     with pytest.raises(EncodeError, match="has no response"):
-        written("openai-finetune", numbered(said("hello?")))
+        written("openai-finetune", numbered(user_message("hello?")))
 
 
 def test_sharegpt_has_its_speakers() -> None:

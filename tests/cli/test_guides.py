@@ -21,16 +21,16 @@ ANY = "…"
 
 def examples(page: Path) -> Iterator[tuple[str, list[str]]]:
     """The commands of a page in order, each with the lines that it is said to print."""
-    command, said = "", list[str]()
+    command, expected = "", list[str]()
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.splitlines():
             if line.startswith("$ "):
                 if command:
-                    yield command, said
-                command, said = line[2:], []
+                    yield command, expected
+                command, expected = line[2:], []
             else:
-                said.append(line)
-    yield command, said
+                expected.append(line)
+    yield command, expected
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,22 @@ def run_all(commands: list[str], program: str) -> list[str]:
     return done.stdout.decode().split(END)[:-1]
 
 
-def is_as_said(printed: str, said: list[str]) -> bool:
+def is_as_said(printed: str, expected: list[str]) -> bool:
     """Whether every line comes in its order; with a line of dots there may be others between."""
-    patterns = [re.escape(line).replace(ANY, ".*") for line in said if line != ANY]
+    patterns = [re.escape(line).replace(ANY, ".*") for line in expected if line != ANY]
     lines = printed.splitlines()
-    if ANY not in said:
+    if ANY not in expected:
         return len(lines) == len(patterns) and all(map(re.fullmatch, patterns, lines))
-    left = iter(lines)
-    return all(any(re.fullmatch(pattern, line) for line in left) for pattern in patterns)
+    remaining = iter(lines)
+    return all(any(re.fullmatch(pattern, line) for line in remaining) for pattern in patterns)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_prints_what_the_page_says(page: Path, user: Path, program: str) -> None:
-    told = list(examples(page))
-    commands = [each for each, _ in told]
-    for (command, said), printed in zip(told, run_all(commands, program), strict=True):
-        assert is_as_said(printed, said), f"$ {command}\n{printed}"
+    documented = list(examples(page))
+    commands = [command for command, _ in documented]
+    for (command, expected), printed in zip(documented, run_all(commands, program), strict=True):
+        assert is_as_said(printed, expected), f"$ {command}\n{printed}"
 
 
 REQUEST = '{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
@@ -87,11 +87,11 @@ def test_the_commands_of_the_readme_run(user: Path, program: str) -> None:
     Path("notes.txt").write_text("owls are quiet", encoding="utf-8")
     Path("request.json").write_text(REQUEST, encoding="utf-8")
     Path("traffic.jsonl").write_text(f'{{"protocol":"anthropic","request":{REQUEST}}}\n')
-    told = [command.partition("  #")[0] for command, _ in examples(ROOT / "README.md")]
-    commands = [each for each in told if "metis" in each]
+    documented = [command.partition("  #")[0] for command, _ in examples(ROOT / "README.md")]
+    commands = [command for command in documented if "metis" in command]
     assert len(commands) > 8
     # A key is what a test has not, a terminal neither; a server serves until it is ended.
-    spoken = {
+    replacements = {
         "metis -m gpt-5": "metis -m sim:gpt-5",
         "metis -c": "metis -c -m sim:gpt-5 'on'",
         "metis keys set anthropic": "echo no-real-key | metis keys set anthropic",
@@ -99,7 +99,7 @@ def test_the_commands_of_the_readme_run(user: Path, program: str) -> None:
     endless = f'timeout 3 "{sys.executable}" -m metis sim --port 0'
     tried: list[str] = []
     for command in map(str.strip, commands):
-        for plain, tame in spoken.items():
+        for plain, tame in replacements.items():
             command = command.replace(plain, tame)  # noqa: PLW2901 - the same, without a key
         tried.append(endless if command == "metis sim" else command)
     codes = run_all(

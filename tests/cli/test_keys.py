@@ -51,7 +51,7 @@ def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("provider", "key", "told"),
+    ("provider", "key", "expected"),
     [
         ("nobody", KEY, "nobody"),
         ("ollama", KEY, "ollama"),
@@ -59,12 +59,12 @@ def test_a_variable_that_counts_first_is_told(monkeypatch: pytest.MonkeyPatch) -
         ("openai", f"{KEY} {KEY}", "not an API key"),
     ],
 )
-def test_what_is_no_key_is_a_sentence(provider: str, key: str, told: str) -> None:
+def test_what_is_no_key_is_a_sentence(provider: str, key: str, expected: str) -> None:
     done = run("keys", "set", provider, stdin=key)
     assert done.exit_code == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("metis: ")
-    assert told in line
+    assert expected in line
 
 
 def test_a_broken_file_is_not_shown(home: Path) -> None:

@@ -112,11 +112,11 @@ def is_open(port: int) -> bool:
 
 
 def test_it_is_asked_by_name_and_when_nothing_else_is_there(fetched: Path) -> None:
-    asked = run("-m", "local", "hi")
-    assert (asked.exit_code, asked.stdout) == (0, "plain\n")
-    found = run("hi")
-    assert found.stdout == "plain\n"
-    assert "often wrong" in found.stderr
+    named = run("-m", "local", "hi")
+    assert (named.exit_code, named.stdout) == (0, "plain\n")
+    automatic = run("hi")
+    assert automatic.stdout == "plain\n"
+    assert "often wrong" in automatic.stderr
     assert run("-c", "more").stdout == "plain\n"
     assert run("--tools", "-m", "local", "hi").stdout == "tools\n"
     assert "llamacpp:smollm2-135m" in run("cost", "--by", "model").stdout

@@ -25,10 +25,10 @@ def conversation(tmp_path: Path) -> Path:
 
 
 def test_version_is_told_by_the_command_and_by_the_module() -> None:
-    told = f"metis {__version__} (canonical form {SPEC_VERSION})\n"
+    expected = f"metis {__version__} (canonical form {SPEC_VERSION})\n"
     module = [sys.executable, "-m", "metis", "--version"]
-    assert run("--version").output == told
-    assert subprocess.run(module, check=True, capture_output=True, text=True).stdout == told  # noqa: S603 - our own interpreter
+    assert run("--version").output == expected
+    assert subprocess.run(module, check=True, capture_output=True, text=True).stdout == expected  # noqa: S603 - our own interpreter
 
 
 def test_schema_prints_json() -> None:

@@ -38,7 +38,7 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(cli, list(arguments), input=stdin)
 
 
-def sentence(done: Result, code: int) -> str:
+def error_line(done: Result, code: int) -> str:
     """The one line that a failed command says."""
     assert done.exit_code == code, done.output
     (line,) = done.stderr.strip().splitlines()
@@ -66,25 +66,25 @@ def strict_server(key: str) -> Generator[str]:
 
 
 def test_no_key() -> None:
-    told = sentence(run("-m", "gpt-5", "hi"), 3)
-    assert "set OPENAI_API_KEY" in told
-    assert "-m sim:gpt-5" in told
+    message = error_line(run("-m", "gpt-5", "hi"), 3)
+    assert "set OPENAI_API_KEY" in message
+    assert "-m sim:gpt-5" in message
 
 
 def test_a_wrong_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-wrong")
     with strict_server("right") as url:
         (home / "config.toml").write_text(f'[base_urls]\nopenai = "{url}"\n')
-        told = sentence(run("-m", "gpt-5", "hi"), 3)
-    assert "openai rejected the API key" in told
-    assert "metis doctor" in told
-    assert "secret" not in told
+        message = error_line(run("-m", "gpt-5", "hi"), 3)
+    assert "openai rejected the API key" in message
+    assert "metis doctor" in message
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize("name", ["gtp-5", "nobody:at-all", "claude"])
 def test_an_unknown_model(name: str) -> None:
-    told = sentence(run("-m", name, "hi"), 2)
-    assert name in told
+    message = error_line(run("-m", name, "hi"), 2)
+    assert name in message
 
 
 def test_a_typo_in_a_rule_is_told_and_the_answer_comes() -> None:
@@ -100,17 +100,17 @@ def test_a_typo_in_a_rule_is_told_and_the_answer_comes() -> None:
 def test_no_network(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     (home / "config.toml").write_text('[base_urls]\nopenai = "http://127.0.0.1:9"\n')
-    told = sentence(run("-m", "gpt-5", "hi"), 4)
-    assert "could not reach openai" in told
-    assert "metis -m sim" in told
+    message = error_line(run("-m", "gpt-5", "hi"), 4)
+    assert "could not reach openai" in message
+    assert "metis -m sim" in message
 
 
 def test_a_local_server_that_is_off() -> None:
-    assert "start the server" in sentence(run("-m", "ollama", "hi"), 4)
+    assert "start the server" in error_line(run("-m", "ollama", "hi"), 4)
 
 
 def test_a_local_model_that_was_not_fetched() -> None:
-    assert "metis local setup" in sentence(run("-m", "local", "hi"), 4)
+    assert "metis local setup" in error_line(run("-m", "local", "hi"), 4)
 
 
 def test_no_disk(home: Path) -> None:
@@ -133,8 +133,8 @@ def test_no_disk(home: Path) -> None:
 def test_no_folder_for_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("in the way")
     monkeypatch.setenv("METIS_HOME", str(Path("file").resolve() / "home"))
-    for words in (["say hi"], ["sessions"], ["config", "set", "model", "haiku"]):
-        done = run(*words)
+    for command in (["say hi"], ["sessions"], ["config", "set", "model", "haiku"]):
+        done = run(*command)
         assert done.exit_code == 2
         assert "Traceback" not in done.output
         assert done.stderr.strip().splitlines()[-1].startswith("metis: ")
@@ -145,39 +145,39 @@ def test_the_database_of_another_version(home: Path) -> None:
     with sqlite3.connect(home / "metis.db") as database:
         database.execute("PRAGMA user_version = 999")
     database.close()
-    told = sentence(run("say hi"), 2)
-    assert "999" in told or "newer" in told
+    message = error_line(run("say hi"), 2)
+    assert "999" in message or "newer" in message
 
 
 def test_a_database_of_another_program(home: Path) -> None:
     with sqlite3.connect(home / "metis.db") as database:
         database.execute("CREATE TABLE birds (name TEXT)")
     database.close()
-    assert "metis.db" in sentence(run("say hi"), 2)
+    assert "metis.db" in error_line(run("say hi"), 2)
 
 
 def test_a_binary_file_attached() -> None:
     Path("a.bin").write_bytes(bytes(range(256)))
-    assert "(UTF-8 text, images and PDF only)" in sentence(run("-a", "a.bin", "what?"), 2)
-    assert "UTF-8 text" in sentence(run("what?", stdin=b"\0\xff" * 10), 2)
-    assert "cannot attach" in sentence(run("-a", "nowhere.txt", "what?"), 2)
+    assert "(UTF-8 text, images and PDF only)" in error_line(run("-a", "a.bin", "what?"), 2)
+    assert "UTF-8 text" in error_line(run("what?", stdin=b"\0\xff" * 10), 2)
+    assert "cannot attach" in error_line(run("-a", "nowhere.txt", "what?"), 2)
 
 
 def test_a_fault_in_the_settings(home: Path) -> None:
     (home / "config.toml").write_text("\nmodel = sonnet\n")
-    assert f"{home}/config.toml:2: invalid TOML" in sentence(run("hi"), 2)
+    assert f"{home}/config.toml:2: invalid TOML" in error_line(run("hi"), 2)
 
 
 def test_a_key_file_that_others_can_read(home: Path) -> None:
     (home / "keys.toml").write_text('[keys]\nopenai = "sk-secret"\n')
     (home / "keys.toml").chmod(0o644)
-    told = sentence(run("hi"), 2)
-    assert "chmod 600" in told
-    assert "secret" not in told
+    message = error_line(run("hi"), 2)
+    assert "chmod 600" in message
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--nope", "hi"], "no such option '--nope'"),
         (["sesions"], "there is no command 'sesions'; did you mean 'sessions'?"),
@@ -187,15 +187,15 @@ def test_a_key_file_that_others_can_read(home: Path) -> None:
         (["config", "nope"], "no such command 'nope'"),
     ],
 )
-def test_arguments_that_nobody_understands(arguments: list[str], told: str) -> None:
-    line = sentence(run(*arguments), 2)
-    assert line.startswith(f"metis: {told}")
+def test_arguments_that_nobody_understands(arguments: list[str], message: str) -> None:
+    line = error_line(run(*arguments), 2)
+    assert line.startswith(f"metis: {message}")
     hints = ("--help`", "did you mean", "requires")
     assert any(hint in line for hint in hints)
 
 
 def test_nothing_asked() -> None:
-    assert "no question given" in sentence(run(), 2)
+    assert "no question given" in error_line(run(), 2)
 
 
 def test_a_budget_that_is_spent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,25 +203,25 @@ def test_a_budget_that_is_spent(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with strict_server("sk-none") as url:
         text = f'[base_urls]\nanthropic = "{url}"\n[budget]\nsession_usd = 0\n'
         (home / "config.toml").write_text(text)
-        told = sentence(run("-m", "sonnet", "hi"), 5)
-    assert "metis config set budget.session_usd" in told
+        message = error_line(run("-m", "sonnet", "hi"), 5)
+    assert "metis config set budget.session_usd" in message
 
 
 def test_a_session_that_is_not_there() -> None:
     run("say hi")
-    assert "no session has 'sess_none' in its id or title" in sentence(
+    assert "no session has 'sess_none' in its id or title" in error_line(
         run("-s", "sess_none", "hi"), 2
     )
-    assert "2 sessions match" in sentence_of_two()
+    assert "2 sessions match" in error_line_of_two()
 
 
-def sentence_of_two() -> str:
+def error_line_of_two() -> str:
     run("say ho")
-    return sentence(run("-s", "sess_", "hi"), 2)
+    return error_line(run("-s", "sess_", "hi"), 2)
 
 
 def test_continuing_before_anything_was_said() -> None:
-    assert "no conversation is stored yet" in sentence(run("-c", "hi"), 2)
+    assert "no conversation is stored yet" in error_line(run("-c", "hi"), 2)
 
 
 def test_instructions_for_an_old_conversation() -> None:
@@ -239,8 +239,8 @@ def test_a_fault_of_metis_itself(monkeypatch: pytest.MonkeyPatch, capsys: Any) -
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 70
-    told = capsys.readouterr().err
-    assert told.startswith("metis: internal error: ZeroDivisionError: nobody thought")
+    message = capsys.readouterr().err
+    assert message.startswith("metis: internal error: ZeroDivisionError: nobody thought")
     monkeypatch.setenv("METIS_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         main()

@@ -29,9 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
 
     async def fill() -> None:
-        async with store.open() as keep:
-            await keep.create_session("sess_42", workspace_path="/work", active_model="a:b")
-            await keep.append_all(messages)
+        async with store.open() as opened:
+            await opened.create_session("sess_42", workspace_path="/work", active_model="a:b")
+            await opened.append_all(messages)
 
     asyncio.run(fill())
     return tmp_path
@@ -46,9 +46,9 @@ def test_sessions_lists_and_show_shows(home: Path) -> None:
     assert listed.exit_code == 0
     assert listed.stdout.startswith("sess_42  20")
     assert listed.stdout.endswith("  a:b  3  $0.000654  what does the owl say?\n")
-    (told,) = json.loads(run("sessions", "--json").stdout)
-    assert (told["id"], told["title"]) == ("sess_42", "what does the owl say?")
-    assert (told["message_count"], told["folder"]) == (3, "/work")
+    (listed_session,) = json.loads(run("sessions", "--json").stdout)
+    assert (listed_session["id"], listed_session["title"]) == ("sess_42", "what does the owl say?")
+    assert (listed_session["message_count"], listed_session["folder"]) == (3, "/work")
     assert json.loads(run("sessions", "--json", "--here").stdout) == []
     assert "without --here" in run("sessions", "--here").stderr
     shown = run("show", "sess_42")
@@ -92,9 +92,9 @@ def test_export_and_import_through_files(home: Path, tmp_path: Path) -> None:
 def test_fork_and_search(home: Path) -> None:
     forked = run("fork", "sess_42").stdout.strip()
     assert forked.startswith("sess_")
-    found = run("search", "owl", "say")
-    assert len(found.stdout.splitlines()) == 2
-    assert "[owl]" in found.stdout
+    matches = run("search", "owl", "say")
+    assert len(matches.stdout.splitlines()) == 2
+    assert "[owl]" in matches.stdout
     assert len(run("search", "owl", "--session", forked).stdout.splitlines()) == 1
     nothing = run("search", "walrus")
     assert (nothing.exit_code, nothing.stdout) == (1, "")

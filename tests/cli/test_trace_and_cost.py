@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import metis
 from build import assistant, call, provenance, tool, tool_id
-from build import user as said
+from build import user as user_message
 from metis import store
 from metis.canonical import (
     MessageMetadata,
@@ -52,30 +52,30 @@ def usage(tokens: int, cost: str, version: str = "2026-05-08") -> Usage:
     )
 
 
-def made_by(model: str, used: Usage) -> MessageMetadata:
+def metadata_of(model: str, used: Usage) -> MessageMetadata:
     routing = RoutingDecisionRecord(chosen_model=model, mode=RoutingMode.DEFAULT, reason="default")
     provider = model.partition(":")[0]
     return provenance(usage=used, model=model, provider=provider, routing=routing)
 
 
-def keep(*sessions: Sequence[tuple[str, Usage, datetime]]) -> list[str]:
+def store_sessions(*sessions: Sequence[tuple[str, Usage, datetime]]) -> list[str]:
     """Sessions of one question and some answers each; gives their ids."""
 
     async def fill() -> list[str]:
         ids: list[str] = []
-        async with store.open() as keeper:
+        async with store.open() as opened:
             for answers in sessions:
-                record = await keeper.create_session(workspace_path="/work")
+                record = await opened.create_session(workspace_path="/work")
                 ids.append(record.id)
                 for model, used, at in answers:
-                    question = replace(said("why?"), id=new_ulid(), session_id=record.id)
+                    question = replace(user_message("why?"), id=new_ulid(), session_id=record.id)
                     answer = replace(
-                        assistant("because", metadata=made_by(model, used)),
+                        assistant("because", metadata=metadata_of(model, used)),
                         id=new_ulid(),
                         session_id=record.id,
                         created_at=at,
                     )
-                    await keeper.append_all([replace(question, created_at=at), answer])
+                    await opened.append_all([replace(question, created_at=at), answer])
         return ids
 
     return asyncio.run(fill())
@@ -85,7 +85,7 @@ MAY, JUNE = datetime(2026, 5, 9, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def test_cost_by_day_model_and_session() -> None:
-    first, second = keep(
+    first, second = store_sessions(
         [(SONNET, usage(1000, "0.018"), MAY), (MINI, usage(1000, "0.00225"), JUNE)],
         [(MINI, usage(2000, "0.0045"), JUNE), ("anthropic:odd", usage(5, "0", "unpriced"), JUNE)],
     )
@@ -95,9 +95,9 @@ def test_cost_by_day_model_and_session() -> None:
     assert "$0.0248 for 4 calls" in shown.stdout
     assert "not in the total: anthropic:odd" in shown.stdout
     assert max(map(cell_width, shown.stdout.splitlines())) <= 80
-    told = json.loads(run("cost", "--by", "model", "--json").stdout)
-    assert told["groups"][MINI]["call_count"] == 2
-    assert told["total"]["cost_usd"] == "0.02475"
+    report = json.loads(run("cost", "--by", "model", "--json").stdout)
+    assert report["groups"][MINI]["call_count"] == 2
+    assert report["total"]["cost_usd"] == "0.02475"
     by_session = run("cost", "--by", "session").stdout
     assert first in by_session
     assert second in by_session
@@ -105,7 +105,7 @@ def test_cost_by_day_model_and_session() -> None:
 
 
 def test_costs_are_compared_with_another_table() -> None:
-    keep([(SONNET, usage(1000, "0.018"), MAY)])
+    store_sessions([(SONNET, usage(1000, "0.018"), MAY)])
     shown = run("cost", "--reprice", "newest")
     assert "instead of $0.0180 (+0%)" in shown.stdout
     unknown = run("cost", "--reprice", "1999-01-01")
@@ -141,17 +141,17 @@ def test_a_step_fits_for_any_latency_and_cost(width: int, latency_ms: int, cost:
 
 def test_swaps_and_calls_of_other_programs_are_told_too() -> None:
     async def fill() -> None:
-        async with store.open() as keeper:
-            await keeper.create_session("sess_42")
+        async with store.open() as opened:
+            await opened.create_session("sess_42")
             now = datetime.now(UTC)
             entry = SwapEntry(id=new_ulid(), session_id="sess_42", created_at=now, to_model=MINI)
-            for each in (
-                said("look"),
+            for message in (
+                user_message("look"),
                 assistant(call("grep", tool_id(7), pattern="x"), metadata=provenance()),
                 tool("nothing", answers=tool_id(7)),
             ):
-                await keeper.append(replace(each, id=new_ulid(), session_id="sess_42"))
-            await keeper.record(entry)
+                await opened.append(replace(message, id=new_ulid(), session_id="sess_42"))
+            await opened.record(entry)
 
     asyncio.run(fill())
     shown = run("trace", "sess_42").stdout
@@ -171,9 +171,9 @@ def test_models_are_listed_filtered_and_told_apart(monkeypatch: pytest.MonkeyPat
     assert "key from $ANTHROPIC_API_KEY" in mine.stdout
     assert "●" in mine.stdout
     assert "sk-secret" not in mine.output
-    told = json.loads(run("models", "--json", "--can", "video").stdout)
-    assert told
-    assert all("video" in model["can"] for model in told)
+    report = json.loads(run("models", "--json", "--can", "video").stdout)
+    assert report
+    assert all("video" in model["can"] for model in report)
     assert run("models", "nothing-like-this").exit_code == 1
 
 
@@ -240,7 +240,7 @@ def test_settings_are_shown_with_their_origin_and_changed(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "expected"),
     [
         ("modle", "x", "did you mean model?"),
         ("model", "gtp-5", "did you mean gpt-5"),
@@ -251,12 +251,12 @@ def test_settings_are_shown_with_their_origin_and_changed(
     ],
 )
 def test_a_value_that_cannot_be_is_not_written(
-    home: Path, name: str, value: str, words: str
+    home: Path, name: str, value: str, expected: str
 ) -> None:
     before = (home / "config.toml").read_text()
     done = run("config", "set", name, value)
     assert done.exit_code == 2
-    assert words in done.stderr
+    assert expected in done.stderr
     assert (home / "config.toml").read_text() == before
 
 
@@ -268,7 +268,7 @@ def test_shells_get_their_script(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("typed", "expected"),
     [
         ("metis mod", "models"),
         ("metis -m hai", "haiku"),
@@ -276,14 +276,14 @@ def test_shells_get_their_script(shell: str) -> None:
         ("metis config s", "set"),
     ],
 )
-def test_what_is_typed_is_completed(words: str, wanted: str) -> None:
+def test_what_is_typed_is_completed(typed: str, expected: str) -> None:
     environment = {
         "_METIS_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
     }
     done = CliRunner().invoke(cli, [], env=environment, prog_name="metis")
-    assert f"plain,{wanted}" in done.stdout.splitlines()
+    assert f"plain,{expected}" in done.stdout.splitlines()
 
 
 def test_sessions_are_completed(home: Path) -> None:

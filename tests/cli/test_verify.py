@@ -7,13 +7,13 @@ from click.testing import CliRunner, Result
 
 from metis.cli.main import cli
 
-ASKED: dict[str, Any] = {
+REQUEST: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "go"}],
     "options": {"seed": 1},
 }
 ANSWERED: dict[str, Any] = {"message": {"role": "assistant", "content": "hi"}, "done": True}
-GOOD: dict[str, Any] = {"protocol": "ollama", "request": ASKED, "response": ANSWERED}
+GOOD: dict[str, Any] = {"protocol": "ollama", "request": REQUEST, "response": ANSWERED}
 CALL: dict[str, Any] = {"function": {"name": "f", "arguments": {}}}
 UNANSWERED: dict[str, Any] = {
     "protocol": "ollama",
@@ -88,13 +88,13 @@ def test_what_another_provider_would_lose_is_told(tmp_path: Path) -> None:
 
 
 def test_protocols_that_nobody_speaks_are_counted(tmp_path: Path) -> None:
-    unnamed = {"request": ASKED}
+    unnamed = {"request": REQUEST}
     done = run(tmp_path, GOOD, {**GOOD, "protocol": "telepathy"}, unnamed)
     assert done.exit_code == 0
     assert "  - 1 not checked: no adapter for telepathy" in done.stdout
     assert "  - 1 not checked: no adapter for unnamed" in done.stdout
-    told = run(tmp_path, unnamed, options=("--from", "ollama"))
-    assert "  ✓ request round trip       1 of 1" in told.stdout
+    done = run(tmp_path, unnamed, options=("--from", "ollama"))
+    assert "  ✓ request round trip       1 of 1" in done.stdout
 
 
 def test_recorded_errors_are_counted(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ def provider() -> Iterator[str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603 - our own interpreter
         assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
+        match = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert match is not None
+        yield match[0]
         process.terminate()
 
 

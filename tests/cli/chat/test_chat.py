@@ -14,7 +14,7 @@ from terminal import Terminal
 
 Start = Callable[..., Terminal]
 
-PICTURE = base64.b64decode(
+PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
@@ -24,15 +24,15 @@ def ready(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def answered(terminal: Terminal, words: str, answer: str) -> str:
+def send_and_wait(terminal: Terminal, prompt: str, answer: str) -> str:
     """Say something and wait for the answer and the next prompt."""
-    terminal.send(words)
+    terminal.send(prompt)
     terminal.wait_for(answer)
     return terminal.wait_for(lambda text: text.splitlines()[-2].startswith("›"))  # noqa: RUF001
 
 
 def test_an_answer_is_drawn_as_markdown_above_the_next_prompt(chat: Terminal) -> None:
-    text = answered(chat, "say **all** is `well` here", "all is well here")
+    text = send_and_wait(chat, "say **all** is `well` here", "all is well here")
     assert text.splitlines()[-1].startswith("anthropic:claude-sonnet-4-6 (your choice) · <1% of")
     assert re.search(r"\$0\.\d+ session · \$0\.\d+ turn", text)
     row = next(n for n, line in enumerate(chat.lines) if line == "all is well here")
@@ -55,23 +55,23 @@ def test_what_came_is_kept_when_ctrl_c_stops_an_answer(chat: Terminal) -> None:
     chat.type("\x03")
     text = chat.wait_for("stopped; partial answer saved")
     assert "3000" not in text.partition("slow 20")[2]
-    text = answered(chat, "what did I say first", "You began with:")
+    text = send_and_wait(chat, "what did I say first", "You began with:")
     assert "count to 3000" in text
 
 
 def test_another_model_takes_over_and_gives_back(chat: Terminal) -> None:
-    answered(chat, "say one", "one\n")
+    send_and_wait(chat, "say one", "one\n")
     chat.send("/model gpt-5")
     chat.wait_for("Switched to openai:gpt-5.")
     chat.wait_for("openai:gpt-5 (your choice)")
-    answered(chat, "say two", "two\n")
+    send_and_wait(chat, "say two", "two\n")
     chat.send("/model -")
     chat.wait_for("Switched to anthropic:claude-sonnet-4-6.")
 
 
 def test_a_model_that_cannot_take_the_history_is_refused(chat: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "work" / "dot.png").write_bytes(PICTURE)
-    answered(chat, "what is this @dot.png", "image")
+    (tmp_path / "work" / "dot.png").write_bytes(PNG)
+    send_and_wait(chat, "what is this @dot.png", "image")
     chat.send("/model deepseek")
     text = chat.wait_for("Active model unchanged.")
     assert "Cannot swap to deepseek:deepseek-v4-pro: session contains images" in text
@@ -94,7 +94,7 @@ def test_allowed_for_the_session_is_not_asked_again(chat: Terminal, tmp_path: Pa
     chat.wait_for("[y] yes  [s] always in this session")
     chat.type("s")
     chat.wait_for("write_file gave")
-    answered(chat, "create the file b.txt", "b.txt\n")
+    send_and_wait(chat, "create the file b.txt", "b.txt\n")
     assert (tmp_path / "work" / "b.txt").exists()
 
 
@@ -114,7 +114,7 @@ def test_ctrl_c_at_a_question_stops_the_turn(chat: Terminal, tmp_path: Path) -> 
     chat.type("\x03")
     chat.wait_for("stopped; partial answer saved")
     assert not (tmp_path / "work" / "a.txt").exists()
-    answered(chat, "say go on", "go on")
+    send_and_wait(chat, "say go on", "go on")
 
 
 def test_several_lines_are_one_message(chat: Terminal) -> None:
@@ -148,17 +148,17 @@ def test_files_are_attached_and_binary_ones_refused(chat: Terminal, tmp_path: Pa
     (folder / "notes.txt").write_text("one\ntwo\n")
     (folder / "program.bin").write_bytes(b"\x00\x01\x02")
     (folder / "page.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
-    text = answered(chat, "what is this? @notes.txt", "metis simulator")
+    text = send_and_wait(chat, "what is this? @notes.txt", "metis simulator")
     assert "+ notes.txt · 2 lines" in text
     chat.send("and @program.bin")
     text = chat.wait_for("Cannot attach")
     assert "(UTF-8 text, images and PDF only)" in " ".join(text.split())
-    text = answered(chat, "and @page.pdf", "+ page.pdf · PDF")
+    text = send_and_wait(chat, "and @page.pdf", "+ page.pdf · PDF")
     assert "Traceback" not in chat.scrollback
 
 
 def test_another_model_answers_once(chat: Terminal) -> None:
-    answered(chat, "@haiku say hello", "hello")
+    send_and_wait(chat, "@haiku say hello", "hello")
     chat.send("/why")
     text = chat.wait_for("@model in the message")
     assert "anthropic:claude-haiku-4-5  for one message" in text
@@ -214,7 +214,7 @@ def test_a_smaller_terminal_is_drawn_anew_while_an_answer_comes(start: Start) ->
     chat.wait_for("399, 400")
     text = chat.rest()
     assert all(len(line) <= 60 for line in text.splitlines())
-    assert answered(chat, "say still here", "still here")
+    assert send_and_wait(chat, "say still here", "still here")
 
 
 def test_eighty_columns_are_enough(start: Start) -> None:
@@ -244,13 +244,13 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start) -> None:
 
 def test_no_colour_if_nobody_wants_it(start: Start) -> None:
     chat = ready(start(variables={"NO_COLOR": "1"}))
-    answered(chat, "say some `code` and **bold** words", "some code and bold words")
+    send_and_wait(chat, "say some `code` and **bold** words", "some code and bold words")
     assert not re.search(rb"\x1b\[[0-9;]*(3[1-7]|9[0-7])m", chat.raw)
 
 
 def test_what_an_answer_says_steers_no_terminal(chat: Terminal, tmp_path: Path) -> None:
     (tmp_path / "work" / "evil.txt").write_text("\x1b[2J\x1b]0;title\x07gone")
-    text = answered(chat, "read evil.txt", "read_file gave")
+    text = send_and_wait(chat, "read evil.txt", "read_file gave")
     assert "␛[2J" in text
     assert b"\x1b[2J" not in chat.raw
 
@@ -259,7 +259,7 @@ def test_what_an_answer_says_steers_no_terminal(chat: Terminal, tmp_path: Path) 
     "command", ["/cost", "/context", "/why", "/tools", "/budget 1", "/diff gpt-5"]
 )
 def test_commands_that_tell_something(chat: Terminal, command: str) -> None:
-    wanted = {
+    expected = {
         "/cost": "total $",
         "/context": "tokens, <1% of",
         "/why": "chosen with /model",
@@ -267,14 +267,14 @@ def test_commands_that_tell_something(chat: Terminal, command: str) -> None:
         "/budget 1": "$1.00",
         "/diff gpt-5": "openai:gpt-5 · this conversation takes",
     }[command]
-    answered(chat, "say hello", "hello")
+    send_and_wait(chat, "say hello", "hello")
     chat.send(command)
-    chat.wait_for(wanted)
+    chat.wait_for(expected)
 
 
 def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
-    answered(chat, "say one", "one\n")
-    answered(chat, "say two", "two\n")
+    send_and_wait(chat, "say one", "one\n")
+    send_and_wait(chat, "say two", "two\n")
     chat.send("/bookmark here")
     chat.wait_for("/rewind #1 returns to this point.")
     chat.send("/rewind 2")
@@ -282,11 +282,11 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
     chat.send("/rewind #1")
     chat.wait_for("Went back to bookmark #1.")
     chat.send("/fork")
-    found = re.search(r"/resume (\w+) returns", chat.wait_for("returns to the original."))
-    assert found is not None
+    match = re.search(r"/resume (\w+) returns", chat.wait_for("returns to the original."))
+    assert match is not None
     chat.send("/rewind 1")
     chat.wait_for("Went back to before turn 1.")
-    chat.send(f"/resume {found[1]}")
+    chat.send(f"/resume {match[1]}")
     chat.wait_for(lambda text: text.count("say two") > 1)
     chat.send("/retry haiku")
     chat.send("/why")
@@ -300,7 +300,7 @@ def test_a_conversation_goes_back_forks_and_is_resumed(chat: Terminal) -> None:
 def test_what_nobody_said_anything_in_is_not_kept(chat: Terminal, tmp_path: Path) -> None:
     chat.send("/new")
     chat.wait_for("New conversation.")
-    answered(chat, "say hello", "hello\n")
+    send_and_wait(chat, "say hello", "hello\n")
     chat.send("/new")
     chat.wait_for(lambda text: text.count("New conversation.") > 1)
     chat.send("/resume hello")
@@ -316,7 +316,7 @@ def test_what_nobody_said_anything_in_is_not_kept(chat: Terminal, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["talk.md", "talk.html", "talk.json", "talk.jsonl", "t sharegpt"])
 def test_a_conversation_is_written_to_a_file(chat: Terminal, tmp_path: Path, name: str) -> None:
-    answered(chat, "say words to keep", "words to keep")
+    send_and_wait(chat, "say words to keep", "words to keep")
     chat.send(f"/export {name}")
     chat.wait_for(" bytes")
     assert "words to keep" in (tmp_path / "work" / name.split(maxsplit=1)[0]).read_text()
@@ -324,22 +324,22 @@ def test_a_conversation_is_written_to_a_file(chat: Terminal, tmp_path: Path, nam
 
 def test_thoughts_are_folded_or_shown(start: Start) -> None:
     chat = ready(start("--no-tools", model="deepseek:deepseek-reasoner"))
-    text = answered(chat, "say hello", "hello")
+    text = send_and_wait(chat, "say hello", "hello")
     assert "thinking (about" in text
     assert "The user says" not in text
     chat.send("/thinking show")
     chat.wait_for("Thinking: model default. Display: full.")
-    answered(chat, "say goodbye", "goodbye")
+    send_and_wait(chat, "say goodbye", "goodbye")
     assert "│ The user says: say goodbye." in chat.text
 
 
 def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
     chat = ready(start())
-    text = answered(chat, "say hello", "hello")
+    text = send_and_wait(chat, "say hello", "hello")
     assert "thinking (about" not in text
     chat.send("/thinking high")
     chat.wait_for("Thinking: high. Display: collapsed.")
-    answered(chat, "say one", "one\n")
+    send_and_wait(chat, "say one", "one\n")
     chat.wait_for("thinking (about")
     chat.wait_for("session · thinking high")
     chat.send("/thinking much")
@@ -356,14 +356,14 @@ def test_how_much_is_thought_is_set_and_kept(start: Start) -> None:
 def test_a_swap_that_changes_the_form_only_is_not_asked_about(
     chat: Terminal, tmp_path: Path
 ) -> None:
-    (tmp_path / "work" / "a.txt").write_text("words")
-    answered(chat, "read the file a.txt", "read_file gave")
+    (tmp_path / "work" / "a.txt").write_text("prompt")
+    send_and_wait(chat, "read the file a.txt", "read_file gave")
     chat.send("/model gemini")
     text = chat.wait_for("Switched to")
     assert "Nothing is lost." in text
     assert "y/n" not in text
     assert "Reformatted" not in text
-    assert "Reformatted" not in answered(chat, "say on", "on\n")
+    assert "Reformatted" not in send_and_wait(chat, "say on", "on\n")
     chat.send("/diff sonnet")
     chat.wait_for("Reformatted without loss: ")
 
@@ -371,7 +371,7 @@ def test_a_swap_that_changes_the_form_only_is_not_asked_about(
 def test_an_answer_goes_to_the_clipboard_of_the_terminal(chat: Terminal) -> None:
     chat.send("/copy")
     chat.wait_for("There is no answer to copy yet.")
-    answered(chat, "say hoot hoot", "hoot hoot\n")
+    send_and_wait(chat, "say hoot hoot", "hoot hoot\n")
     chat.send("/copy")
     chat.wait_for("Copied 9 characters")
     assert b"\x1b]52;c;" + base64.b64encode(b"hoot hoot") + b"\x07" in chat.raw
@@ -406,9 +406,9 @@ def test_what_fails_is_a_sentence_and_the_chat_goes_on(
     chat = start(variables={"TERM": term}, rows=60)
     (tmp_path / "work" / "x.bin").write_bytes(b"\0\1")
     chat.wait_for("›")  # noqa: RUF001 - the mark of the prompt
-    for number, (asked, told) in enumerate(FAILS.items(), 1):
-        chat.send(asked)
-        chat.wait_for(lambda text, told=told: told in text.replace("\n", " "))
+    for number, (prompt, expected) in enumerate(FAILS.items(), 1):
+        chat.send(prompt)
+        chat.wait_for(lambda text, expected=expected: expected in text.replace("\n", " "))
         chat.send("/new")
         chat.wait_for(lambda _, n=number: chat.scrollback.count("New conversation.") == n)
     chat.send("say still here")

@@ -9,9 +9,11 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text()
 
 def test_the_guide_tells_of_every_command_as_it_is() -> None:
     rows = re.findall(r"^\| (`/.+`) \|", GUIDE, re.MULTILINE)
-    told = [name.replace("\\|", "|") for row in rows for name in re.findall(r"`/([^`]+)`", row)]
-    known = [f"{each.name} {each.usage}".strip() for each in COMMANDS.values()]
-    assert sorted(told) == sorted([*known, QUIT_NAMES[0]])
+    documented = [
+        name.replace("\\|", "|") for row in rows for name in re.findall(r"`/([^`]+)`", row)
+    ]
+    commands = [f"{command.name} {command.usage}".strip() for command in COMMANDS.values()]
+    assert sorted(documented) == sorted([*commands, QUIT_NAMES[0]])
 
 
 def test_the_pictures_of_the_guide_are_there() -> None:
@@ -20,14 +22,14 @@ def test_the_pictures_of_the_guide_are_there() -> None:
 
 
 def test_every_line_of_help_fits_eighty_columns() -> None:
-    widest = max(len(f"/{each.name} {each.usage}") for each in COMMANDS.values())
-    assert all(widest + 2 + len(each.help) <= 80 for each in COMMANDS.values())
+    widest = max(len(f"/{command.name} {command.usage}") for command in COMMANDS.values())
+    assert all(widest + 2 + len(command.help) <= 80 for command in COMMANDS.values())
 
 
 def test_what_other_programs_have_leads_to_a_command_of_ours() -> None:
     assert not EQUIVALENTS.keys() & COMMANDS.keys()
-    for told in EQUIVALENTS.values():
-        assert set(re.findall(r"/(\w+)", told)) <= COMMANDS.keys()
+    for documented in EQUIVALENTS.values():
+        assert set(re.findall(r"/(\w+)", documented)) <= COMMANDS.keys()
 
 
 def test_a_pipe_is_no_screen(tmp_path: Path) -> None:

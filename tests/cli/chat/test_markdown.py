@@ -43,14 +43,14 @@ LINES = st.lists(
 
 
 def cut(text: str, places: list[int]) -> list[str]:
-    edges = sorted({min(place, len(text)) for place in places} | {0, len(text)})
+    edges = sorted({min(index, len(text)) for index in places} | {0, len(text)})
     return [text[start:end] for start, end in pairwise(edges)]
 
 
 def pieces_of(chunks: list[str]) -> list[Piece]:
     pieces = MarkdownSplitter()
-    found = [piece for chunk in chunks for piece in pieces.feed(chunk)]
-    return found + pieces.end()
+    pieces_found = [piece for chunk in chunks for piece in pieces.feed(chunk)]
+    return pieces_found + pieces.end()
 
 
 def drawn(pieces: list[Piece], width: int = 40) -> list[Text]:
@@ -61,9 +61,9 @@ def drawn(pieces: list[Piece], width: int = 40) -> list[Text]:
 @given(LINES, st.lists(st.integers(0, 400)))
 def test_any_chunking_gives_the_same_rows_and_colours(lines: list[str], places: list[int]) -> None:
     text = "\n".join(lines)
-    whole = drawn(pieces_of([text]))
+    complete = drawn(pieces_of([text]))
     chopped = drawn(pieces_of(cut(text, places)))
-    assert [row.markup for row in chopped] == [row.markup for row in whole]
+    assert [row.markup for row in chopped] == [row.markup for row in complete]
 
 
 @given(st.text(max_size=300), st.lists(st.integers(0, 300)))
@@ -102,9 +102,9 @@ def test_pieces_are_given_as_soon_as_they_cannot_change() -> None:
     assert pieces.feed("\n- one\n") == [Piece(kind="block", text="Some words")]
     assert pieces.feed("- two\n") == [Piece(kind="item", text="- one")]
     assert pieces.tail() == [Piece(kind="item", text="- two")]
-    found = pieces.feed("\nend\n```py\nx = 1\n")
-    assert [piece.text for piece in found] == ["- two", "end", "x = 1"]
-    assert found[-1] == Piece(kind="code", text="x = 1", language="py", number=0)
+    pieces_found = pieces.feed("\nend\n```py\nx = 1\n")
+    assert [piece.text for piece in pieces_found] == ["- two", "end", "x = 1"]
+    assert pieces_found[-1] == Piece(kind="code", text="x = 1", language="py", number=0)
 
 
 def test_no_word_of_an_answer_is_lost() -> None:

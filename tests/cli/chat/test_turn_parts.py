@@ -17,7 +17,7 @@ def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "s
 
 
 @pytest.mark.parametrize(
-    "felt",
+    "noticeable",
     [
         loss("image", Change.DROPPED),
         loss("document", Change.ALTERED),
@@ -39,11 +39,11 @@ def loss(kind: str, change: Change, path: str = "$.content[0]", reason: str = "s
     ],
     ids=lambda each: f"{each.block_type} {each.change}",
 )
-def test_what_was_said_and_is_missing_is_felt(felt: Loss) -> None:
-    assert is_noticeable(felt)
+def test_what_was_said_and_is_missing_is_felt(noticeable: Loss) -> None:
+    assert is_noticeable(noticeable)
 
 
-FORMAL = [
+REFORMATTED = [
     loss("tool_use", Change.ALTERED, "$.content[0].id"),
     loss("tool_result", Change.ALTERED, "$.content[0].tool_use_id"),
     loss("tool_use", Change.ALTERED, "$.content[0].name"),
@@ -58,11 +58,15 @@ FORMAL = [
 ]
 
 
-@pytest.mark.parametrize("formal", FORMAL, ids=lambda each: f"{each.block_type} {each.change}")
-def test_what_is_only_spelled_otherwise_is_not(formal: Loss) -> None:
-    assert not is_noticeable(formal)
+@pytest.mark.parametrize(
+    "reformatted", REFORMATTED, ids=lambda each: f"{each.block_type} {each.change}"
+)
+def test_what_is_only_spelled_otherwise_is_not(reformatted: Loss) -> None:
+    assert not is_noticeable(reformatted)
 
 
 def test_what_is_formal_is_one_line() -> None:
-    assert reformatted_line(FORMAL[:3]) == ("Reformatted without loss: 2 tool calls, 1 tool result")
+    assert reformatted_line(REFORMATTED[:3]) == (
+        "Reformatted without loss: 2 tool calls, 1 tool result"
+    )
     assert not reformatted_line([])
