@@ -90,10 +90,10 @@ def test_options_of_one_protocol_go_to_that_protocol_only() -> None:
     options = AdapterOptions(
         native={"openai_chat": {"logit_bias": {"1": 2}}}, stop_sequences=("x",)
     )
-    own = adapters.get("openai").to_wire(TALK[:1], options=options)
+    sent = adapters.get("openai").to_wire(TALK[:1], options=options)
     other = adapters.get("anthropic").to_wire(TALK[:1], options=options)
-    assert json.loads(own.body)["logit_bias"] == {"1": 2}
-    assert own.losses == []
+    assert json.loads(sent.body)["logit_bias"] == {"1": 2}
+    assert sent.losses == []
     assert "logit_bias" not in json.loads(other.body)
     assert json.loads(other.body)["stop_sequences"] == ["x"]
     assert [(loss.block_type, loss.path) for loss in other.losses] == [("option", "$.logit_bias")]
@@ -112,9 +112,9 @@ def test_server_side_tools_stay_with_their_provider_and_are_told() -> None:
     request = anthropic.from_wire_request(body)
     away = adapters.get("openai").to_wire(request.messages, request.tools, request.options)
     assert [loss.path for loss in away.losses] == ["$.tools[1]"]
-    own = json.loads(anthropic.to_wire(request.messages, [TOOL], request.options).body)
-    assert own["tools"][1] == search
-    assert own["tools"][0]["name"] == "read_file"
+    sent = json.loads(anthropic.to_wire(request.messages, [TOOL], request.options).body)
+    assert sent["tools"][1] == search
+    assert sent["tools"][0]["name"] == "read_file"
 
 
 @pytest.mark.row("T183")
@@ -160,10 +160,10 @@ def test_what_a_model_refuses_is_a_fact_of_the_model(
 def test_what_another_adapter_remembers_changes_nothing() -> None:
     bare = TALK[1]
     raw = {"openai_chat": {"ids": {CALL.id: "call_x"}}, "unheard_of": {"a": 1}}
-    told = replace(bare, metadata=replace(bare.metadata, provider_raw=raw))
+    with_raw = replace(bare, metadata=replace(bare.metadata, provider_raw=raw))
     adapter = adapters.get("anthropic")
     one = adapter.to_wire([TALK[0], bare, TALK[2]]).body
-    two = adapter.to_wire([TALK[0], told, TALK[2]]).body
+    two = adapter.to_wire([TALK[0], with_raw, TALK[2]]).body
     assert one == two
 
 
@@ -198,10 +198,10 @@ def test_a_host_does_not_see_how_another_host_of_the_protocol_spells() -> None:
     answer = host.from_wire_response(ANSWER)
     (called,) = (block for block in answer.content if isinstance(block, ToolUseBlock))
     history = [user("go"), answer, tool("ok", answers=called.id)]
-    own = json.loads(host.to_wire(history).body)["messages"]
-    assert own[1]["tool_calls"][0]["id"] == own[2]["tool_call_id"] == "fc_own"
-    assert own[1]["tool_calls"][0]["function"]["arguments"] == "{ }"
-    assert own[1]["executed_tools"] == [{"index": 0}]
+    history_sent = json.loads(host.to_wire(history).body)["messages"]
+    assert history_sent[1]["tool_calls"][0]["id"] == history_sent[2]["tool_call_id"] == "fc_own"
+    assert history_sent[1]["tool_calls"][0]["function"]["arguments"] == "{ }"
+    assert history_sent[1]["executed_tools"] == [{"index": 0}]
     away = adapters.get("openai").to_wire(history)
     sent = json.loads(away.body)["messages"]
     derived = "call_" + called.id.removeprefix("tu_")

@@ -248,11 +248,11 @@ def test_an_answer_in_frames_is_the_same_as_in_lines(size: int) -> None:
     plain = decoder.feed(lines) + decoder.finish()
     data = framed(events)
     reader = BEDROCK.stream_decoder(CONTEXT)
-    found = [e for n in range(0, len(data), size) for e in reader.feed(data[n : n + size])]
-    found += reader.finish()
-    assert [event.type for event in found] == [event.type for event in plain]
+    decoded = [e for n in range(0, len(data), size) for e in reader.feed(data[n : n + size])]
+    decoded += reader.finish()
+    assert [event.type for event in decoded] == [event.type for event in plain]
     assert reader.message.content_digest() == decoder.message.content_digest()
-    end = found[-1]
+    end = decoded[-1]
     assert isinstance(end, MessageComplete)
     assert end.message.metadata.provider == "bedrock"
 
@@ -270,8 +270,8 @@ def test_an_answer_in_frames_is_the_same_as_in_lines(size: int) -> None:
 def test_an_exception_in_the_place_of_a_frame_ends_the_stream(name: str, error_class: str) -> None:
     start = framed(events_of(assistant("begun")))
     frames = EventStreamParser().feed(start)
-    begun = {key: str(value) for key, value in frames[0].headers.items()}
-    first = encode_event_frame(begun, frames[0].payload)
+    first_headers = {key: str(value) for key, value in frames[0].headers.items()}
+    first = encode_event_frame(first_headers, frames[0].payload)
     headers = {":message-type": "exception", ":exception-type": name}
     reader = BEDROCK.stream_decoder(CONTEXT)
     events = reader.feed(first + encode_event_frame(headers, b'{"message":"no"}')) + reader.finish()
@@ -280,8 +280,8 @@ def test_an_exception_in_the_place_of_a_frame_ends_the_stream(name: str, error_c
     assert (end.error_class, end.text) == (error_class, "no")
     encoder = BEDROCK.stream_encoder(CONTEXT)
     again = BEDROCK.stream_decoder(CONTEXT)
-    told = b"".join(map(encoder.encode, events)) + encoder.finish()
-    ended = (again.feed(told) + again.finish())[-1]
+    encoded = b"".join(map(encoder.encode, events)) + encoder.finish()
+    ended = (again.feed(encoded) + again.finish())[-1]
     assert isinstance(ended, StreamError)
     assert (ended.error_class, ended.text) == (error_class, "no")
 
@@ -289,8 +289,10 @@ def test_an_exception_in_the_place_of_a_frame_ends_the_stream(name: str, error_c
 @pytest.mark.row("T135")
 def test_a_stream_that_is_broken_is_an_error() -> None:
     data = framed(events_of(ANSWER))
-    odd = encode_event_frame({":message-type": "event", ":event-type": "chunk"}, b'{"bytes":"%%"}')
-    for broken in (data[:-1], data[:200] + b"\0" + data[201:], odd):
+    broken_frame = encode_event_frame(
+        {":message-type": "event", ":event-type": "chunk"}, b'{"bytes":"%%"}'
+    )
+    for broken in (data[:-1], data[:200] + b"\0" + data[201:], broken_frame):
         reader = BEDROCK.stream_decoder(CONTEXT)
         end = (reader.feed(broken) + reader.finish())[-1]
         assert isinstance(end, StreamError)
@@ -310,9 +312,9 @@ def test_aws_itself_reads_the_frames_that_we_write() -> None:
 @pytest.mark.row("T117", "T180")
 def test_recorded_requests_to_bedrock_go_back_key_for_key() -> None:
     rows = exchanges("anthropic_messages")
-    found = [row for row in rows if row["provider"] == "bedrock_anthropic"]
-    assert found
-    for row in found:
+    recorded = [row for row in rows if row["provider"] == "bedrock_anthropic"]
+    assert recorded
+    for row in recorded:
         context = replace(CONTEXT, path=row["url_path"], status=row["status"])
         request = BEDROCK.from_wire_request(row["request"], context)
         wire = BEDROCK.to_wire(request.messages, request.tools, request.options)

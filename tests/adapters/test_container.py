@@ -58,7 +58,9 @@ def gpt() -> Message:
     return decode(encode(adapters.get("openai-responses").from_wire_response(body, CONTEXT)))
 
 
-def asked(name: str, answer: Message, native: Any = None, *, later: timedelta = timedelta()) -> Any:
+def body_with(
+    name: str, answer: Message, native: Any = None, *, later: timedelta = timedelta()
+) -> Any:
     talk = [user("go"), answer, replace(user("more"), created_at=NOW + later)]
     options = AdapterOptions(native=RUNS if native is None else native)
     wire = adapters.get(name).to_wire(talk, (), options)
@@ -71,43 +73,43 @@ USED = ("$.container", "synthesised")
 
 @pytest.mark.row("T199")
 def test_the_container_of_the_last_answer_is_used_again() -> None:
-    body, losses = asked("anthropic", claude())
+    body, losses = body_with("anthropic", claude())
     assert body["container"] == "container_01"
     assert USED in losses
-    body, losses = asked("openai-responses", gpt())
+    body, losses = body_with("openai-responses", gpt())
     assert body["tools"] == [{"type": "code_interpreter", "container": "cntr_1"}]
     assert USED in losses
 
 
 @pytest.mark.row("T199")
 def test_a_container_that_is_over_is_not() -> None:
-    body, losses = asked("anthropic", claude(), later=timedelta(minutes=6))
+    body, losses = body_with("anthropic", claude(), later=timedelta(minutes=6))
     assert ("container" in body, USED in losses) == (False, False)
-    body, losses = asked("openai-responses", gpt(), later=timedelta(minutes=21))
+    body, losses = body_with("openai-responses", gpt(), later=timedelta(minutes=21))
     assert body["tools"][0]["container"] == {"type": "auto"}
     assert USED not in losses
 
 
 @pytest.mark.row("T199")
 def test_a_container_of_another_issuer_is_not() -> None:
-    body, _ = asked("openai-responses", claude())
+    body, _ = body_with("openai-responses", claude())
     assert body["tools"][0]["container"] == {"type": "auto"}
-    body, _ = asked("azure-responses", gpt())
+    body, _ = body_with("azure-responses", gpt())
     assert body["tools"][0]["container"] == {"type": "auto"}
-    body, _ = asked("anthropic", gpt())
+    body, _ = body_with("anthropic", gpt())
     assert "container" not in body
 
 
 @pytest.mark.row("T199")
 def test_who_names_a_container_or_runs_no_code_is_left_alone() -> None:
     native = {"anthropic": {**RUNS["anthropic"], "container": "container_02"}}
-    body, losses = asked("anthropic", claude(), native)
+    body, losses = body_with("anthropic", claude(), native)
     assert (body["container"], losses) == ("container_02", [])
-    body, losses = asked("anthropic", claude(), {"anthropic": {"metadata": {"user_id": "u"}}})
+    body, losses = body_with("anthropic", claude(), {"anthropic": {"metadata": {"user_id": "u"}}})
     assert ("container" in body, losses) == (False, [])
     files = {"type": "auto", "file_ids": ["file-1"]}
     native = {"openai_responses": {"tools": [{"type": "code_interpreter", "container": files}]}}
-    body, _ = asked("openai-responses", gpt(), native)
+    body, _ = body_with("openai-responses", gpt(), native)
     assert body["tools"][0]["container"] == files
 
 
@@ -123,16 +125,16 @@ def test_a_container_that_cannot_be_read_is_none() -> None:
 @pytest.mark.row("T199")
 def test_clients_that_were_recorded_name_the_container_that_we_would() -> None:
     answers: dict[str, Message] = {}
-    found = 0
+    count = 0
     for exchange in exchanges("anthropic_messages"):
         request = maybe_object(exchange["request"])
         before = answers.get(exchange.get("echo_of") or "")
         if before is not None and isinstance(request.get("container"), str):
-            known = container_of(before)
-            assert known is not None
-            assert known.id == request["container"]
-            found += 1
+            container = container_of(before)
+            assert container is not None
+            assert container.id == request["container"]
+            count += 1
         answer = maybe_object(exchange["response"])
         if answer and exchange["status"] == 200:
             answers[exchange["id"]] = adapters.get("anthropic").from_wire_response(answer, CONTEXT)
-    assert found > 0 or STEP > 1
+    assert count > 0 or STEP > 1

@@ -46,8 +46,8 @@ def test_tools_of_the_history_are_defined_and_may_not_be_called() -> None:
     assert names == list(dict.fromkeys(called))
     assert names[0] == "read_file"
     assert body["tool_choice"] == {"type": "none"}
-    told = [loss for loss in wire.losses if loss.path == "$.tools"]
-    assert [str(loss.change) for loss in told] == ["synthesised", "synthesised"]
+    tool_losses = [loss for loss in wire.losses if loss.path == "$.tools"]
+    assert [str(loss.change) for loss in tool_losses] == ["synthesised", "synthesised"]
     assert complaints("anthropic", body) == []
     strict.check(
         body, CheckContext(signer=ThinkingSigner(), headers={"anthropic-version": "2023-06-01"})
@@ -57,8 +57,10 @@ def test_tools_of_the_history_are_defined_and_may_not_be_called() -> None:
 @pytest.mark.row("T36")
 def test_a_request_that_defines_tools_or_uses_none_is_left_alone() -> None:
     adapter = adapters.get("anthropic")
-    own = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
-    assert [t["name"] for t in json.loads(adapter.to_wire(USED, (own,)).body)["tools"]] == ["f"]
+    definition = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
+    assert [t["name"] for t in json.loads(adapter.to_wire(USED, (definition,)).body)["tools"]] == [
+        "f"
+    ]
     assert "tools" not in json.loads(adapter.to_wire(USED[:1]).body)
     searched: dict[str, Any] = {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}
     options = AdapterOptions(native={"anthropic": searched})

@@ -87,7 +87,7 @@ def test_what_providers_counted_is_near(
     protocol: str, provider: str, name: str, worst: float
 ) -> None:
     """Half of the recorded requests of plain text and tools are estimated better than `worst`."""
-    adapter, found = adapters.get(name), list[float]()
+    adapter, ratios = adapters.get(name), list[float]()
     for exchange in exchanges(protocol):
         body = exchange["request"]
         usage = maybe_object(maybe_object(exchange["response"]).get("usage"))
@@ -97,11 +97,11 @@ def test_what_providers_counted_is_near(
         if any(word in spelled for word in ("base64", "url", "file_id", "_search", "schema_")):
             continue
         counted = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
-        told = sum(usage.get(key) or 0 for key in counted)
+        counted_tokens = sum(usage.get(key) or 0 for key in counted)
         request = adapter.from_wire_request(body, RequestContext(session_id="s"))
-        if told and len(request.tools) == len(body.get("tools") or ()):
+        if counted_tokens and len(request.tools) == len(body.get("tools") or ()):
             model = f"{name}:{body['model']}"
             guess = adapter.estimate_input_tokens(request.messages, request.tools, model=model)
-            found.append(abs(guess / told - 1))
-    assert len(found) > 20
-    assert statistics.median(found) < worst
+            ratios.append(abs(guess / counted_tokens - 1))
+    assert len(ratios) > 20
+    assert statistics.median(ratios) < worst

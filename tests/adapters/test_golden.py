@@ -21,7 +21,7 @@ TALK = [
     assistant(text("I look."), CALL),
     tool("hello", answers=CALL.id),
 ]
-OWN = CALL.id.removeprefix("tu_")
+ID_SUFFIX = CALL.id.removeprefix("tu_")
 
 
 @pytest.mark.row("A-019", "A-021", "A-022", "A-034", "M-213")
@@ -40,7 +40,7 @@ def test_anthropic() -> None:
                     {"type": "text", "text": "I look."},
                     {
                         "type": "tool_use",
-                        "id": f"toolu_{OWN}",
+                        "id": f"toolu_{ID_SUFFIX}",
                         "name": "read_file",
                         "input": {"path": "a.txt"},
                     },
@@ -51,7 +51,7 @@ def test_anthropic() -> None:
                 "content": [
                     {
                         "type": "tool_result",
-                        "tool_use_id": f"toolu_{OWN}",
+                        "tool_use_id": f"toolu_{ID_SUFFIX}",
                         "content": [{"type": "text", "text": "hello"}],
                     }
                 ],
@@ -76,13 +76,13 @@ def test_chat_completions(name: str) -> None:
                 "content": "I look.",
                 "tool_calls": [
                     {
-                        "id": f"call_{OWN}",
+                        "id": f"call_{ID_SUFFIX}",
                         "type": "function",
                         "function": {"name": "read_file", "arguments": '{"path":"a.txt"}'},
                     }
                 ],
             },
-            {"role": "tool", "tool_call_id": f"call_{OWN}", "content": "hello"},
+            {"role": "tool", "tool_call_id": f"call_{ID_SUFFIX}", "content": "hello"},
         ],
         "tools": [
             {
@@ -127,7 +127,7 @@ def test_a_model_without_tools_is_sent_none() -> None:
 
 @pytest.mark.row("A-038", "A-039", "A-040", "A-041", "A-042", "A-044", "A-049", "M-200")
 def test_an_answer_of_any_host_is_one_kind_of_message() -> None:
-    said: dict[str, Any] = {
+    output_text: dict[str, Any] = {
         "role": "assistant",
         "content": "done",
         "reasoning": "hm",
@@ -138,7 +138,7 @@ def test_an_answer_of_any_host_is_one_kind_of_message() -> None:
     body = {
         "id": "r1",
         "model": "m",
-        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}],
+        "choices": [{"index": 0, "message": output_text, "finish_reason": "tool_calls"}],
         "usage": {
             "prompt_tokens": 10,
             "completion_tokens": 5,
@@ -147,10 +147,10 @@ def test_an_answer_of_any_host_is_one_kind_of_message() -> None:
     }
     for name in ("openrouter", "groq", "vllm"):
         message = adapters.get(name).from_wire_response(body, RequestContext(session_id="s"))
-        thought, words, called = message.content
+        thought, text_block, called = message.content
         assert isinstance(thought, ThinkingBlock)
         assert thought.text == "hm"
-        assert words == text("done")
+        assert text_block == text("done")
         assert isinstance(called, ToolUseBlock)
         usage = message.metadata.usage
         assert usage is not None

@@ -37,11 +37,11 @@ def definition(name: str) -> ToolDefinition:
 def conversation(turns: int) -> list[Message]:
     messages = [system("Be brief.")]
     for number in range(turns):
-        asked = tool_id(number + 1)
+        call_id = tool_id(number + 1)
         messages += [
             user(f"question {number}"),
-            assistant("let me see", call("look", asked, path=str(number))),
-            tool("a result", answers=asked),
+            assistant("let me see", call("look", call_id, path=str(number))),
+            tool("a result", answers=call_id),
             assistant("an answer"),
         ]
     return numbered(*messages, user("and now?"))
@@ -54,14 +54,14 @@ def test_a_remembered_conversation_is_sent_as_a_new_one_would_be(name: str) -> N
     toolbox = [definition("look"), definition("find"), definition("look.closer")]
     tools = toolbox[:1]
     for turn in range(1, 12):
-        said = [*messages[: 1 + 4 * turn], messages[-1]]
+        current = [*messages[: 1 + 4 * turn], messages[-1]]
         options = draw.choice(WISHES)
         if draw.random() < 0.5:
             # The same list as before, with something else in it.
             tools[:] = draw.sample(toolbox, draw.randint(1, 3))
-        for asked in ([*said[:-1], messages[1 + 4 * turn]], said):
-            again = old.to_wire(asked, tools, options)
-            assert again == Adapter(old.profile).to_wire(asked, tools, options)
+        for request in ([*current[:-1], messages[1 + 4 * turn]], current):
+            again = old.to_wire(request, tools, options)
+            assert again == Adapter(old.profile).to_wire(request, tools, options)
 
 
 FREE = ["anthropic", "openai", "openai-responses", "azure", "openrouter", "vllm"]
@@ -69,8 +69,8 @@ FREE = ["anthropic", "openai", "openai-responses", "azure", "openrouter", "vllm"
 
 
 def talk_with(*calls: str) -> list[Message]:
-    asked = assistant(*(call("look", each, path="a") for each in calls))
-    return numbered(user("go"), asked, *(tool("done", answers=each) for each in calls))
+    response = assistant(*(call("look", each, path="a") for each in calls))
+    return numbered(user("go"), response, *(tool("done", answers=each) for each in calls))
 
 
 def ids_in(body: bytes, *calls: str) -> list[str]:
@@ -92,15 +92,15 @@ def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
     adapter = adapters.get(name)
     ours = tool_id(7)
     prefix = adapter.profile.id_rule.prefix if adapter.profile.id_rule else "call_"
-    said = talk_with(ours, prefix + ours.removeprefix("tu_"), "a b", "tu_odd")
-    first = adapter.to_wire(said)
+    history = talk_with(ours, prefix + ours.removeprefix("tu_"), "a b", "tu_odd")
+    first = adapter.to_wire(history)
     read = adapter.from_wire_request(first.body).messages
     blocks = [block for message in read for block in message.content]
-    asked = [block.id for block in blocks if type(block) is ToolUseBlock]
-    assert len(set(asked)) == 4
-    assert [block.tool_use_id for block in blocks if type(block) is ToolResultBlock] == asked
+    call_ids = [block.id for block in blocks if type(block) is ToolUseBlock]
+    assert len(set(call_ids)) == 4
+    assert [block.tool_use_id for block in blocks if type(block) is ToolResultBlock] == call_ids
     # Asking again changes nothing, whether or not the conversation was remembered.
-    assert adapter.to_wire(said) == first == Adapter(adapter.profile).to_wire(said)
+    assert adapter.to_wire(history) == first == Adapter(adapter.profile).to_wire(history)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,5 +108,5 @@ def test_ids_that_would_be_the_same_are_told_apart(name: str) -> None:
 def test_what_nobody_spelled_so_is_no_trouble(name: str, raw: object) -> None:
     adapter = adapters.get(name)
     plain = talk_with(tool_id())
-    odd = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))
-    assert adapter.to_wire([plain[0], odd, *plain[2:]]).body == adapter.to_wire(plain).body
+    with_raw = replace(plain[1], metadata=replace(plain[1].metadata, provider_raw={"whoever": raw}))
+    assert adapter.to_wire([plain[0], with_raw, *plain[2:]]).body == adapter.to_wire(plain).body

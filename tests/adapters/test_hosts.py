@@ -162,7 +162,7 @@ def test_a_model_of_another_provider_is_refused_by_name(
 # Ids of calls.
 
 LONG = "tu_" + "A" * 60
-ODD = "functions.Bash:0"
+FOREIGN_ID = "functions.Bash:0"
 
 
 @pytest.mark.row("T01", "T02", "T03", "T04", "T13", "M-170", "M-171")
@@ -170,13 +170,13 @@ ODD = "functions.Bash:0"
 def test_ids_are_in_the_alphabet_and_length_of_the_host(name: str) -> None:
     rule = adapters.get(name).profile.id_rule
     assert rule is not None
-    calls = [call("f", LONG + "A"), call("f", LONG + "B"), call("f", ODD), call("f")]
+    calls = [call("f", LONG + "A"), call("f", LONG + "B"), call("f", FOREIGN_ID), call("f")]
     talk = [user("go"), assistant(*calls), *(tool("ok", answers=one.id) for one in calls)]
     first, again = wire(name, *talk), wire(name, *talk)
     assert first.body == again.body
-    found = wire_ids(json.loads(first.body)["messages"])
-    assert len(set(found)) == len(calls)
-    assert all(rule.fits(one) for one in found)
+    ids = wire_ids(json.loads(first.body)["messages"])
+    assert len(set(ids)) == len(calls)
+    assert all(rule.fits(one) for one in ids)
     protocol = "anthropic" if name == "anthropic" else "openai"
     assert faults(protocol, json.loads(first.body)) == []
 
@@ -189,19 +189,19 @@ def wire_ids(sent_turns: list[dict[str, Any]]) -> list[str]:
 
 def test_rules_of_ids_are_those_of_the_hosts() -> None:
     def rule(name: str) -> IdRule:
-        found = adapters.get(name).profile.id_rule
-        assert found is not None
-        return found
+        actual = adapters.get(name).profile.id_rule
+        assert actual is not None
+        return actual
 
     assert rule("mistral").fits("Ab3456789")
     assert not rule("mistral").fits("call_1234")
     assert not rule("mistral").fits("Ab34567890")
     assert rule("openai").fits("c" * 40)
     assert not rule("openai").fits("c" * 41)
-    assert not rule("anthropic").fits(ODD)
+    assert not rule("anthropic").fits(FOREIGN_ID)
     assert rule("mistral").wire_id("tu_A") == rule("mistral").wire_id("tu_A")
-    taken = rule("mistral").wire_id("tu_A")
-    assert rule("mistral").wire_id("tu_A", {taken}) != taken
+    used = rule("mistral").wire_id("tu_A")
+    assert rule("mistral").wire_id("tu_A", {used}) != used
 
 
 # Reasoning.
@@ -218,7 +218,7 @@ DETAILS = [{"type": "reasoning.text", "text": "hm", "signature": "s", "format": 
 
 @pytest.mark.row("T49", "T52", "T53", "T55")
 @pytest.mark.parametrize(
-    ("name", "said", "back"),
+    ("name", "text", "back"),
     [
         ("deepseek", {"reasoning_content": "hm"}, {"reasoning_content": "hm"}),
         ("groq", {"reasoning": "hm"}, {"reasoning": "hm"}),
@@ -237,9 +237,9 @@ DETAILS = [{"type": "reasoning.text", "text": "hm", "signature": "s", "format": 
     ],
 )
 def test_thoughts_go_back_under_the_name_that_the_host_takes(
-    name: str, said: dict[str, Any], back: dict[str, Any]
+    name: str, text: dict[str, Any], back: dict[str, Any]
 ) -> None:
-    answer = answer_of(name, **said)
+    answer = answer_of(name, **text)
     for one in (answer, replace(answer, metadata=replace(answer.metadata, provider_raw=None))):
         request = wire(name, user("2+2"), one, user("and?"))
         turn = json.loads(request.body)["messages"][1]
@@ -303,9 +303,9 @@ STRICT = ["vllm", "llamacpp", "lmstudio"]
 @pytest.mark.parametrize("name", ["mistral", *STRICT])
 def test_neighbours_of_one_role_are_joined_for_strict_hosts(name: str) -> None:
     request = wire(name, user("a"), user("b", image()), assistant("c"), assistant("d"), user("e"))
-    found = json.loads(request.body)["messages"]
-    assert [turn["role"] for turn in found] == ["user", "assistant", "user"]
-    assert [part["type"] for part in found[0]["content"]] == ["text", "text", "image_url"]
+    sent = json.loads(request.body)["messages"]
+    assert [turn["role"] for turn in sent] == ["user", "assistant", "user"]
+    assert [part["type"] for part in sent[0]["content"]] == ["text", "text", "image_url"]
     assert sum(loss.block_type == "message" for loss in request.losses) == 2
     free = turns("openai", user("a"), user("b"), assistant("c"), user("e"))
     assert [turn["role"] for turn in free] == ["user", "user", "assistant", "user"]
@@ -314,10 +314,10 @@ def test_neighbours_of_one_role_are_joined_for_strict_hosts(name: str) -> None:
 @pytest.mark.row("T73", "T74", "T75")
 @pytest.mark.parametrize("name", STRICT)
 def test_one_system_message_stands_first(name: str) -> None:
-    found = turns(name, system("a"), developer("b"), user("c"), assistant("d"), system("e"))
-    assert found[0] == {"role": "system", "content": "a\n\nb"}
-    assert [turn["role"] for turn in found] == ["system", "user", "assistant", "user"]
-    assert found[-1]["content"] == "<system>\ne\n</system>"
+    sent = turns(name, system("a"), developer("b"), user("c"), assistant("d"), system("e"))
+    assert sent[0] == {"role": "system", "content": "a\n\nb"}
+    assert [turn["role"] for turn in sent] == ["system", "user", "assistant", "user"]
+    assert sent[-1]["content"] == "<system>\ne\n</system>"
 
 
 @pytest.mark.row("T75")
@@ -340,24 +340,24 @@ def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
 
 @pytest.mark.row("T81")
 def test_mistral_goes_on_with_an_answer_only_if_it_was_begun() -> None:
-    begun = replace(assistant("It is"), metadata=MessageMetadata())
-    assert turns("mistral", user("a"), begun)[-1] == {
+    unfinished = replace(assistant("It is"), metadata=MessageMetadata())
+    assert turns("mistral", user("a"), unfinished)[-1] == {
         "role": "assistant",
         "content": "It is",
         "prefix": True,
     }
-    whole = replace(assistant("4."), metadata=provenance())
-    request = wire("mistral", user("a"), whole)
+    complete = replace(assistant("4."), metadata=provenance())
+    request = wire("mistral", user("a"), complete)
     assert json.loads(request.body)["messages"][-1] == {"role": "user", "content": "Continue."}
     assert [loss.change for loss in request.losses] == [Change.SYNTHESISED]
 
 
 @pytest.mark.row("T78")
 def test_a_model_without_prefill_is_asked_to_continue() -> None:
-    begun = replace(assistant("It is"), metadata=MessageMetadata())
-    old = turns("anthropic", user("a"), begun, model="claude-sonnet-4-5")
+    unfinished = replace(assistant("It is"), metadata=MessageMetadata())
+    old = turns("anthropic", user("a"), unfinished, model="claude-sonnet-4-5")
     assert old[-1]["role"] == "assistant"
-    new = wire("anthropic", user("a"), begun, model="claude-opus-5")
+    new = wire("anthropic", user("a"), unfinished, model="claude-opus-5")
     assert json.loads(new.body)["messages"][-1]["role"] == "user"
     assert b"It is" in new.body
     assert [loss.change for loss in new.losses] == [Change.SYNTHESISED]
@@ -366,12 +366,12 @@ def test_a_model_without_prefill_is_asked_to_continue() -> None:
 @pytest.mark.row("T78")
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
 def test_newer_models_of_gemini_are_asked_to_continue(name: str) -> None:
-    begun = replace(assistant("It is"), metadata=MessageMetadata())
+    unfinished = replace(assistant("It is"), metadata=MessageMetadata())
     for model in ("gemini-2.5-pro", "gemini-3-pro-preview", "gemini-3.1-flash-lite"):
-        old = json.loads(wire(name, user("a"), begun, model=model).body)["contents"]
+        old = json.loads(wire(name, user("a"), unfinished, model=model).body)["contents"]
         assert old[-1] == {"role": "model", "parts": [{"text": "It is"}]}
     for model in ("gemini-3.5-flash", "gemini-4-argon", "gemini-flash-latest"):
-        new = wire(name, user("a"), begun, model=model)
+        new = wire(name, user("a"), unfinished, model=model)
         contents = json.loads(new.body)["contents"]
         assert contents[-2:] == [
             {"role": "model", "parts": [{"text": "It is"}]},
@@ -389,8 +389,8 @@ def test_texts_become_one_where_a_list_is_refused(name: str) -> None:
         assistant(text("c"), one),
         tool(text("d"), text("e"), answers=one.id),
     ]
-    found = turns(name, *talk)
-    assert [turn["content"] for turn in found] == ["a\n\nb", "c", "d\n\ne"]
+    sent = turns(name, *talk)
+    assert [turn["content"] for turn in sent] == ["a\n\nb", "c", "d\n\ne"]
     assert isinstance(turns("openai", *talk)[0]["content"], list)
 
 
@@ -435,15 +435,15 @@ def test_a_choice_of_tools_is_told_in_the_words_of_the_host(
 ) -> None:
     request = wire(name, user("hi"), tools=[TOOL], tool_choice=choice)
     assert json.loads(request.body)["tool_choice"] == word
-    told = [loss.path for loss in request.losses]
-    assert told == (["$.tool_choice"] if choice.name and isinstance(word, str) else [])
+    paths = [loss.path for loss in request.losses]
+    assert paths == (["$.tool_choice"] if choice.name and isinstance(word, str) else [])
 
 
 @pytest.mark.parametrize("name", CHAT)
 def test_a_stream_tells_its_usage(name: str) -> None:
     body = sent(name, user("hi"), stream=True)
-    asked = body.get("stream_options")
-    assert asked == (None if name == "mistral" else {"include_usage": True})
+    stream_options = body.get("stream_options")
+    assert stream_options == (None if name == "mistral" else {"include_usage": True})
     assert "stream_options" not in sent(name, user("hi"))
 
 
@@ -503,9 +503,9 @@ def test_options_of_another_host_are_carried_unless_the_host_does_not_know_them(
     options = replace(request.options, model=None if name != "azure" else "gpt-4o")
     away = adapter.to_wire(request.messages, (), options)
     body = json.loads(away.body)
-    kept = {"seed", "logit_bias", "presence_penalty", "response_format", "stop"} - unknown
+    expected = {"seed", "logit_bias", "presence_penalty", "response_format", "stop"} - unknown
     assert {key: body[key] for key in body if key not in ("model", "messages")} == {
-        key: SPELLED[key] for key in kept
+        key: SPELLED[key] for key in expected
     }
     assert {loss.path for loss in away.losses} == {f"$.{key}" for key in unknown}
 
@@ -524,8 +524,8 @@ def test_strict_definitions_go_to_hosts_that_know_them() -> None:
     body = {**SPELLED, "tools": [{"type": "function", "function": function}]}
     request = adapters.get("openai").from_wire_request(body, CONTEXT)
     options = replace(request.options, model=None)
-    kept = adapters.get("mistral").to_wire(request.messages, request.tools, options)
-    assert json.loads(kept.body)["tools"] == body["tools"]
+    request_kept = adapters.get("mistral").to_wire(request.messages, request.tools, options)
+    assert json.loads(request_kept.body)["tools"] == body["tools"]
     bare = adapters.get("groq").to_wire(request.messages, request.tools, options)
     assert "strict" not in json.loads(bare.body)["tools"][0]["function"]
     assert "$.tools[0].function.strict" in [loss.path for loss in bare.losses]
@@ -585,13 +585,13 @@ def test_usage_is_read_as_the_host_counts(
     name: str, usage: dict[str, Any], buckets: tuple[int, int, int, int]
 ) -> None:
     body = {"choices": [{"message": {"role": "assistant", "content": "a"}}], "usage": usage}
-    found = adapters.get(name).from_wire_response(body, CONTEXT).metadata.usage
-    assert found is not None
+    actual = adapters.get(name).from_wire_response(body, CONTEXT).metadata.usage
+    assert actual is not None
     assert buckets == (
-        found.input_tokens,
-        found.cached_input_tokens,
-        found.output_tokens,
-        found.reasoning_output_tokens,
+        actual.input_tokens,
+        actual.cached_input_tokens,
+        actual.output_tokens,
+        actual.reasoning_output_tokens,
     )
 
 
@@ -609,27 +609,27 @@ def breaches(name: str, body: dict[str, Any]) -> list[str]:
     """What the host, by its profile, or the official SDK would not let pass."""
     profile = adapters.get(name).profile
     assert profile.id_rule is not None
-    found = faults("openai", body)
-    found += [f"id {one}" for one in wire_ids(body["messages"]) if not profile.id_rule.fits(one)]
+    problems = faults("openai", body)
+    problems += [f"id {one}" for one in wire_ids(body["messages"]) if not profile.id_rule.fits(one)]
     roles = [turn["role"] for turn in body["messages"]]
     pairs = list(itertools.pairwise(roles))
     if profile.alternates_roles:
-        found += [f"{one} twice" for one, two in pairs if one == two != "tool"]
+        problems += [f"{one} twice" for one, two in pairs if one == two != "tool"]
     if profile.system_first:
-        found += ["a late system" for role in roles[1:] if role == "system"]
+        problems += ["a late system" for role in roles[1:] if role == "system"]
     if not profile.allows_user_after_tool and ("tool", "user") in pairs:
-        found.append("a user after a tool")
+        problems.append("a user after a tool")
     if not profile.developer_role and "developer" in roles:
-        found.append("a developer")
+        problems.append("a developer")
     bare = [
         {key: value for key, value in turn.items() if key not in OWN_KEYS}
         for turn in body["messages"]
     ]
-    own = {"random_seed", "top_k", *THINKING_KEYS.get(name, ())}
-    rest = {key: value for key, value in body.items() if key not in own}
+    native = {"random_seed", "top_k", *THINKING_KEYS.get(name, ())}
+    rest = {key: value for key, value in body.items() if key not in native}
     if rest.get("tool_choice") == "any":
         rest["tool_choice"] = "required"
-    return found + complaints("openai", {**rest, "messages": bare})
+    return problems + complaints("openai", {**rest, "messages": bare})
 
 
 @pytest.mark.row("M-224", "T87", "T183")
@@ -639,10 +639,10 @@ def test_any_conversation_becomes_valid_for_any_host(name: str, talk: list[Messa
     request = adapters.get(name).to_wire(talk)
     body = json.loads(request.body)
     assert breaches(name, body) == []
-    said = set(strings(body))
+    texts = set(strings(body))
     for message in talk:
         for index, block in enumerate(message.content):
-            assert is_carried(block, said) or is_told(message, index, request.losses)
+            assert is_carried(block, texts) or is_told(message, index, request.losses)
 
 
 @needs_corpus
@@ -657,12 +657,12 @@ def test_recorded_requests_become_valid_for_any_host(source: str, name: str) -> 
         request = reader.from_wire_request(body, CONTEXT)
         options = replace(request.options, model=None, stream=None)
         away = adapters.get(name).to_wire(request.messages, request.tools, options)
-        found = json.loads(away.body)
-        assert breaches(name, found) == [], key
-        said = set(strings(found))
+        sent = json.loads(away.body)
+        assert breaches(name, sent) == [], key
+        texts = set(strings(sent))
         for message in request.messages:
             for index, block in enumerate(message.content):
-                assert is_carried(block, said) or is_told(message, index, away.losses), key
+                assert is_carried(block, texts) or is_told(message, index, away.losses), key
 
 
 @pytest.mark.row("M-173", "T205")
@@ -700,7 +700,7 @@ def test_mistral_itself_would_take_what_we_send() -> None:
         replace(assistant("e"), metadata=provenance()),
     ]
     body = sent("mistral", *talk, tools=[TOOL], tool_choice=ToolChoice("required"))
-    asked = request.ChatCompletionRequest(**body)
-    validator.MistralRequestValidatorV13().validate_request(asked)
-    assert re.fullmatch("[a-zA-Z0-9]{9}", asked.messages[2].tool_calls[0].id)
-    assert asked.messages[-1].role == Role.USER
+    parsed = request.ChatCompletionRequest(**body)
+    validator.MistralRequestValidatorV13().validate_request(parsed)
+    assert re.fullmatch("[a-zA-Z0-9]{9}", parsed.messages[2].tool_calls[0].id)
+    assert parsed.messages[-1].role == Role.USER

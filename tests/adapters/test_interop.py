@@ -55,8 +55,8 @@ def test_a_signed_text_is_text_and_stays_even_if_it_is_empty(text: str) -> None:
     thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock)]
     assert "so" in thoughts
     assert "yes" not in thoughts
-    said = "".join(block.text for block in message.content if isinstance(block, TextBlock))
-    assert said == "yes" + text
+    joined_text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
+    assert joined_text == "yes" + text
     assert parts_sent(message)[-1] == signed
 
 
@@ -91,7 +91,7 @@ def test_items_of_a_stream_are_known_by_their_place_and_not_by_their_id() -> Non
         "status": "in_progress",
         "content": [],
     }
-    said: Wire = {"type": "output_text", "text": "hello", "annotations": []}
+    joined_text: Wire = {"type": "output_text", "text": "hello", "annotations": []}
     at: Wire = {"output_index": 0, "content_index": 0}
     response: Wire = {
         "id": "resp_1",
@@ -99,17 +99,17 @@ def test_items_of_a_stream_are_known_by_their_place_and_not_by_their_id() -> Non
         "model": "gpt-5",
         "output": [],
     }
-    whole = {**item, "id": "msg_e", "status": "completed", "content": [said]}
+    completed = {**item, "id": "msg_e", "status": "completed", "content": [joined_text]}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": {**response, "status": "in_progress"}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "id": "msg_a"}},
         {"type": "response.content_part.added", "item_id": "msg_b", **at, "part": part},
         {"type": "response.output_text.delta", "item_id": "msg_c", **at, "delta": "hel"},
         {"type": "response.output_text.delta", "item_id": "msg_d", **at, "delta": "lo"},
-        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        {"type": "response.output_item.done", "output_index": 0, "item": completed},
         {
             "type": "response.completed",
-            "response": {**response, "status": "completed", "output": [whole]},
+            "response": {**response, "status": "completed", "output": [completed]},
         },
     ]
     for number, event in enumerate(events):

@@ -62,8 +62,8 @@ def test_databricks_gets_each_call_with_its_own_result() -> None:
     ]
     assert turns[1]["content"] == "On it."
     for answer, result in zip(turns[1:9:2], turns[2:9:2], strict=True):
-        (made,) = answer["tool_calls"]
-        assert made["id"] == result["tool_call_id"]
+        (sent_call,) = answer["tool_calls"]
+        assert sent_call["id"] == result["tool_call_id"]
     assert [(loss.path, str(loss.change)) for loss in wire.losses] == [("$.tool_calls", "altered")]
     assert complaints("openai", body) == []
     # The next request goes on from there, and says the same.
@@ -125,9 +125,9 @@ def test_thoughts_of_another_model_go_along_as_text_only_if_asked(name: str) -> 
         _, wire = sent(name, *talk, **model)
         assert b"a plan" not in wire.body
         _, wire = sent(name, *talk, include_thinking=True, **model)
-        said = wire.body.decode()
-        assert "<thinking>\\na plan\\n</thinking>" in said
-        assert "c2VhbGVk" not in said
+        sent_text = wire.body.decode()
+        assert "<thinking>\\na plan\\n</thinking>" in sent_text
+        assert "c2VhbGVk" not in sent_text
         assert [str(loss.change) for loss in wire.losses] == ["altered"]
 
 
@@ -146,12 +146,12 @@ def test_what_was_written_to_a_cache_is_never_told_as_read(name: str) -> None:
     answer = assistant("Yes.", metadata=provenance(usage=spent))
     host = adapters.get(name)
     body = host.to_wire_response(answer, CONTEXT)
-    told = json.loads(body)
+    response = json.loads(body)
     reads = {
-        "openai": lambda: told["usage"]["prompt_tokens_details"]["cached_tokens"],
-        "openai-responses": lambda: told["usage"]["input_tokens_details"]["cached_tokens"],
-        "gemini": lambda: told["usageMetadata"]["cachedContentTokenCount"],
-        "anthropic": lambda: told["usage"]["cache_read_input_tokens"],
+        "openai": lambda: response["usage"]["prompt_tokens_details"]["cached_tokens"],
+        "openai-responses": lambda: response["usage"]["input_tokens_details"]["cached_tokens"],
+        "gemini": lambda: response["usageMetadata"]["cachedContentTokenCount"],
+        "anthropic": lambda: response["usage"]["cache_read_input_tokens"],
     }
     assert reads[name]() == 100
     back = host.from_wire_response(body, CONTEXT).metadata.usage
@@ -214,11 +214,11 @@ def test_a_kept_prefix_stands_for_instructions_and_tools(name: str) -> None:
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
 def test_gemini_searches_only_without_other_tools(name: str) -> None:
     native: dict[str, Any] = {"gemini": {"tools": [{"googleSearch": {}}]}}
-    asked: dict[str, Any] = {"native": native, "model": "gemini-2.5-flash"}
+    options: dict[str, Any] = {"native": native, "model": "gemini-2.5-flash"}
     with pytest.raises(InvalidValueError, match=r"'googleSearch' only without .* \(f\)") as caught:
-        sent(name, user("go"), tools=(TOOL,), **asked)
+        sent(name, user("go"), tools=(TOOL,), **options)
     assert caught.value.path == "$.tools"
-    body, _ = sent(name, user("go"), **asked)
+    body, _ = sent(name, user("go"), **options)
     assert body["tools"] == [{"googleSearch": {}}]
     newer, _ = sent(name, user("go"), tools=(TOOL,), native=native, model="gemini-3.5-flash")
     assert {"googleSearch": {}} in newer["tools"]

@@ -25,14 +25,14 @@ JSON = '{"city": "Bergen"}'
 HOSTS = [("lmstudio", "reasoning_content"), ("azure", "reasoning_content"), ("vllm", "reasoning")]
 
 
-def context(told: list[Loss], output: OutputFormat | None = None) -> RequestContext:
+def context(losses: list[Loss], output: OutputFormat | None = None) -> RequestContext:
     return RequestContext(
-        session_id="sess_misplaced", output=output or OutputFormat(SCHEMA), on_loss=told.append
+        session_id="sess_misplaced", output=output or OutputFormat(SCHEMA), on_loss=losses.append
     )
 
 
-def body(key: str, thought: str, said: str | None = "") -> dict[str, Any]:
-    message = {"role": "assistant", "content": said, key: thought}
+def body(key: str, thought: str, text: str | None = "") -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, key: thought}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     return {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
 
@@ -43,14 +43,14 @@ def test_an_answer_among_thoughts_is_said_and_told(
     name: str, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="metis.adapters")
-    told: list[Loss] = []
-    message = adapters.get(name).from_wire_response(body(key, JSON), context(told))
+    losses: list[Loss] = []
+    message = adapters.get(name).from_wire_response(body(key, JSON), context(losses))
     assert [type(block) for block in message.content if block != TextBlock("")] == [
         ThinkingBlock,
         TextBlock,
     ]
     assert message.content[-1] == TextBlock(JSON)
-    (loss,) = told
+    (loss,) = losses
     assert (loss.block_type, str(loss.change), loss.message_id) == (
         "thinking",
         "synthesised",
@@ -80,8 +80,8 @@ def test_the_same_holds_for_streams(name: str, key: str, size: int) -> None:
         ).encode()
         for delta in deltas
     )
-    told: list[Loss] = []
-    decoder = adapters.get(name).stream_decoder(context(told))
+    losses: list[Loss] = []
+    decoder = adapters.get(name).stream_decoder(context(losses))
     data += b"data: [DONE]\n\n"
     events = [e for n in range(0, len(data), size) for e in decoder.feed(data[n : n + size])]
     events += decoder.finish()
@@ -95,12 +95,12 @@ def test_the_same_holds_for_streams(name: str, key: str, size: int) -> None:
         accumulator.add(event)
     texts = [getattr(block, "text", None) for block in end.message.content]
     assert [getattr(block, "text", None) for block in accumulator.content] == texts
-    assert len(told) == 1
+    assert len(losses) == 1
 
 
 @pytest.mark.row("T118")
 @pytest.mark.parametrize(
-    ("thought", "said", "output"),
+    ("thought", "text", "output"),
     [
         ("Let me see.", "", None),
         ('{"town": "Bergen"}', "", None),
@@ -110,15 +110,17 @@ def test_the_same_holds_for_streams(name: str, key: str, size: int) -> None:
     ],
 )
 def test_a_thought_stays_a_thought_if_it_is_not_the_answer(
-    thought: str, said: str, output: OutputFormat | None
+    thought: str, text: str, output: OutputFormat | None
 ) -> None:
-    told: list[Loss] = []
-    answer = body("reasoning_content", thought, said)
-    asked = context(told, output)
-    message = adapters.get("lmstudio").from_wire_response(answer, asked)
-    plain = adapters.get("lmstudio").from_wire_response(answer, replace(asked, output=None))
+    losses: list[Loss] = []
+    answer = body("reasoning_content", thought, text)
+    request_context = context(losses, output)
+    message = adapters.get("lmstudio").from_wire_response(answer, request_context)
+    plain = adapters.get("lmstudio").from_wire_response(
+        answer, replace(request_context, output=None)
+    )
     assert message.content == plain.content
-    assert told == []
+    assert losses == []
 
 
 def test_the_conversation_goes_on_with_the_answer_as_text() -> None:

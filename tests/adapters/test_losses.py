@@ -31,7 +31,7 @@ A = call("f", tool_id(1), a=1)
 TOOL_A = ToolDefinition("f", "Does it.", {"type": "object", "properties": {}}, SideEffects.READ)
 
 
-def told(wire: WireRequest) -> list[tuple[str, str]]:
+def losses_of(wire: WireRequest) -> list[tuple[str, str]]:
     return [(loss.block_type, loss.path) for loss in wire.losses]
 
 
@@ -51,7 +51,7 @@ def test_keys_of_one_protocol_are_told_when_they_are_lost() -> None:
         {"role": "user", "name": "ann", "content": [{"type": "image_url", "image_url": url}]},
         {"role": "user", "content": [{"type": "text", "text": "go"}]},
     )
-    assert told(wire) == [("key", "$.name"), ("key", "$.content[0].image_url.detail")]
+    assert losses_of(wire) == [("key", "$.name"), ("key", "$.content[0].image_url.detail")]
     assert wire.losses[0].reason == "'name' exists in openai_chat only"
     assert wire.losses[0].message_id != wire.losses[1].message_id or len(wire.losses) == 2
 
@@ -61,15 +61,15 @@ def test_keys_inside_of_parts_are_told_to_another_host_of_the_protocol() -> None
     url = {"url": "https://example.org/a.png", "detail": "high"}
     part = {"type": "image_url", "image_url": url}
     wire = away("openai", "openrouter", {"role": "user", "content": [part]})
-    assert told(wire)[0] == ("message", "$.content[0].image_url.detail")
+    assert losses_of(wire)[0] == ("message", "$.content[0].image_url.detail")
     film = {
         "fileData": {"fileUri": "https://example.org/a.mp4", "mimeType": "video/mp4"},
         "videoMetadata": {"fps": 2},
     }
-    asked = {"contents": [{"role": "user", "parts": [film]}]}
-    request = adapters.get("gemini").from_wire_request(asked, CONTEXT)
+    body = {"contents": [{"role": "user", "parts": [film]}]}
+    request = adapters.get("gemini").from_wire_request(body, CONTEXT)
     moved = adapters.get("vertex").to_wire(request.messages, (), request.options)
-    assert told(moved) == [("message", "$.content[0].videoMetadata")]
+    assert losses_of(moved) == [("message", "$.content[0].videoMetadata")]
 
 
 @pytest.mark.row("T71", "T212")
@@ -82,9 +82,9 @@ def test_keys_that_say_nothing_are_no_loss() -> None:
         {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": []},
         {"role": "user", "content": "go on"},
     )
-    assert told(wire) == []
+    assert losses_of(wire) == []
     block = {"type": "text", "text": "hi", "citations": None}
-    assert told(away("anthropic", "openai", {"role": "user", "content": [block]})) == []
+    assert losses_of(away("anthropic", "openai", {"role": "user", "content": [block]})) == []
 
 
 @pytest.mark.row("T71", "T87")
@@ -96,7 +96,7 @@ def test_what_a_document_says_beside_its_bytes_is_told() -> None:
         "citations": {"enabled": True},
     }
     wire = away("anthropic", "openai", {"role": "user", "content": [document]})
-    assert told(wire) == [
+    assert losses_of(wire) == [
         ("document", "$.content[0].context"),
         ("key", "$.content[0].citations"),
     ]
@@ -104,7 +104,7 @@ def test_what_a_document_says_beside_its_bytes_is_told() -> None:
 
 @pytest.mark.row("T61", "T71")
 def test_what_stands_beside_a_call_is_told() -> None:
-    asked = {
+    message = {
         "id": "c",
         "type": "function",
         "function": {"name": "f", "arguments": "{}"},
@@ -114,11 +114,11 @@ def test_what_stands_beside_a_call_is_told() -> None:
         "openai",
         "anthropic",
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": None, "tool_calls": [asked]},
+        {"role": "assistant", "content": None, "tool_calls": [message]},
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
         tools=[{"type": "function", "function": {"name": "f", "parameters": TOOL_A.input_schema}}],
     )
-    assert told(wire) == [("key", "$.content[0].extra_content")]
+    assert losses_of(wire) == [("key", "$.content[0].extra_content")]
 
 
 @pytest.mark.row("T109", "T212")
@@ -126,13 +126,15 @@ def test_keys_of_a_tool_are_told() -> None:
     schema: Any = {"type": "object", "properties": {}}
     mark: Any = {"type": "ephemeral"}
     tools: Any = [{"name": "f", "input_schema": schema, "strict": True, "cache_control": mark}]
-    asked = {"role": "user", "content": "go"}
-    assert told(away("anthropic", "openai", asked, tools=tools)) == [
+    message = {"role": "user", "content": "go"}
+    assert losses_of(away("anthropic", "openai", message, tools=tools)) == [
         ("option", "$.tools[0].strict")
     ]
     function: Any = {"name": "f", "parameters": schema, "strict": True}
-    own: Any = [{"type": "function", "function": function}]
-    assert told(away("openai", "anthropic", asked, tools=own)) == [("option", "$.tools[0].strict")]
+    definitions: Any = [{"type": "function", "function": function}]
+    assert losses_of(away("openai", "anthropic", message, tools=definitions)) == [
+        ("option", "$.tools[0].strict")
+    ]
 
 
 @pytest.mark.row("T113", "T114")
@@ -142,7 +144,10 @@ def test_no_choice_is_sent_without_tools(name: str) -> None:
     wire = adapters.get(name).to_wire([user("go")], (), options)
     keys = {"tool_choice", "toolConfig", "parallel_tool_calls", "tools"}
     assert not keys & set(json.loads(wire.body))
-    assert sorted(told(wire)) == [("option", "$.parallel_tool_calls"), ("option", "$.tool_choice")]
+    assert sorted(losses_of(wire)) == [
+        ("option", "$.parallel_tool_calls"),
+        ("option", "$.tool_choice"),
+    ]
 
 
 @pytest.mark.row("T114")
@@ -157,14 +162,14 @@ def test_a_choice_goes_with_the_tools_that_it_chose_from() -> None:
     assert json.loads(OPENAI.to_wire(request.messages, request.tools, request.options).body) == body
     without = OPENAI.to_wire(request.messages, (), request.options)
     assert set(json.loads(without.body)) == {"messages"}
-    assert told(without) == [("option", "$.tool_choice")]
+    assert losses_of(without) == [("option", "$.tool_choice")]
     usual = OPENAI.to_wire(
         request.messages, (), replace(request.options, tool_choice=ToolChoice("auto"))
     )
-    assert (set(json.loads(usual.body)), told(usual)) == ({"messages"}, [])
-    own: Any = {"messages": body["messages"], "tool_choice": "none"}
-    request = OPENAI.from_wire_request(own, CONTEXT)
-    assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == own
+    assert (set(json.loads(usual.body)), losses_of(usual)) == ({"messages"}, [])
+    body_without: Any = {"messages": body["messages"], "tool_choice": "none"}
+    request = OPENAI.from_wire_request(body_without, CONTEXT)
+    assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body_without
 
 
 def tool_named(name: str) -> ToolDefinition:
@@ -175,9 +180,9 @@ def tool_named(name: str) -> ToolDefinition:
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "openai", "openai-responses"])
 def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> None:
     ours = "mcp.files/read"
-    asked = replace(A, name=ours)
+    long_call = replace(A, name=ours)
     wire = adapters.get(name).to_wire(
-        [user("go"), assistant(asked), tool("ok", answers=A.id)],
+        [user("go"), assistant(long_call), tool("ok", answers=A.id)],
         [tool_named(ours), tool_named("plain"), tool_named("plain")],
         AdapterOptions(tool_choice=ToolChoice("tool", ours)),
     )
@@ -198,15 +203,15 @@ def test_a_tool_has_one_name_in_definitions_choice_and_history(name: str) -> Non
 def test_an_invalid_call_stays_and_its_answer_says_why() -> None:
     bad = ToolUseBlock(A.id, "f", {}, InvalidInput('{"a":', "unexpected end"))
     talk = [user("go"), assistant(bad), tool("not run", answers=A.id)]
-    own = json.loads(OPENAI.to_wire(talk).body)["messages"]
-    assert own[1]["tool_calls"][0]["function"]["arguments"] == '{"a":'
-    assert "unexpected end" in json.dumps(own[2]["content"])
+    sent_back = json.loads(OPENAI.to_wire(talk).body)["messages"]
+    assert sent_back[1]["tool_calls"][0]["function"]["arguments"] == '{"a":'
+    assert "unexpected end" in json.dumps(sent_back[2]["content"])
     for adapter in (ANTHROPIC, COMPATIBLE):
         wire = adapter.to_wire(talk)
-        assert ("tool_use", "$.content[0].input") in told(wire)
-        said = wire.body.decode().replace("\\", "")
-        assert '{"_raw":"{"a":"}' in said
-        assert "unexpected end" in said
+        assert ("tool_use", "$.content[0].input") in losses_of(wire)
+        text = wire.body.decode().replace("\\", "")
+        assert '{"_raw":"{"a":"}' in text
+        assert "unexpected end" in text
     for raw, value in (("[1, 2]", [1, 2]), ('"x"', "x"), ("null", None)):
         bad = ToolUseBlock(A.id, "f", {}, InvalidInput(raw, "no object"))
         sent = json.loads(ANTHROPIC.to_wire([user("go"), assistant(bad)]).body)["messages"]
@@ -221,7 +226,7 @@ def test_an_image_of_a_tool_is_shown_behind_the_results() -> None:
     assert [turn["role"] for turn in sent] == ["user", "assistant", "tool", "user", "user"]
     kinds = [part["type"] for part in sent[3]["content"]]
     assert kinds == ["text", "image_url"]
-    assert told(wire) == [("image", "$.content[0].content[1]")]
+    assert losses_of(wire) == [("image", "$.content[0].content[1]")]
     assert ANTHROPIC.to_wire(talk, [TOOL_A]).losses == []
 
 
@@ -252,7 +257,7 @@ def test_hints_become_marks_where_there_are_marks() -> None:
     assert b"cache_control" not in unheard_of.body
     elsewhere = OPENAI.to_wire(talk)
     assert b"cache" not in elsewhere.body
-    assert told(elsewhere) == [("hint", "$.metadata.hints")]
+    assert losses_of(elsewhere) == [("hint", "$.metadata.hints")]
 
 
 @pytest.mark.row("T170", "T171", "T173")
@@ -288,36 +293,36 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
     sent = json.loads(wire.body)["messages"]
     assert "cache_control" not in sent[3]["content"][0]
     assert sent[4]["content"][0]["cache_control"] == mark
-    assert told(wire) == [("hint", "$.content[0]")]
-    assert told(OPENAI.to_wire(request.messages, request.tools, AdapterOptions())) == []
+    assert losses_of(wire) == [("hint", "$.content[0]")]
+    assert losses_of(OPENAI.to_wire(request.messages, request.tools, AdapterOptions())) == []
 
 
 @pytest.mark.row("T01", "T02", "T03", "T13")
 @pytest.mark.parametrize(
     "theirs", ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99]
 )
-def test_an_id_that_a_provider_does_not_take_is_replaced(theirs: str) -> None:
-    asked = {"id": theirs, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+def test_an_id_that_a_provider_does_not_take_is_replaced(given_id: str) -> None:
+    wire_call = {"id": given_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     body = {
         "messages": [
             {"role": "user", "content": "go"},
-            {"role": "assistant", "content": None, "tool_calls": [asked]},
-            {"role": "tool", "tool_call_id": theirs, "content": "ok"},
+            {"role": "assistant", "content": None, "tool_calls": [wire_call]},
+            {"role": "tool", "tool_call_id": given_id, "content": "ok"},
         ]
     }
     request = COMPATIBLE.from_wire_request(body, CONTEXT)
-    own = COMPATIBLE.to_wire(request.messages, (), request.options)
-    assert json.loads(own.body) == body
+    sent_back = COMPATIBLE.to_wire(request.messages, (), request.options)
+    assert json.loads(sent_back.body) == body
     sent = json.loads(OPENAI.to_wire(request.messages).body)["messages"]
     new = sent[1]["tool_calls"][0]["id"]
-    assert new == sent[2]["tool_call_id"] != theirs
+    assert new == sent[2]["tool_call_id"] != given_id
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", new)
     claude = json.loads(ANTHROPIC.to_wire(request.messages).body)["messages"]
     wire_id = claude[1]["content"][0]["id"]
     assert wire_id == claude[2]["content"][0]["tool_use_id"]
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire_id)
     assert request.messages[1].metadata.provider_raw is not None
-    assert theirs in str(request.messages[1].metadata.provider_raw)
+    assert given_id in str(request.messages[1].metadata.provider_raw)
 
 
 TURNS = {"gemini": "contents", "openai-responses": "input"}
@@ -335,7 +340,7 @@ def test_thoughts_of_another_model_are_not_told_as_text(name: str) -> None:
     sent = json.loads(wire.body)[TURNS.get(name, "messages")]
     answering = "model" if name == "gemini" else "assistant"
     assert [turn["role"] for turn in sent] == ["user", "user", answering, "user"]
-    assert told(wire) == [("thinking", "$.content[0]")] * 2 + [("message", "$")]
+    assert losses_of(wire) == [("thinking", "$.content[0]")] * 2 + [("message", "$")]
 
 
 @pytest.mark.row("T190")
@@ -365,6 +370,6 @@ def test_a_compaction_goes_to_its_issuer_only_and_stays_in_the_store() -> None:
     request = ANTHROPIC.from_wire_request(body, CONTEXT)
     stored = [decode(encode(message)) for message in request.messages]
     away = OPENAI.to_wire(stored)
-    assert told(away) == [("opaque", "$.content[0]")]
+    assert losses_of(away) == [("opaque", "$.content[0]")]
     assert json.loads(away.body)["messages"][1] == {"role": "assistant", "content": "on"}
     assert json.loads(ANTHROPIC.to_wire(stored, (), request.options).body) == body

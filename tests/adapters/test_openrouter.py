@@ -37,7 +37,7 @@ def test_a_conversation_with_marks_and_thoughts() -> None:
         {"type": "reasoning.text", "text": "hm", "signature": "sealed", "index": 0},
     ]
     thought = thinking("hm", signature="sealed", issuer="openrouter")
-    asked = assistant(
+    response = assistant(
         thought,
         "let me see",
         call("look", path="a"),
@@ -46,7 +46,7 @@ def test_a_conversation_with_marks_and_thoughts() -> None:
     body = sent(
         marked(system("Be brief."), CacheHint(after=0, ttl="1h")),
         marked(user("what is this?", image()), CacheHint(after=1)),
-        asked,
+        response,
         marked(tool("a picture"), CacheHint(after=0)),
     )
     call_id = body[2]["tool_calls"][0]["id"]
@@ -113,7 +113,7 @@ def test_marks_of_a_client_reach_anthropic_with_their_lifetime() -> None:
 @needs_corpus
 def test_recorded_marks_are_read_and_go_back_as_they_came() -> None:
     adapter = adapters.get("openrouter")
-    found = 0
+    checked = 0
     for _, body in requests("openai_chat"):
         if "cache_control" not in json.dumps(body["messages"]):
             continue
@@ -128,8 +128,8 @@ def test_recorded_marks_are_read_and_go_back_as_they_came() -> None:
             for message in read.messages
             if message.role not in ("tool", "assistant")
         ]
-        own = json.loads(adapter.to_wire(bare, (), AdapterOptions(model=CLAUDE)).body)["messages"]
-        set_by_us = sum(bool(mark) for turn in own for mark in marks(turn))
+        sent = json.loads(adapter.to_wire(bare, (), AdapterOptions(model=CLAUDE)).body)["messages"]
+        set_by_us = sum(bool(mark) for turn in sent for mark in marks(turn))
         assert set_by_us == sum(len(message.metadata.hints) for message in bare)
-        found += 1
-    assert found
+        checked += 1
+    assert checked

@@ -40,7 +40,7 @@ SCHEMA: dict[str, Any] = {
 }
 PLACE = OutputFormat(SCHEMA, "place", "Where it is.")
 ANY = OutputFormat()
-SAID = {**SCHEMA, "title": "place", "description": "Where it is."}
+NAMED_SCHEMA = {**SCHEMA, "title": "place", "description": "Where it is."}
 NAMED = {"name": "place", "description": "Where it is.", "schema": SCHEMA, "strict": True}
 JUDGED = ("anthropic", "openai", "openai-responses", "gemini", "ollama")
 
@@ -50,7 +50,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
 
 
-def asked(
+def body_with(
     name: str, output: OutputFormat | None, model: str | None = None, **options: Any
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """The body that is sent, and what is told to be lost."""
@@ -81,27 +81,27 @@ def asked(
         (
             "gemini",
             "generationConfig",
-            {"responseMimeType": "application/json", "responseJsonSchema": SAID},
+            {"responseMimeType": "application/json", "responseJsonSchema": NAMED_SCHEMA},
             {"responseMimeType": "application/json"},
         ),
-        ("ollama", "format", SAID, "json"),
+        ("ollama", "format", NAMED_SCHEMA, "json"),
     ],
 )
 def test_each_protocol_says_it_in_its_own_words(
     name: str, key: str, schema: Any, any_object: Any
 ) -> None:
-    body, lost = asked(name, PLACE)
+    body, lost = body_with(name, PLACE)
     assert (body[key], lost) == (schema, [])
-    body, lost = asked(name, ANY, messages=(user("hi, in JSON"),))
+    body, lost = body_with(name, ANY, messages=(user("hi, in JSON"),))
     assert (body[key], lost) == (any_object, [])
-    assert key not in asked(name, None)[0]
+    assert key not in body_with(name, None)[0]
 
 
 def test_anthropic_says_it_in_its_own_words() -> None:
-    body, lost = asked("anthropic", PLACE, "claude-sonnet-4-6", reasoning=Reasoning("low"))
+    body, lost = body_with("anthropic", PLACE, "claude-sonnet-4-6", reasoning=Reasoning("low"))
     assert body["output_config"] == {
         "effort": "low",
-        "format": {"type": "json_schema", "schema": SAID},
+        "format": {"type": "json_schema", "schema": NAMED_SCHEMA},
     }
     assert lost == []
 
@@ -113,7 +113,7 @@ def test_a_request_is_read_and_written_again(name: str, output: OutputFormat) ->
     if (name, output) == ("anthropic", ANY):
         pytest.skip("no such wish there")
     adapter = adapters.get(name)
-    body, _ = asked(name, output, messages=(user("hi, in JSON"),))
+    body, _ = body_with(name, output, messages=(user("hi, in JSON"),))
     request = adapter.from_wire_request(body, CONTEXT)
     assert request.options.output is not None
     assert (request.options.output.schema is None) is (output is ANY)
@@ -182,7 +182,7 @@ def test_gemini_reads_all_its_ways_of_saying_it() -> None:
 
 def test_the_older_dialect_is_written_for_models_that_read_no_other() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}
-    body, lost = asked("gemini", OutputFormat(schema), "gemini-1.5-pro")
+    body, lost = body_with("gemini", OutputFormat(schema), "gemini-1.5-pro")
     assert body["generationConfig"] == {
         "responseMimeType": "application/json",
         "responseSchema": {
@@ -194,28 +194,28 @@ def test_the_older_dialect_is_written_for_models_that_read_no_other() -> None:
 
 
 def test_names_are_brought_into_the_alphabet_and_stand_in_the_schema_elsewhere() -> None:
-    body, lost = asked("openai", OutputFormat(SCHEMA, "my place!"))
+    body, lost = body_with("openai", OutputFormat(SCHEMA, "my place!"))
     assert body["response_format"]["json_schema"]["name"].startswith("my_place")
     assert lost == [("altered", "$.output.name")]
-    body, lost = asked("openai", OutputFormat({**SCHEMA, "title": "Town"}))
+    body, lost = body_with("openai", OutputFormat({**SCHEMA, "title": "Town"}))
     assert body["response_format"]["json_schema"]["name"] == "Town"
     assert lost == []
-    assert asked("openai", OutputFormat(SCHEMA))[0]["response_format"]["json_schema"]["name"]
+    assert body_with("openai", OutputFormat(SCHEMA))[0]["response_format"]["json_schema"]["name"]
     titled = OutputFormat({**SCHEMA, "title": "Town"}, "place")
-    assert asked("ollama", titled)[1] == [("dropped", "$.output.name")]
+    assert body_with("ollama", titled)[1] == [("dropped", "$.output.name")]
 
 
 def test_an_answer_that_need_not_keep_to_its_schema_stays_so_where_it_can() -> None:
     loose = replace(PLACE, strict=False)
-    body, lost = asked("openai", loose)
+    body, lost = body_with("openai", loose)
     assert "strict" not in body["response_format"]["json_schema"]
     assert lost == []
-    assert asked("anthropic", loose)[1] == [("altered", "$.output.strict")]
+    assert body_with("anthropic", loose)[1] == [("altered", "$.output.strict")]
     optional = OutputFormat({"type": "object", "properties": {"a": {"type": "string"}}})
-    body, lost = asked("openai", optional)
+    body, lost = body_with("openai", optional)
     assert "strict" not in body["response_format"]["json_schema"]
     assert lost == [("altered", "$.output.strict")]
-    assert asked("groq", PLACE, "moonshotai/kimi-k2-instruct")[1] == [
+    assert body_with("groq", PLACE, "moonshotai/kimi-k2-instruct")[1] == [
         ("altered", "$.output.strict")
     ]
 
@@ -223,18 +223,18 @@ def test_an_answer_that_need_not_keep_to_its_schema_stays_so_where_it_can() -> N
 @pytest.mark.row("T115")
 @pytest.mark.parametrize("name", ["gemini", "vertex"])
 def test_json_and_tools_go_together_from_gemini_3_on(name: str) -> None:
-    body, lost = asked(name, PLACE, "gemini-3.5-flash", tools=(TOOL,))
-    assert body["generationConfig"]["responseJsonSchema"] == SAID
+    body, lost = body_with(name, PLACE, "gemini-3.5-flash", tools=(TOOL,))
+    assert body["generationConfig"]["responseJsonSchema"] == NAMED_SCHEMA
     assert [each["name"] for each in body["tools"][0]["functionDeclarations"]] == ["f"]
     assert lost == []
     for model in ("gemini-2.5-pro", "gemini-2.0-flash", "gemini-1.5-pro"):
-        body, lost = asked(name, PLACE, model, tools=(TOOL,), reasoning=Reasoning("none"))
+        body, lost = body_with(name, PLACE, model, tools=(TOOL,), reasoning=Reasoning("none"))
         assert not any(key.startswith("response") for key in body.get("generationConfig", {}))
         names = [each["name"] for each in body["tools"][0]["functionDeclarations"]]
         assert names == ["f", OUTPUT_TOOL]
         assert body["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}
         assert ("altered", "$.output") in lost
-        alone, lost = asked(name, PLACE, model)
+        alone, lost = body_with(name, PLACE, model)
         assert "responseMimeType" in alone["generationConfig"]
         assert lost == []
 
@@ -257,7 +257,7 @@ def test_a_client_that_speaks_to_gemini_itself_knows_what_it_asks_for() -> None:
 @pytest.mark.row("T116", "T117")
 def test_claude_is_made_to_answer_by_a_tool_only_where_it_does_not_think() -> None:
     model = "claude-3-7-sonnet-latest"
-    body, lost = asked("anthropic", PLACE, model, max_output_tokens=9000)
+    body, lost = body_with("anthropic", PLACE, model, max_output_tokens=9000)
     assert "output_config" not in body
     assert [each["name"] for each in body["tools"]] == [OUTPUT_TOOL]
     assert body["tools"][0]["input_schema"] == SCHEMA
@@ -265,41 +265,41 @@ def test_claude_is_made_to_answer_by_a_tool_only_where_it_does_not_think() -> No
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
     # A model that thinks cannot be forced: it goes on thinking and is asked in words.
     thought = Reasoning(budget_tokens=2048)
-    body, lost = asked("anthropic", PLACE, model, reasoning=thought, max_output_tokens=9000)
+    body, lost = body_with("anthropic", PLACE, model, reasoning=thought, max_output_tokens=9000)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
     assert "tools" not in body
     assert json.dumps(SCHEMA, separators=(",", ":")) in body["system"][0]["text"]
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
     # Where the provider itself can, thinking is in nobody's way.
-    body, lost = asked("anthropic", PLACE, "claude-sonnet-4-5", reasoning=thought)
-    assert body["output_config"]["format"]["schema"] == SAID
+    body, lost = body_with("anthropic", PLACE, "claude-sonnet-4-5", reasoning=thought)
+    assert body["output_config"]["format"]["schema"] == NAMED_SCHEMA
     assert body["thinking"]["type"] == "enabled"
     assert lost == []
 
 
 def test_real_tools_stay_beside_the_answer() -> None:
     model = "claude-3-5-haiku-latest"
-    body, _ = asked("anthropic", PLACE, model, tools=(TOOL,))
+    body, _ = body_with("anthropic", PLACE, model, tools=(TOOL,))
     assert [each["name"] for each in body["tools"]] == ["f", OUTPUT_TOOL]
     assert body["tool_choice"] == {"type": "any"}
-    body, _ = asked("anthropic", PLACE, model, tools=(TOOL,), tool_choice=ToolChoice("none"))
+    body, _ = body_with("anthropic", PLACE, model, tools=(TOOL,), tool_choice=ToolChoice("none"))
     assert body["tool_choice"] == {"type": "tool", "name": OUTPUT_TOOL}
     named = ToolChoice("tool", "f")
-    body, _ = asked("anthropic", PLACE, model, tools=(TOOL,), tool_choice=named)
+    body, _ = body_with("anthropic", PLACE, model, tools=(TOOL,), tool_choice=named)
     assert [each["name"] for each in body["tools"]] == ["f"]
     assert body["tool_choice"] == {"type": "tool", "name": "f"}
     assert "JSON Schema" in body["system"][0]["text"]
 
 
 def test_a_model_that_takes_no_schema_gets_the_wish_for_json_and_the_schema_in_words() -> None:
-    body, lost = asked("deepseek", PLACE, "deepseek-reasoner")
+    body, lost = body_with("deepseek", PLACE, "deepseek-reasoner")
     assert body["response_format"] == {"type": "json_object"}
     assert json.dumps(SCHEMA, separators=(",", ":")) in body["messages"][0]["content"]
     assert lost == [("altered", "$.output"), ("altered", "$.output.strict")]
 
 
 def test_openai_is_told_of_json_in_words_where_nobody_speaks_of_it() -> None:
-    body, lost = asked("openai", ANY)
+    body, lost = body_with("openai", ANY)
     assert "JSON" in body["messages"][0]["content"]
     assert lost == [("synthesised", "$.output")]
 
@@ -310,10 +310,10 @@ def test_a_conversation_that_grows_is_asked_in_the_same_words() -> None:
     first, second = user("hi"), assistant("ho")
     options = AdapterOptions(model="claude-3-opus-latest", output=OutputFormat({"type": "array"}))
     part = growing.to_wire([first], (), options).body
-    whole = growing.to_wire([first, second, user("again")], (), options)
+    request = growing.to_wire([first, second, user("again")], (), options)
     fresh = adapters.Adapter(growing.profile)
-    assert whole.body == fresh.to_wire([first, second, user("again")], (), options).body
-    assert json.loads(part)["system"] == json.loads(whole.body)["system"]
+    assert request.body == fresh.to_wire([first, second, user("again")], (), options).body
+    assert json.loads(part)["system"] == json.loads(request.body)["system"]
 
 
 # The way back
@@ -353,11 +353,11 @@ def test_the_internal_tool_is_hidden_from_the_caller_and_from_history() -> None:
 def test_calls_beside_the_answer_stay_calls_with_the_ids_of_their_provider() -> None:
     adapter = adapters.get("anthropic")
     message = adapter.from_wire_response(ANTHROPIC_ANSWER, replace(CONTEXT, tools=("f",)))
-    kept, said = message.content
-    assert isinstance(kept, ToolUseBlock)
-    assert said == TextBlock('{"city":"Bergen"}')
+    thinking, text = message.content
+    assert isinstance(thinking, ToolUseBlock)
+    assert text == TextBlock('{"city":"Bergen"}')
     assert message.metadata.stop_reason is StopReason.TOOL_USE
-    answered = tool("done", answers=kept.id)
+    answered = tool("done", answers=thinking.id)
     back = json.loads(adapter.to_wire([user("hi"), message, answered], (TOOL,)).body)
     calls = [part for part in back["messages"][1]["content"] if part["type"] == "tool_use"]
     assert [(part["id"], part["name"]) for part in calls] == [("toolu_1", "f")]
@@ -440,6 +440,6 @@ def test_rules_that_cannot_be_read_are_refused() -> None:
 def test_results_are_not_disturbed() -> None:
     """A history with calls goes along with a form of the answer."""
     asked_for = (user("hi"), assistant(call("f")), tool("1"))
-    body, lost = asked("openai", PLACE, messages=asked_for, tools=(TOOL,))
+    body, lost = body_with("openai", PLACE, messages=asked_for, tools=(TOOL,))
     assert body["response_format"]["json_schema"] == NAMED
     assert lost == []

@@ -46,7 +46,7 @@ _OWN_REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def asked(adapter: Adapter) -> dict[str, Any]:
+def request_body(adapter: Adapter) -> dict[str, Any]:
     """A request as a client of a provider would send it."""
     return copy.deepcopy(_OWN_REQUESTS.get(adapter.profile.protocol, REQUEST))
 
@@ -150,7 +150,7 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bytes_of_any_kind_are_read(name: str, kind: Any) -> None:
     adapter = adapters.get(name)
-    sent = kind(json.dumps(asked(adapter)).encode())
+    sent = kind(json.dumps(request_body(adapter)).encode())
     assert len(adapter.from_wire_request(sent, CONTEXT).messages) == 1
     body = kind(json.dumps(response(adapter)).encode())
     assert adapter.from_wire_response(body, CONTEXT).content
@@ -188,11 +188,11 @@ def test_nobody_can_change_a_message_through_its_body(name: str) -> None:
     before = encode(message)
     _spoil(body)
     assert encode(message) == before
-    own = asked(adapter)
+    own = request_body(adapter)
     request = adapter.from_wire_request(own, CONTEXT)
     _spoil(own)
     sent = adapter.to_wire(request.messages, (), request.options).body
-    assert json.loads(sent) == asked(adapter)
+    assert json.loads(sent) == request_body(adapter)
 
 
 def _spoil(value: Any) -> None:
@@ -281,9 +281,9 @@ def test_a_result_that_names_no_call_goes_back_to_gemini_without_a_name() -> Non
     ]
     adapter = adapters.get("gemini")
     request = adapter.from_wire_request({"contents": contents}, CONTEXT)
-    asked = request.messages[1].content[0]
-    assert isinstance(asked, ToolUseBlock)
-    assert request.messages[2].metadata.parent_tool_use_id == asked.id
+    block = request.messages[1].content[0]
+    assert isinstance(block, ToolUseBlock)
+    assert request.messages[2].metadata.parent_tool_use_id == block.id
     sent = json.loads(adapter.to_wire(request.messages, (), request.options).body)
     assert sent["contents"] == contents
 

@@ -20,14 +20,14 @@ CONTEXT = RequestContext(session_id="sess_calls", tools=(OURS, "write"))
 
 
 def answer(name: str, arguments: str) -> dict[str, Any]:
-    said = {
+    message = {
         "role": "assistant",
         "content": None,
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
         ],
     }
-    choice = {"index": 0, "message": said, "finish_reason": "tool_calls"}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     return {"id": "r", "object": "chat.completion", "model": "gpt-5", "choices": [choice]}
 
 
@@ -93,11 +93,11 @@ CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
 @pytest.mark.row("M-041", "T35", "T111", "T140")
 @pytest.mark.parametrize("case", CASES)
 def test_an_answer_holds_the_calls_that_were_meant(case: str) -> None:
-    name, arguments, meant = CASES[case]
+    name, arguments, expected = CASES[case]
     message = OPENAI.from_wire_response(answer(name, arguments), CONTEXT)
-    assert calls(message) == meant
+    assert calls(message) == expected
     ids = [block.id for block in message.content if isinstance(block, ToolUseBlock)]
-    assert len(set(ids)) == len(meant)
+    assert len(set(ids)) == len(expected)
     results = [tool("ok", answers=each) for each in ids]
     tools = [
         ToolDefinition(each, "", {"type": "object"}, SideEffects.READ) for each in CONTEXT.tools
@@ -107,24 +107,24 @@ def test_an_answer_holds_the_calls_that_were_meant(case: str) -> None:
     assert [call["id"] for call in sent[1]["tool_calls"]] == [m["tool_call_id"] for m in sent[2:]]
     assert sent[1]["tool_calls"][0]["id"] == "c1"
     assert {call["function"]["name"] for call in sent[1]["tool_calls"]} <= {
-        wire_tool_name(each) for each, _ in meant
+        wire_tool_name(each) for each, _ in expected
     }
 
 
 @pytest.mark.row("M-201", "T35", "T111", "T140")
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_holds_the_same_calls(case: str) -> None:
-    name, arguments, meant = CASES[case]
+    name, arguments, expected = CASES[case]
     events = events_of(streamed(name, arguments))
     last = events[-1]
     assert isinstance(last, MessageComplete)
-    assert calls(last.message) == meant
+    assert calls(last.message) == expected
     starts = [event for event in events if isinstance(event, ToolUseStart)]
     ends = [event for event in events if isinstance(event, ToolUseEnd)]
-    assert [event.tool_name for event in starts] == [each for each, _ in meant]
-    assert [event.final_input for event in ends] == [given for _, given in meant]
+    assert [event.tool_name for event in starts] == [each for each, _ in expected]
+    assert [event.final_input for event in ends] == [given for _, given in expected]
     assert [e.tool_use_id for e in starts] == [e.tool_use_id for e in ends]
-    assert len({event.content_block_index for event in starts}) == len(meant)
+    assert len({event.content_block_index for event in starts}) == len(expected)
     total = Accumulator()
     for event in events:
         total.add(event)
@@ -133,10 +133,10 @@ def test_a_stream_holds_the_same_calls(case: str) -> None:
 
 @pytest.mark.row("T35")
 def test_a_history_with_glued_arguments_stays_one_call() -> None:
-    (said,) = (choice["message"] for choice in answer("write", '{"a":1}{"b":2}')["choices"])
-    asked: dict[str, Any] = {"role": "user", "content": "go"}
+    (message,) = (choice["message"] for choice in answer("write", '{"a":1}{"b":2}')["choices"])
+    prompt: dict[str, Any] = {"role": "user", "content": "go"}
     answered: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
-    body: dict[str, Any] = {"messages": [asked, said, answered]}
+    body: dict[str, Any] = {"messages": [prompt, message, answered]}
     request = OPENAI.from_wire_request(body, CONTEXT)
     assert json.loads(OPENAI.to_wire(request.messages, (), request.options).body) == body
     write = ToolDefinition("write", "Writes.", {"type": "object"}, SideEffects.WRITE)

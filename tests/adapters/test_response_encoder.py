@@ -66,9 +66,9 @@ def test_what_has_no_place_in_an_answer_is_told(
     with caplog.at_level(logging.WARNING, "metis.adapters"):
         body = served(name)
     assert "server_tool_use" not in json.dumps(body)
-    told = [record.message for record in caplog.records]
-    assert any("server_tool_use" in line for line in told)
-    assert any("char_location" in line for line in told)
+    logged = [record.message for record in caplog.records]
+    assert any("server_tool_use" in line for line in logged)
+    assert any("char_location" in line for line in logged)
 
 
 def test_an_answer_of_the_same_protocol_is_left_as_it_is() -> None:
@@ -80,7 +80,7 @@ def streamed(name: str, message: Message) -> tuple[Message, bytes]:
     """An answer as the client of a stream puts it together, and the bytes that it got."""
     adapter = adapters.get(name)
     encoder, decoder = adapter.stream_encoder(), adapter.stream_decoder()
-    events = [*told(message), MessageComplete(message.id, StopReason.END_TURN, message)]
+    events = [*events_of(message), MessageComplete(message.id, StopReason.END_TURN, message)]
     body = b"".join(encoder.encode(event) for event in events) + encoder.finish()
     *_, end = [*decoder.feed(body), *decoder.finish()]
     assert isinstance(end, MessageComplete)
@@ -91,7 +91,7 @@ def streamed(name: str, message: Message) -> tuple[Message, bytes]:
     return end.message, body
 
 
-def told(message: Message) -> Iterator[StreamEvent]:
+def events_of(message: Message) -> Iterator[StreamEvent]:
     metadata = message.metadata
     yield MessageStart(message.id, metadata.model, protocol=None)
     for index, block in enumerate(message.content):
@@ -102,8 +102,8 @@ def told(message: Message) -> Iterator[StreamEvent]:
 
 
 def from_anthropic() -> Message:
-    made = answer()
-    return replace(made, metadata=replace(made.metadata, model="anthropic:claude-sonnet-4-6"))
+    message = answer()
+    return replace(message, metadata=replace(message.metadata, model="anthropic:claude-sonnet-4-6"))
 
 
 @pytest.mark.row("T198", "T212")
@@ -124,8 +124,8 @@ def test_what_a_stream_does_not_carry_is_told(name: str, caplog: pytest.LogCaptu
     given = [*message.content, *(n for b in message.content for n in _notes(b))]
     texts = "".join(b.text for b in got.content if isinstance(b, TextBlock))
     assert texts == "One. Two."
-    kept = [*got.content, *(n for b in got.content for n in _notes(b))]
-    parts = sum(1 for each in kept if not isinstance(each, TextBlock))
+    blocks = [*got.content, *(n for b in got.content for n in _notes(b))]
+    parts = sum(1 for each in blocks if not isinstance(each, TextBlock))
     lost = [record for record in caplog.records if record.name == "metis.adapters"]
     assert parts + len(lost) == sum(1 for each in given if not isinstance(each, TextBlock))
     assert all(record.__dict__["adapter"] == name for record in lost)

@@ -17,7 +17,7 @@ from metis.wire.call import AdapterOptions, ToolChoice, WireRequest
 
 TOOL = ToolDefinition("f", "Does it.", {"type": "object"}, SideEffects.READ)
 ANTHROPIC_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
-FOUND: dict[str, dict[str, list[Any]]] = {
+SEARCH_KEYS: dict[str, dict[str, list[Any]]] = {
     "anthropic": {"tools": [ANTHROPIC_SEARCH]},
     "vertex-claude": {"tools": [ANTHROPIC_SEARCH]},
     "openai-responses": {"tools": [{"type": "web_search"}]},
@@ -47,46 +47,48 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
 
 
-def asked(name: str, *tools: ToolDefinition, **options: Any) -> tuple[dict[str, Any], WireRequest]:
+def body_with(
+    name: str, *tools: ToolDefinition, **options: Any
+) -> tuple[dict[str, Any], WireRequest]:
     wire = adapters.get(name).to_wire([user("go")], tools, AdapterOptions(**options))
     return json.loads(wire.body), wire
 
 
 def faults(name: str, body: dict[str, Any]) -> list[str]:
     """What the types of the protocol's SDK say against a body."""
-    known = {key: value for key, value in body.items() if key not in OF_ITS_OWN.get(name, ())}
+    own_keys = {key: value for key, value in body.items() if key not in OF_ITS_OWN.get(name, ())}
     if name == "vertex-claude":
-        known["model"] = "claude-sonnet-4-6"  # the path says it
-    return complaints(JUDGES[adapters.get(name).profile.protocol], known)
+        own_keys["model"] = "claude-sonnet-4-6"  # the path says it
+    return complaints(JUDGES[adapters.get(name).profile.protocol], own_keys)
 
 
 @pytest.mark.row("G-006")
 @pytest.mark.parametrize("name", sorted(adapters.names()))
 def test_every_provider_searches_in_its_own_words_or_refuses(name: str) -> None:
-    if name not in FOUND:
+    if name not in SEARCH_KEYS:
         with pytest.raises(InvalidValueError, match=rf"{name} has no web search") as caught:
-            asked(name, search=True)
+            body_with(name, search=True)
         assert caught.value.path == "$.search"
     else:
-        body, wire = asked(name, search=True)
-        assert {key: body[key] for key in FOUND[name]} == FOUND[name]
+        body, wire = body_with(name, search=True)
+        assert {key: body[key] for key in SEARCH_KEYS[name]} == SEARCH_KEYS[name]
         assert wire.losses == []
         assert faults(name, body) == []
     for silent in (None, False):
-        body, wire = asked(name, search=silent)
+        body, wire = body_with(name, search=silent)
         assert not {"tools", "plugins"} & set(body)
         assert wire.losses == []
 
 
 @pytest.mark.row("G-006", "GX-11")
-@pytest.mark.parametrize("name", sorted(FOUND))
+@pytest.mark.parametrize("name", sorted(SEARCH_KEYS))
 def test_search_stands_beside_tools_where_it_may(name: str) -> None:
     model = {"gemini": "gemini-3.5-flash", "vertex": "gemini-3.5-flash"}.get(name)
-    body, wire = asked(name, TOOL, search=True, model=model)
+    body, wire = body_with(name, TOOL, search=True, model=model)
     protocol = adapters.get(name).profile.protocol
     assert faults(name, body) == []
     assert "f" in [tool.name for tool in adapters.get(name).from_wire_request(body).tools]
-    for key, value in FOUND[name].items():
+    for key, value in SEARCH_KEYS[name].items():
         assert [each for each in body[key] if each in value] == value
     assert wire.losses == []
     # Only one of the two hosts of Gemini knows this key, and wants it.
@@ -94,27 +96,27 @@ def test_search_stands_beside_tools_where_it_may(name: str) -> None:
     assert has_flag == (name == "gemini")
     if protocol == "gemini":
         with pytest.raises(InvalidValueError, match="only without your own tools"):
-            asked(name, TOOL, search=True, model="gemini-2.5-flash")
+            body_with(name, TOOL, search=True, model="gemini-2.5-flash")
 
 
 @pytest.mark.row("G-006")
 def test_a_search_that_was_spelled_already_is_asked_for_once() -> None:
     newer = {"type": "web_search_20260209", "name": "web_search"}
-    body, _ = asked("anthropic", search=True, native={"anthropic": {"tools": [newer]}})
+    body, _ = body_with("anthropic", search=True, native={"anthropic": {"tools": [newer]}})
     assert body["tools"] == [newer]
     snake: dict[str, Any] = {"gemini": {"tools": [{"google_search": {}}]}}
-    body, _ = asked("gemini", search=True, native=snake)
+    body, _ = body_with("gemini", search=True, native=snake)
     assert body["tools"] == [{"google_search": {}}]
     named = ToolDefinition("web_search", "Mine.", {"type": "object"}, SideEffects.READ)
     with pytest.raises(InvalidValueError, match="the name 'web_search', too") as caught:
-        asked("anthropic", named, search=True)
+        body_with("anthropic", named, search=True)
     assert caught.value.path == "$.tools[0]"
 
 
 @pytest.mark.row("G-006")
 def test_a_kept_prefix_has_its_own_tools() -> None:
-    kept = {"gemini": {"cachedContent": "cachedContents/x"}}
-    body, wire = asked("gemini", search=True, native=kept)
+    cached = {"gemini": {"cachedContent": "cachedContents/x"}}
+    body, wire = body_with("gemini", search=True, native=cached)
     assert "tools" not in body
     assert [loss.path for loss in wire.losses] == ["$.search"]
 
@@ -140,7 +142,7 @@ MODES: list[tuple[str, str, dict[str, Any]]] = [
 @pytest.mark.row("G-007")
 @pytest.mark.parametrize(("name", "mode", "keys"), MODES, ids=[f"{n}-{m}" for n, m, _ in MODES])
 def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) -> None:
-    body, wire = asked(name, TOOL, tool_mode=mode)
+    body, wire = body_with(name, TOOL, tool_mode=mode)
     assert {key: body[key] for key in keys} == keys
     assert wire.losses == []
     assert faults(name, body) == []
@@ -148,7 +150,7 @@ def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) ->
 
 @pytest.mark.row("G-007")
 @pytest.mark.parametrize(
-    ("name", "mode", "told"),
+    ("name", "mode", "expected"),
     [
         ("anthropic", "VALIDATED", "it has auto, none, any, required"),
         ("openai", "sometimes", "it has auto, none, any, required"),
@@ -157,21 +159,21 @@ def test_a_tool_mode_is_forwarded(name: str, mode: str, keys: dict[str, Any]) ->
     ],
 )
 def test_a_tool_mode_that_a_provider_does_not_know_is_refused(
-    name: str, mode: str, told: str
+    name: str, mode: str, expected: str
 ) -> None:
-    with pytest.raises(InvalidValueError, match=told) as caught:
-        asked(name, TOOL, tool_mode=mode)
+    with pytest.raises(InvalidValueError, match=expected) as caught:
+        body_with(name, TOOL, tool_mode=mode)
     assert caught.value.path == "$.tool_mode"
 
 
 @pytest.mark.row("G-007")
 def test_what_a_tool_mode_cannot_do_is_told() -> None:
-    body, wire = asked("gemini", tool_mode="VALIDATED")
+    body, wire = body_with("gemini", tool_mode="VALIDATED")
     assert "toolConfig" not in body
     assert [loss.path for loss in wire.losses] == ["$.tool_mode"]
-    _, wire = asked("anthropic", tool_mode="any")
+    _, wire = body_with("anthropic", tool_mode="any")
     assert [loss.path for loss in wire.losses] == ["$.tool_choice"]
-    body, wire = asked("anthropic", TOOL, tool_mode="any", tool_choice=ToolChoice("none"))
+    body, wire = body_with("anthropic", TOOL, tool_mode="any", tool_choice=ToolChoice("none"))
     assert body["tool_choice"] == {"type": "any"}
     assert [(loss.path, str(loss.change)) for loss in wire.losses] == [("$.tool_choice", "altered")]
 

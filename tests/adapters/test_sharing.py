@@ -162,5 +162,5 @@ def test_the_oldest_history_leaves_the_cache(conversations: int, size: int, expe
     for talk in talks:
         adapter.preview(talk)
     target = adapter._requested_model(AdapterOptions()).target  # pyright: ignore[reportPrivateUsage] - its key
-    found = [cache.find(talk, target) is not None for talk in talks]
-    assert found == [False] * (5 - expected) + [True] * expected
+    is_cached = [cache.find(talk, target) is not None for talk in talks]
+    assert is_cached == [False] * (5 - expected) + [True] * expected

@@ -46,7 +46,7 @@ def stream(*pieces: str, calls: bool = False, end: bool = True) -> bytes:
     return "".join([*lines, "data: [DONE]\n\n" if end else ""]).encode()
 
 
-def told(message: Message) -> list[tuple[str, str]]:
+def blocks_of(message: Message) -> list[tuple[str, str]]:
     return [
         (block.type, block.text)
         for block in message.content
@@ -77,7 +77,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
 def test_a_thought_between_tags_is_a_thought(name: str, text: str) -> None:
     host = adapters.get(name)
     message = host.from_wire_response(answer(text), CONTEXT)
-    assert told(message) == CASES[text]
+    assert blocks_of(message) == CASES[text]
     stored = decode(encode(message))
     assert json.loads(host.to_wire_response(stored, CONTEXT)) == answer(text)
     wire = host.to_wire([user("go"), stored, user("more")])
@@ -98,7 +98,7 @@ def test_a_stream_says_the_same_wherever_it_is_cut(text: str, calls: bool) -> No
         events = [*decoder.feed(stream(*pieces, calls=calls)), *decoder.finish()]
         end = events[-1]
         assert isinstance(end, MessageComplete)
-        assert told(end.message) == told(plain) == CASES[text]
+        assert blocks_of(end.message) == blocks_of(plain) == CASES[text]
         accumulator = Accumulator()
         places: list[int] = []
         for event in events:
@@ -106,7 +106,7 @@ def test_a_stream_says_the_same_wherever_it_is_cut(text: str, calls: bool) -> No
             places += [getattr(event, "content_block_index", places[-1] if places else 0)]
         assert places == sorted(places)
         summed = replace(end.message, content=accumulator.content)
-        assert told(summed) == CASES[text]
+        assert blocks_of(summed) == CASES[text]
         assert len(summed.content) == len(end.message.content)
 
 
@@ -131,7 +131,7 @@ def test_any_text_is_read_alike_in_pieces_and_whole_and_comes_back(
     assert [verdict.faults for verdict in findings.verdicts if verdict.faults] == []
     plain = host.from_wire_response(answer(text), CONTEXT)
     assert findings.response is not None
-    assert told(findings.response) == [one for one in told(plain) if one != ("text", "")]
+    assert blocks_of(findings.response) == [one for one in blocks_of(plain) if one != ("text", "")]
     assert json.loads(host.to_wire_response(plain, CONTEXT)) == answer(text)
 
 
@@ -152,7 +152,7 @@ def test_a_stream_given_out_in_the_place_of_the_host_has_the_tags_again(text: st
 def test_a_stream_that_breaks_off_keeps_the_thought() -> None:
     decoder = adapters.get("vllm").stream_decoder(CONTEXT)
     events = decoder.feed(stream("<thi", "nk>Hm", ". </th", end=False))
-    assert told(decoder.message) == [("thinking", "Hm. </th")]
+    assert blocks_of(decoder.message) == [("thinking", "Hm. </th")]
     events += decoder.finish()
     assert isinstance(events[-1], StreamError)
     thought = "".join(event.text for event in events if isinstance(event, ThinkingDelta))
@@ -186,4 +186,4 @@ def test_a_client_that_sends_the_tags_back_means_the_same_answer() -> None:
 @pytest.mark.parametrize("name", ["openai", "groq", "openrouter", "mistral", "deepseek"])
 def test_hosts_that_tell_thoughts_apart_are_taken_at_their_word(name: str) -> None:
     message = adapters.get(name).from_wire_response(answer("<think>Hm.</think>Yes."), CONTEXT)
-    assert told(message) == [("text", "<think>Hm.</think>Yes.")]
+    assert blocks_of(message) == [("text", "<think>Hm.</think>Yes.")]

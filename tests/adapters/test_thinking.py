@@ -34,7 +34,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="metis.adapters")
 
 
-def asked(
+def body_with(
     name: str, model: str, *messages: Message, **options: Any
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """The body that is sent, and what is told to be lost."""
@@ -47,22 +47,22 @@ def asked(
     return json.loads(wire.body), [(str(loss.change), loss.path) for loss in wire.losses]
 
 
-def said(body: dict[str, Any]) -> dict[str, Any]:
+def thinking_keys(body: dict[str, Any]) -> dict[str, Any]:
     """What a body says of thinking."""
-    found = {
+    keys = {
         key: body[key]
         for key in ("thinking", "output_config", "reasoning", "reasoning_effort", "think")
         if key in body
     }
     config = body.get("generationConfig", {}).get("thinkingConfig")
-    return {**found, **(config or {})}
+    return {**keys, **(config or {})}
 
 
 ALTERED = [("altered", "$.reasoning")]
 DROPPED = [("dropped", "$.reasoning")]
 ADAPTIVE = {"type": "adaptive"}
 
-SAID: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] = [
+CASES: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] = [
     # Anthropic: words for the newer models, tokens for the older.
     (
         "anthropic",
@@ -170,13 +170,13 @@ SAID: list[tuple[str, str, Reasoning, dict[str, Any], list[tuple[str, str]]]] = 
 
 
 @pytest.mark.row("T48", "T206")
-@pytest.mark.parametrize(("name", "model", "wish", "keys", "told"), SAID)
+@pytest.mark.parametrize(("name", "model", "wish", "keys", "expected"), CASES)
 def test_every_model_is_told_in_what_it_takes(
-    name: str, model: str, wish: Reasoning, keys: dict[str, Any], told: list[tuple[str, str]]
+    name: str, model: str, wish: Reasoning, keys: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
-    body, losses = asked(name, model, reasoning=wish)
-    assert said(body) == keys
-    assert losses == told
+    body, losses = body_with(name, model, reasoning=wish)
+    assert thinking_keys(body) == keys
+    assert losses == expected
 
 
 JUDGED = ("anthropic", "openai", "openai-responses", "gemini", "ollama")
@@ -188,7 +188,7 @@ def test_the_sdks_let_every_wish_pass_for_every_model(name: str) -> None:
     listed = adapters.get(name).profile.catalog_provider or name
     for model in catalog().models(listed):
         for wish in (*map(Reasoning, EFFORTS), Reasoning(), Reasoning(None, 100)):
-            body, _ = asked(name, model.wire_name, reasoning=wish, tools=(TOOL,))
+            body, _ = body_with(name, model.wire_name, reasoning=wish, tools=(TOOL,))
             body.pop("stream", None) if name == "ollama" else None
             assert complaints(name, body) == [], (model.id, wish)
 
@@ -221,7 +221,7 @@ def test_numbers_of_tokens_have_words() -> None:
 
 @pytest.mark.row("T47")
 @pytest.mark.parametrize(
-    ("budget", "limit", "sent", "told"),
+    ("budget", "limit", "sent", "expected"),
     [
         (100, 8000, (1024, 8000), ALTERED),
         (4000, 8000, (4000, 8000), []),
@@ -231,19 +231,21 @@ def test_numbers_of_tokens_have_words() -> None:
     ],
 )
 def test_a_budget_fits_between_its_limits(
-    budget: int, limit: int | None, sent: tuple[int, int], told: list[tuple[str, str]]
+    budget: int, limit: int | None, sent: tuple[int, int], expected: list[tuple[str, str]]
 ) -> None:
     wish = Reasoning(None, budget)
-    body, losses = asked("anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit)
+    body, losses = body_with(
+        "anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit
+    )
     assert (body["thinking"]["budget_tokens"], body["max_tokens"]) == sent
-    assert losses == told
+    assert losses == expected
 
 
 @pytest.mark.row("T47")
 @pytest.mark.parametrize("limit", [1, 1024, 1025, 2048, 4096, 64_000, None])
 @pytest.mark.parametrize("wish", [*map(Reasoning, EFFORTS), Reasoning(None, 1), Reasoning()])
 def test_the_simulated_provider_takes_every_budget(limit: int | None, wish: Reasoning) -> None:
-    body, _ = asked("anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit)
+    body, _ = body_with("anthropic", "claude-haiku-4-5", reasoning=wish, max_output_tokens=limit)
     strict.check(
         body, CheckContext(signer=ThinkingSigner(), headers={"anthropic-version": "2023-06-01"})
     )
@@ -255,61 +257,61 @@ def test_the_simulated_provider_takes_every_budget(limit: int | None, wish: Reas
 @pytest.mark.row("T46")
 @pytest.mark.parametrize("choice", [MUST, ToolChoice("tool", "f")])
 def test_a_tool_that_must_be_called_ends_the_thinking(choice: ToolChoice) -> None:
-    wish = Reasoning("high")
-    options = {"tools": (TOOL,), "tool_choice": choice, "reasoning": wish}
-    body, losses = asked("anthropic", "claude-haiku-4-5", **options)
-    assert said(body) == {"thinking": {"type": "disabled"}}
+    reasoning = Reasoning("high")
+    options = {"tools": (TOOL,), "tool_choice": choice, "reasoning": reasoning}
+    body, losses = body_with("anthropic", "claude-haiku-4-5", **options)
+    assert thinking_keys(body) == {"thinking": {"type": "disabled"}}
     assert body["tool_choice"]["type"] in ("any", "tool")
     assert losses == ALTERED
     # DeepSeek thinks by itself, so that it has to be told even if nobody asked.
-    body, losses = asked("deepseek", "deepseek-v4-pro", tools=(TOOL,), tool_choice=choice)
-    assert said(body) == {"thinking": {"type": "disabled"}}
+    body, losses = body_with("deepseek", "deepseek-v4-pro", tools=(TOOL,), tool_choice=choice)
+    assert thinking_keys(body) == {"thinking": {"type": "disabled"}}
     assert losses == [("synthesised", "$.reasoning")]
 
 
 @pytest.mark.row("T46")
 def test_a_model_that_always_thinks_is_not_made_to_call() -> None:
-    body, losses = asked("anthropic", "claude-opus-5-5", tools=(TOOL,), tool_choice=MUST)
+    body, losses = body_with("anthropic", "claude-opus-5-5", tools=(TOOL,), tool_choice=MUST)
     assert body["tool_choice"] == {"type": "auto"}
     assert losses == [("altered", "$.tool_choice")]
 
 
 @pytest.mark.row("T46")
 def test_adaptive_thinking_may_go_with_a_tool_that_must_be_called() -> None:
-    wish = Reasoning(None, 3000)
-    options = {"tools": (TOOL,), "tool_choice": MUST, "reasoning": wish}
-    body, losses = asked("anthropic", "claude-sonnet-4-6", **options)
-    assert said(body) == {"thinking": ADAPTIVE, "output_config": {"effort": "medium"}}
+    reasoning = Reasoning(None, 3000)
+    options = {"tools": (TOOL,), "tool_choice": MUST, "reasoning": reasoning}
+    body, losses = body_with("anthropic", "claude-sonnet-4-6", **options)
+    assert thinking_keys(body) == {"thinking": ADAPTIVE, "output_config": {"effort": "medium"}}
     assert body["tool_choice"] == {"type": "any"}
     assert losses == ALTERED
 
 
 @pytest.mark.row("T207")
 def test_a_model_that_cannot_think_and_call_at_once_does_not_think() -> None:
-    body, losses = asked("openai", "gpt-5.4", tools=(TOOL,), reasoning="high")
-    assert (said(body), losses) == ({"reasoning_effort": "none"}, ALTERED)
-    body, losses = asked("openai", "gpt-5.6-sol", tools=(TOOL,))
-    assert said(body) == {"reasoning_effort": "none"}
+    body, losses = body_with("openai", "gpt-5.4", tools=(TOOL,), reasoning="high")
+    assert (thinking_keys(body), losses) == ({"reasoning_effort": "none"}, ALTERED)
+    body, losses = body_with("openai", "gpt-5.6-sol", tools=(TOOL,))
+    assert thinking_keys(body) == {"reasoning_effort": "none"}
     assert losses == [("synthesised", "$.reasoning")]
-    body, losses = asked("openai", "gpt-5.6-sol", reasoning="high")
-    assert (said(body), losses) == ({"reasoning_effort": "high"}, [])
-    body, losses = asked("openai-responses", "gpt-5.6-sol", tools=(TOOL,), reasoning="high")
-    assert (said(body), losses) == ({"reasoning": {"effort": "high"}}, [])
+    body, losses = body_with("openai", "gpt-5.6-sol", reasoning="high")
+    assert (thinking_keys(body), losses) == ({"reasoning_effort": "high"}, [])
+    body, losses = body_with("openai-responses", "gpt-5.6-sol", tools=(TOOL,), reasoning="high")
+    assert (thinking_keys(body), losses) == ({"reasoning": {"effort": "high"}}, [])
 
 
 @pytest.mark.row("T48")
 def test_temperature_does_not_stay_beside_thinking() -> None:
     options = {"temperature": 0.2, "top_k": 5}
-    body, losses = asked("anthropic", "claude-sonnet-4-6", reasoning="high", **options)
+    body, losses = body_with("anthropic", "claude-sonnet-4-6", reasoning="high", **options)
     assert {"temperature", "top_k"}.isdisjoint(body)
     assert losses == [("dropped", "$.temperature"), ("dropped", "$.top_k")]
-    body, losses = asked("anthropic", "claude-sonnet-4-6", reasoning="none", **options)
+    body, losses = body_with("anthropic", "claude-sonnet-4-6", reasoning="none", **options)
     assert (body["temperature"], body["top_k"], losses) == (0.2, 5, [])
-    body, losses = asked("anthropic", "claude-sonnet-4-6", reasoning="high", temperature=1.0)
+    body, losses = body_with("anthropic", "claude-sonnet-4-6", reasoning="high", temperature=1.0)
     assert (body["temperature"], losses) == (1.0, [])
-    body, losses = asked("openai", "gpt-5.1", temperature=0.2)
+    body, losses = body_with("openai", "gpt-5.1", temperature=0.2)
     assert (body["temperature"], losses) == (0.2, [])
-    body, losses = asked("openai", "gpt-5.1", temperature=0.2, reasoning="low")
+    body, losses = body_with("openai", "gpt-5.1", temperature=0.2, reasoning="low")
     assert ("temperature" in body, losses) == (False, [("dropped", "$.temperature")])
 
 
@@ -321,17 +323,21 @@ def test_an_open_call_without_a_thought_ends_the_thinking() -> None:
         assistant(call("f", first), metadata=provenance(provider="openai", model="openai:gpt-5")),
         tool("ok", answers=first),
     ]
-    body, losses = asked("anthropic", "claude-haiku-4-5", *foreign, tools=[TOOL], reasoning="low")
-    assert said(body) == {"thinking": {"type": "disabled"}}
+    body, losses = body_with(
+        "anthropic", "claude-haiku-4-5", *foreign, tools=[TOOL], reasoning="low"
+    )
+    assert thinking_keys(body) == {"thinking": {"type": "disabled"}}
     assert losses[-1:] == ALTERED
-    body, _ = asked("anthropic", "claude-opus-4-6", *foreign, reasoning="low")
-    assert said(body)["thinking"] == ADAPTIVE
-    body, _ = asked("anthropic", "claude-haiku-4-5", *foreign, user("so?"), reasoning="low")
-    assert said(body)["thinking"]["type"] == "enabled"
+    body, _ = body_with("anthropic", "claude-opus-4-6", *foreign, reasoning="low")
+    assert thinking_keys(body)["thinking"] == ADAPTIVE
+    body, _ = body_with("anthropic", "claude-haiku-4-5", *foreign, user("so?"), reasoning="low")
+    assert thinking_keys(body)["thinking"]["type"] == "enabled"
     signed = thinking("hm", signature=ThinkingSigner(b"k").sign("hm"))
-    own = [user("go"), assistant(signed, call("f", first)), tool("ok", answers=first)]
-    body, losses = asked("anthropic", "claude-haiku-4-5", *own, tools=[TOOL], reasoning="low")
-    assert said(body)["thinking"]["type"] == "enabled"
+    signed_history = [user("go"), assistant(signed, call("f", first)), tool("ok", answers=first)]
+    body, losses = body_with(
+        "anthropic", "claude-haiku-4-5", *signed_history, tools=[TOOL], reasoning="low"
+    )
+    assert thinking_keys(body)["thinking"]["type"] == "enabled"
     assert losses == []
 
 
@@ -404,27 +410,27 @@ def test_a_client_whose_model_is_another_is_spelled_anew() -> None:
     request = host.from_wire_request(body, CONTEXT)
     options = replace(request.options, model="claude-opus-4-7")
     away = host.to_wire(request.messages, (), options)
-    assert said(json.loads(away.body)) == {
+    assert thinking_keys(json.loads(away.body)) == {
         "thinking": {"type": "adaptive", "display": "omitted"},
         "output_config": {"effort": "medium"},
     }
     assert [loss.path for loss in away.losses] == ["$.reasoning"]
     changed = replace(request.options, reasoning=Reasoning("none"))
     away = host.to_wire(request.messages, (), changed)
-    assert said(json.loads(away.body)) == {"thinking": {"type": "disabled"}}
-    gone = replace(request.options, reasoning=None)
-    assert said(json.loads(host.to_wire(request.messages, (), gone).body)) == {}
+    assert thinking_keys(json.loads(away.body)) == {"thinking": {"type": "disabled"}}
+    without = replace(request.options, reasoning=None)
+    assert thinking_keys(json.loads(host.to_wire(request.messages, (), without).body)) == {}
 
 
 def test_what_was_spelled_by_hand_is_sent_as_it_is() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2000}
-    body, losses = asked(
+    body, losses = body_with(
         "anthropic", "claude-sonnet-4-6", native={"anthropic": {"thinking": thinking}}
     )
-    assert (said(body), losses) == ({"thinking": thinking}, [])
+    assert (thinking_keys(body), losses) == ({"thinking": thinking}, [])
 
 
-WISH = re.compile(
+PATTERN = re.compile(
     r'"(reasoning_effort|effort|thinking_?[bB]udget|thinking_?[lL]evel|enabled|max_tokens)": *[^n ]'
     r'|"type": ?"(enabled|adaptive|disabled)"'
 )
@@ -434,9 +440,9 @@ def wishes(body: dict[str, Any]) -> bool:
     """Whether a recorded request says how much to think, told apart from our own reading."""
     config = maybe_object(body.get("generationConfig", body.get("generation_config")))
     keys = ("thinking", "output_config", "reasoning", "reasoning_effort")
-    said = {key: body[key] for key in keys if key in body}
+    stated = {key: body[key] for key in keys if key in body}
     thinking = config.get("thinkingConfig", config.get("thinking_config"))
-    return WISH.search(json.dumps([said, thinking])) is not None
+    return PATTERN.search(json.dumps([stated, thinking])) is not None
 
 
 @needs_corpus
@@ -451,14 +457,14 @@ def wishes(body: dict[str, Any]) -> bool:
     ],
 )
 def test_recorded_wishes_are_understood(protocol: str, name: str) -> None:
-    found = 0
+    count = 0
     for key, body in requests(protocol):
         if not {"messages", "input", "contents"} & set(body):
             continue
         options = adapters.get(name).from_wire_request(body, CONTEXT).options
         assert (options.reasoning is not None) == wishes(body), key
-        found += options.reasoning is not None
-    assert found > 0 or STEP > 1
+        count += options.reasoning is not None
+    assert count > 0 or STEP > 1
 
 
 # Bad values.

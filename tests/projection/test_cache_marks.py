@@ -54,12 +54,12 @@ def test_of_marked_turns_the_last_four_keep_their_marks() -> None:
 
 @pytest.mark.row("T170")
 def test_marks_of_a_client_are_kept_and_counted() -> None:
-    own = [hinted(user(str(number)), short(), origin="toy") for number in range(3)]
-    own = [replace(each, metadata=replace(each.metadata, model=None)) for each in own]
+    native = [hinted(user(str(number)), short(), origin="toy") for number in range(3)]
+    native = [replace(each, metadata=replace(each.metadata, model=None)) for each in native]
     ours = [hinted(user("a"), short()), hinted(user("b"), short())]
-    planned = project([*own, *ours], MARKED)
+    planned = project([*native, *ours], MARKED)
     assert [place for place, _, _ in marks(planned.messages)] == [0, 1, 2, 4]
-    full = project([*own, *own, *ours], MARKED)
+    full = project([*native, *native, *ours], MARKED)
     assert [place for place, _, _ in marks(full.messages)] == [0, 1, 2, 3, 4, 5]
 
 
@@ -81,8 +81,8 @@ def test_no_mark_lives_longer_than_one_before_it() -> None:
 
 @pytest.mark.row("T171")
 def test_a_mark_before_a_long_one_of_the_client_lives_as_long() -> None:
-    own = hinted(user("b"), long(), origin="toy")
-    planned = project([hinted(system("s"), short()), own], MARKED)
+    native = hinted(user("b"), long(), origin="toy")
+    planned = project([hinted(system("s"), short()), native], MARKED)
     assert marks(planned.messages) == [(0, 0, "1h"), (1, 0, "1h")]
 
 
@@ -119,20 +119,20 @@ def test_without_marks_only_a_lifetime_that_was_asked_for_is_missed() -> None:
 
 @pytest.mark.row("T176")
 def test_marks_that_fit_never_move() -> None:
-    asked = call("f", tool_id(1))
+    tool_call = call("f", tool_id(1))
     given = [
         hinted(system("s"), long()),
         hinted(user("go"), short()),
-        assistant(asked),
-        hinted(tool("ok", answers=asked.id), short()),
+        assistant(tool_call),
+        hinted(tool("ok", answers=tool_call.id), short()),
         assistant(text("done")),
         hinted(user("on"), short()),
     ]
-    whole = marks(project(given, MARKED).messages)
-    assert len(whole) == 4
+    all_marks = marks(project(given, MARKED).messages)
+    assert len(all_marks) == 4
     for count in (2, 4):
         part = marks(project(given[:count], MARKED).messages)
-        assert whole[: len(part)] == part
+        assert all_marks[: len(part)] == part
 
 
 @pytest.mark.row("T179")
@@ -156,9 +156,9 @@ def test_no_two_marks_are_further_apart_than_the_target_looks_back() -> None:
     blocks = [thought if number % 3 else text(str(number)) for number in range(60)]
     given = [hinted(system("s"), short()), user("go"), assistant(*blocks), user("on")]
     planned = project(given, MARKED)
-    found = marks(planned.messages)
-    assert len(found) == 4
-    for place, after, _ in found[1:]:
+    positions = marks(planned.messages)
+    assert len(positions) == 4
+    for place, after, _ in positions[1:]:
         assert not isinstance(planned.messages[place].content[after], type(thought))
 
 

@@ -22,14 +22,14 @@ TARGET = Target(
     image_media_types=frozenset({"image/png"}),
     needs_document_names=True,
 )
-TAKEN = re.compile(r"[A-Za-z0-9()\[\]-]+(?: [A-Za-z0-9()\[\]-]+)*")
+ACCEPTED = re.compile(r"[A-Za-z0-9()\[\]-]+(?: [A-Za-z0-9()\[\]-]+)*")
 
 
 def document(name: str | None = None) -> DocumentBlock:
     return DocumentBlock(MediaSource("base64", "JVBERi0="), "application/pdf", name)
 
 
-def told(projection: Projection) -> list[tuple[str, str, str]]:
+def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
 
 
@@ -46,20 +46,20 @@ def names(messages: list[Message] | Projection) -> list[str | None]:
 
 @pytest.mark.row("T95")
 def test_a_name_is_made_one_that_is_taken_and_that_is_told() -> None:
-    found = project([user("read", document("Lease  2026.final.pdf"))], TARGET)
-    assert names(found) == ["Lease 2026-final-pdf"]
-    assert told(found) == [("altered", "document", "$.content[1].name")]
+    projection = project([user("read", document("Lease  2026.final.pdf"))], TARGET)
+    assert names(projection) == ["Lease 2026-final-pdf"]
+    assert losses_of(projection) == [("altered", "document", "$.content[1].name")]
     good = [user("read", document("Lease (1) [b]"))]
-    found = project(good, TARGET)
-    assert (list(found.messages), found.losses) == (good, [])
+    projection = project(good, TARGET)
+    assert (list(projection.messages), projection.losses) == (good, [])
 
 
 @pytest.mark.row("T95")
 def test_a_document_without_a_name_is_called_by_its_number() -> None:
     shown = user("read", document("a"), document(), document("???"))
-    found = project([shown], TARGET)
-    assert names(found) == ["a", "document-2", "document-3"]
-    assert told(found) == [
+    projection = project([shown], TARGET)
+    assert names(projection) == ["a", "document-2", "document-3"]
+    assert losses_of(projection) == [
         ("synthesised", "document", "$.content[2].name"),
         ("altered", "document", "$.content[3].name"),
     ]
@@ -67,11 +67,11 @@ def test_a_document_without_a_name_is_called_by_its_number() -> None:
 
 @pytest.mark.row("T95")
 def test_no_two_documents_share_a_name_not_even_in_results() -> None:
-    asked = call("f", tool_id(1))
+    tool_call = call("f", tool_id(1))
     talk = numbered(
         user("read", document("a.pdf"), document("a-pdf")),
-        assistant(asked),
-        tool("see", document("a.pdf"), answers=asked.id),
+        assistant(tool_call),
+        tool("see", document("a.pdf"), answers=tool_call.id),
         user("and", document("a-pdf (2)")),
     )
     assert names(project(talk, TARGET)) == [
@@ -86,11 +86,11 @@ def test_no_two_documents_share_a_name_not_even_in_results() -> None:
 @given(st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=1, max_size=6))
 def test_names_are_taken_unique_and_stay_when_more_is_said(given_names: list[str | None]) -> None:
     talk = numbered(*(user("read", document(name)) for name in given_names))
-    found = [name or "" for name in names(project(talk, TARGET))]
-    assert all(TAKEN.fullmatch(name) for name in found)
-    assert len(set(found)) == len(found)
+    document_names = [name or "" for name in names(project(talk, TARGET))]
+    assert all(ACCEPTED.fullmatch(name) for name in document_names)
+    assert len(set(document_names)) == len(document_names)
     for count in range(1, len(talk)):
-        assert names(project(talk[:count], TARGET)) == found[:count]
+        assert names(project(talk[:count], TARGET)) == document_names[:count]
 
 
 @pytest.mark.row("T95")
@@ -105,31 +105,31 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
 
 @pytest.mark.row("T95", "T96")
 def test_a_client_of_the_target_knows_what_it_sends() -> None:
-    own = user(document("a.b"), metadata=MessageMetadata(origin="toy"))
-    found = project(numbered(own, user("and", document("a.b"), document("a-b"))), TARGET)
-    assert names(found) == ["a.b", "a-b", "a-b (2)"]
-    assert len(found.messages[0].content) == 1
+    native = user(document("a.b"), metadata=MessageMetadata(origin="toy"))
+    projection = project(numbered(native, user("and", document("a.b"), document("a-b"))), TARGET)
+    assert names(projection) == ["a.b", "a-b", "a-b (2)"]
+    assert len(projection.messages[0].content) == 1
 
 
 @pytest.mark.row("T96", "T84")
 def test_words_are_put_beside_a_document_where_there_are_none() -> None:
-    found = project([user(document("a"))], TARGET)
-    assert found.messages[0].content == (TextBlock(DOCUMENT_TEXT), document("a"))
-    assert told(found) == [("synthesised", "text", "$.content")]
+    projection = project([user(document("a"))], TARGET)
+    assert projection.messages[0].content == (TextBlock(DOCUMENT_TEXT), document("a"))
+    assert losses_of(projection) == [("synthesised", "text", "$.content")]
     assert DOCUMENT_TEXT.strip() == DOCUMENT_TEXT != ""
 
 
 @pytest.mark.row("T96")
 def test_blank_words_are_no_words() -> None:
-    found = project([user(" ", document("a"))], TARGET)
-    assert TextBlock(DOCUMENT_TEXT) in found.messages[0].content
+    projection = project([user(" ", document("a"))], TARGET)
+    assert TextBlock(DOCUMENT_TEXT) in projection.messages[0].content
 
 
 @pytest.mark.row("T96")
 def test_nothing_is_added_where_something_is_said_or_no_document_is() -> None:
     for shown in (user("read", document("a")), user(image("iVBORw0KGgo="))):
-        found = project([shown], TARGET)
-        assert (found.messages[0].content, found.losses) == (shown.content, [])
+        projection = project([shown], TARGET)
+        assert (projection.messages[0].content, projection.losses) == (shown.content, [])
 
 
 @pytest.mark.row("T96", "T172")

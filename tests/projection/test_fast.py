@@ -13,8 +13,13 @@ BLIND = Target(adapter="toy", issuers=frozenset({"toy"}), placeholder_signature=
 
 @pytest.mark.row("T56", "T57")
 def test_only_messages_that_need_a_fix_change() -> None:
-    made = call("f", tool_id())
-    talk = [user(text("a"), image()), assistant(made), tool("ok", answers=made.id), user("b")]
+    tool_call = call("f", tool_id())
+    talk = [
+        user(text("a"), image()),
+        assistant(tool_call),
+        tool("ok", answers=tool_call.id),
+        user("b"),
+    ]
     history = inspect_history(talk, BLIND)
     assert history is not None
     assert history.fix_indexes == [0, 1]
@@ -27,6 +32,6 @@ def test_only_messages_that_need_a_fix_change() -> None:
         True,
     ]
     seal = ThinkingBlock("", "placeholder", format=SIGNATURE_ON_NEXT, issuer="toy")
-    assert fixed.messages[1].content == (seal, made)
+    assert fixed.messages[1].content == (seal, tool_call)
     assert [loss.change.value for loss in fixed.losses] == ["altered", "synthesised"]
     assert project(talk, BLIND).messages == fixed.messages

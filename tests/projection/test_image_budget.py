@@ -44,9 +44,9 @@ def sizes(messages: list[Message]) -> list[int]:
 def test_the_newest_pictures_stay() -> None:
     talk = numbered(*(user(f"{n}", picture(3 * MIB + 4 * n)) for n in range(3)))
     ledger = LossRecorder(TARGET)
-    kept = keep_newest_images(talk, IMAGE_BUDGET, ledger)
-    assert sizes(kept) == [3 * MIB + 4, 3 * MIB + 8]
-    assert [getattr(block, "text", "") for block in kept[0].content] == ["0", NOTE]
+    sent = keep_newest_images(talk, IMAGE_BUDGET, ledger)
+    assert sizes(sent) == [3 * MIB + 4, 3 * MIB + 8]
+    assert [getattr(block, "text", "") for block in sent[0].content] == ["0", NOTE]
     (loss,) = ledger.losses
     assert (loss.message_id, loss.block_type, loss.path) == (ulid(0), "image", "$.content[1]")
     assert sizes(talk) == [3 * MIB, 3 * MIB + 4, 3 * MIB + 8]
@@ -57,33 +57,33 @@ def test_pictures_in_results_are_counted_and_left_out() -> None:
     talk = numbered(user("a"), assistant(one), tool("b", picture(8), answers=one.id))
     talk += numbered(user(picture(12)))
     ledger = LossRecorder(TARGET)
-    kept = keep_newest_images(talk, 16, ledger)
-    assert NOTE in str(kept[2])
+    sent = keep_newest_images(talk, 16, ledger)
+    assert NOTE in str(sent[2])
     assert [loss.path for loss in ledger.losses] == ["$.content[0].content[1]"]
 
 
 def test_what_must_not_be_left_out_stays() -> None:
-    own = MessageMetadata(origin="there")
-    talk = [user(picture(8), metadata=own), user(replace(picture(8), critical=True))]
+    native = MessageMetadata(origin="there")
+    talk = [user(picture(8), metadata=native), user(replace(picture(8), critical=True))]
     talk += [user(picture(8)), user(picture(80))]
-    kept = keep_newest_images(talk, 8, LossRecorder(TARGET))
-    assert sizes(kept) == [8, 8, 80]
+    sent = keep_newest_images(talk, 8, LossRecorder(TARGET))
+    assert sizes(sent) == [8, 8, 80]
     blind = replace(TARGET, user_blocks=frozenset({"text"}))
     assert keep_newest_images(talk, 8, LossRecorder(blind)) == talk
 
 
 @given(st.lists(st.integers(1, 40).map(lambda size: size * 4), min_size=1), st.integers(160, 400))
-def test_what_stays_fits_is_the_newest_and_moves_in_steps(made: list[int], budget: int) -> None:
-    talk = [user(picture(size)) for size in made]
+def test_what_stays_fits_is_the_newest_and_moves_in_steps(lengths: list[int], budget: int) -> None:
+    talk = [user(picture(size)) for size in lengths]
     cuts: list[int] = []
     for count in range(1, len(talk) + 1):
-        kept = sizes(keep_newest_images(talk[:count], budget, LossRecorder(TARGET)))
-        assert sum(kept) <= budget
-        assert kept == made[count - len(kept) : count]
-        assert sum(kept) > budget // 2 - 160 or len(kept) == count
-        cuts.append(sum(made[: count - len(kept)]))
+        sent = sizes(keep_newest_images(talk[:count], budget, LossRecorder(TARGET)))
+        assert sum(sent) <= budget
+        assert sent == lengths[count - len(sent) : count]
+        assert sum(sent) > budget // 2 - 160 or len(sent) == count
+        cuts.append(sum(lengths[: count - len(sent)]))
     assert cuts == sorted(cuts)
-    assert len(set(cuts)) <= 1 + sum(made) // (budget // 4)
+    assert len(set(cuts)) <= 1 + sum(lengths) // (budget // 4)
 
 
 @pytest.mark.row("KX-12")
@@ -96,7 +96,7 @@ def test_a_model_that_sees_nothing_gets_notes(name: str, model: str) -> None:
     assert [loss.path for loss in request.losses] == ["$.content[1]"]
 
 
-def asked(name: str, talk: list[Message], budget: int | None) -> WireRequest:
+def request_of(name: str, talk: list[Message], budget: int | None) -> WireRequest:
     return adapters.get(name).to_wire(talk, (), AdapterOptions(image_budget=budget))
 
 
@@ -105,12 +105,12 @@ def asked(name: str, talk: list[Message], budget: int | None) -> WireRequest:
 def test_a_request_keeps_to_the_budget(name: str) -> None:
     data = "iVBORw0KGgoA" + "A" * 400
     talk = numbered(*(user(f"{n}", image(data)) for n in range(9)))
-    every = asked(name, talk, None)
+    every = request_of(name, talk, None)
     assert every.body.count(b"A" * 400) == 9
     assert every.losses == []
-    request = asked(name, talk, 2000)
+    request = request_of(name, talk, 2000)
     assert request.body.count(b"A" * 400) == 4
     assert request.body.count(NOTE.encode()) == 5
     assert [loss.message_id for loss in request.losses] == [ulid(n) for n in range(5)]
-    again = json.loads(asked(name, [*talk, replace(user("on"), id=ulid(9))], 2000).body)
+    again = json.loads(request_of(name, [*talk, replace(user("on"), id=ulid(9))], 2000).body)
     assert json.dumps(again).count(NOTE) == 5

@@ -78,14 +78,14 @@ def histories(draw: st.DrawFn) -> list[Message]:
     """Any conversation: rules kept or broken, ids reused, calls and results anywhere."""
     if draw(st.booleans()):
         return draw(conversations())
-    made: list[Message] = []
+    history: list[Message] = []
     for number in range(draw(st.integers(0, 6))):
         content = tuple(
             harmless(block, draw(IDS))
             for block in draw(st.lists(blocks(Unknown.NOTHING), max_size=3))
         )
         hints = draw(st.lists(st.builds(CacheHint, after=st.integers(0, 3)), max_size=2))
-        made.append(
+        history.append(
             Message(
                 id=ulid(number),
                 session_id=SESSION,
@@ -95,14 +95,14 @@ def histories(draw: st.DrawFn) -> list[Message]:
                 created_at=NOW,
             )
         )
-    return made
+    return history
 
 
 def faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
     """What a target would not take."""
     yield from role_faults(messages, target)
     waiting: list[str] = []
-    seen: set[str] = set()
+    call_ids: set[str] = set()
     for message in messages:
         if message.role == Role.TOOL:
             (result,) = message.content
@@ -115,9 +115,9 @@ def faults(messages: Sequence[Message], target: Target) -> Iterator[str]:
             yield f"{waiting} are not answered at once"
         calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
         waiting = [call.id for call in calls]
-        if "" in waiting or len(set(waiting)) != len(waiting) or seen & set(waiting):
+        if "" in waiting or len(set(waiting)) != len(waiting) or call_ids & set(waiting):
             yield f"ids {waiting}"
-        seen |= set(waiting)
+        call_ids |= set(waiting)
         if any(wire_tool_name(call.name, target.tool_name_length) != call.name for call in calls):
             yield "a name"
         yield from misplaced(message.role, message.content, target)
@@ -154,8 +154,8 @@ def misplaced(role: Role, content: tuple[ContentBlock, ...], target: Target) -> 
             if getattr(block, "issuer", None) not in target.issuers:
                 yield "an opaque part of another issuer"
         else:
-            taken = target.result_blocks if role == Role.TOOL else target.user_blocks
-            if role not in (Role.USER, Role.TOOL) or block.type not in taken:
+            accepted = target.result_blocks if role == Role.TOOL else target.user_blocks
+            if role not in (Role.USER, Role.TOOL) or block.type not in accepted:
                 yield f"{block.type} in a {role} message"
 
 
@@ -195,10 +195,10 @@ def test_what_is_sent_is_valid_and_accounts_for_every_block(
     projection = project(history, target)
     assert [encode(message) for message in history] == before
     assert list(faults(projection.messages, target)) == []
-    said = [text for m in projection.messages for block in m.content for text in parts(block)]
+    texts = [text for m in projection.messages for block in m.content for text in parts(block)]
     for message in history:
         for index, block in enumerate(message.content):
-            carried = all(any(part in text for text in said) for part in parts(block) if part)
+            carried = all(any(part in text for text in texts) for part in parts(block) if part)
             assert carried or is_told(message, index, projection.losses), (block, projection.losses)
 
 
@@ -218,11 +218,11 @@ def test_what_was_projected_is_not_changed_again(history: list[Message], target:
 def test_the_start_of_a_conversation_is_projected_as_before(
     history: list[Message], target: Target
 ) -> None:
-    whole = [(sent.id, sent.role, sent.content) for sent in project(history, target).messages]
+    complete = [(sent.id, sent.role, sent.content) for sent in project(history, target).messages]
     for index, message in enumerate(history):
         if message.role == Role.ASSISTANT:
             sent = project(history[:index], target).messages
-            assert whole[: len(sent)] == [(each.id, each.role, each.content) for each in sent]
+            assert complete[: len(sent)] == [(each.id, each.role, each.content) for each in sent]
 
 
 @LOOSE

@@ -41,7 +41,7 @@ def picture(kind: str) -> str:
     return base64.b64encode(HEADS[kind] + bytes(20)).decode()
 
 
-def told(projection: Projection) -> list[tuple[str, str, str]]:
+def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
 
 
@@ -52,14 +52,14 @@ def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
     right = image(picture(kind), media_type=kind)
     assert project([user(right)], TARGET).losses == []
     wrong = replace(right, media_type="image/bmp")
-    asked = call("f", tool_id())
-    talk = [user(wrong), assistant(asked), tool(wrong, answers=asked.id)]
+    tool_call = call("f", tool_id())
+    talk = [user(wrong), assistant(tool_call), tool(wrong, answers=tool_call.id)]
     projection = project(talk, TARGET)
     assert projection.messages[0].content == (right,)
     result = projection.messages[2].content[0]
     assert isinstance(result, ToolResultBlock)
     assert result.content == (right,)
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("altered", "image", "$.content[0]"),
         ("altered", "image", "$.content[0].content[0]"),
     ]
@@ -69,10 +69,10 @@ def test_an_image_is_sent_as_what_its_bytes_are(kind: str) -> None:
 @pytest.mark.row("T94")
 def test_the_prefix_of_a_data_url_is_no_part_of_the_bytes() -> None:
     data = picture("image/png")
-    odd = image(f"data:image/png;base64,{data}", media_type="image/jpeg")
-    projection = project([user(odd)], TARGET)
+    data_url = image(f"data:image/png;base64,{data}", media_type="image/jpeg")
+    projection = project([user(data_url)], TARGET)
     assert projection.messages[0].content == (image(data),)
-    assert told(projection) == [("altered", "image", "$.content[0]")]
+    assert losses_of(projection) == [("altered", "image", "$.content[0]")]
 
 
 @pytest.mark.row("T91")
@@ -81,7 +81,7 @@ def test_what_counts_is_the_size_of_what_is_sent() -> None:
     small = image("A" * 100)
     assert project([user(small)], target).losses == []
     projection = project([user(image("A" * 101))], target)
-    assert told(projection) == [("altered", "image", "$.content[0]")]
+    assert losses_of(projection) == [("altered", "image", "$.content[0]")]
     assert "101 characters" in projection.losses[0].reason
 
 
@@ -89,10 +89,10 @@ def test_what_counts_is_the_size_of_what_is_sent() -> None:
 @pytest.mark.parametrize("data", ["", "?", "a", "aW=Y", "aWYä", "YWJjY", "YWJj!"])
 def test_what_is_no_base64_is_told_and_not_sent(data: str) -> None:
     broken = replace(image(), source=ImageSource("base64", data))
-    asked = call("f", tool_id())
-    talk = [user(broken), assistant(asked), tool(broken, answers=asked.id)]
+    tool_call = call("f", tool_id())
+    talk = [user(broken), assistant(tool_call), tool(broken, answers=tool_call.id)]
     projection = project(talk, TARGET)
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("altered", "image", "$.content[0]"),
         ("altered", "image", "$.content[0].content[0]"),
     ]
@@ -111,7 +111,7 @@ def test_base64_of_another_spelling_is_written_in_the_plain_way(data: str) -> No
     projection = project([user(image(data), document)], target)
     sent = [block.source.data for block in projection.messages[0].content]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - media
     assert sent == ["YWI+/w==", "YWI+/w=="]
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("altered", "image", "$.content[0]"),
         ("altered", "document", "$.content[1]"),
     ]
@@ -133,7 +133,7 @@ def test_base64_is_what_decodes(data: bytes) -> None:
 def test_an_address_that_nobody_there_can_read_is_told(url: str) -> None:
     block = ImageBlock(ImageSource("url", url), "image/png")
     projection = project([user(block)], TARGET)
-    assert told(projection) == [("altered", "image", "$.content[0]")]
+    assert losses_of(projection) == [("altered", "image", "$.content[0]")]
     web = ImageBlock(ImageSource("url", "https://example.org/a.png"), "image/png")
     assert project([user(web)], TARGET).losses == []
 
@@ -143,13 +143,18 @@ STRICT = replace(TARGET, starts_with_user=True, accepts_trailing_space=False)
 
 @pytest.mark.row("T76", "T77", "T84", "T176")
 def test_a_conversation_begins_with_a_user_where_it_must() -> None:
-    asked = call("f", tool_id())
-    given: list[Message] = [system("s"), assistant(asked), tool("ok", answers=asked.id), user("on")]
+    tool_call = call("f", tool_id())
+    given: list[Message] = [
+        system("s"),
+        assistant(tool_call),
+        tool("ok", answers=tool_call.id),
+        user("on"),
+    ]
     projection = project(given, STRICT)
     roles = [message.role for message in projection.messages]
     assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER]
     assert projection.messages[1].content == (TextBlock(OPENING_TEXT),)
-    assert told(projection) == [("synthesised", "text", "$")]
+    assert losses_of(projection) == [("synthesised", "text", "$")]
     alone = project(given[:1], STRICT)
     assert projection.messages[:2] == alone.messages
     assert project([], STRICT).messages == []
@@ -161,7 +166,7 @@ def test_the_last_answer_does_not_end_in_blanks_where_it_must_not() -> None:
     given = [user("go"), assistant(text("so "), text("far \n"))]
     projection = project(given, STRICT)
     assert projection.messages[1].content == (text("so "), text("far"))
-    assert told(projection) == [("altered", "text", "$.content[1]")]
+    assert losses_of(projection) == [("altered", "text", "$.content[1]")]
     assert project([*given, user("on")], STRICT).losses == []
 
 
@@ -183,7 +188,7 @@ def test_a_file_of_text_is_text_where_it_is_not_taken_as_a_file(kind: str) -> No
     assert projection.losses == []
     told_as_text = project([user(table)], TARGET)
     assert told_as_text.messages[0].content == (text("t\n\na,b\n"),)
-    assert told(told_as_text) == [("altered", "document", "$.content[0]")]
+    assert losses_of(told_as_text) == [("altered", "document", "$.content[0]")]
     answers = [user("go"), assistant(call("f", tool_id(1))), tool(table, answers=tool_id(1))]
     (result,) = project(answers, TARGET).messages[2].content
     assert isinstance(result, ToolResultBlock)

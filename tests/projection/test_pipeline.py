@@ -59,7 +59,7 @@ ANSWER_A = tool("one", answers=A.id)
 ANSWER_B = tool("two", answers=B.id)
 
 
-def told(projection: Projection) -> list[tuple[str, str, str]]:
+def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.change.value, loss.block_type, loss.path) for loss in projection.losses]
 
 
@@ -90,7 +90,7 @@ def test_an_unanswered_call_gets_a_result_that_claims_nothing() -> None:
     assert isinstance(made_up, ToolResultBlock)
     assert (made_up.tool_use_id, made_up.is_error) == (B.id, True)
     assert made_up.content == (TextBlock(NO_RESULT),)
-    assert told(projection) == [("synthesised", "tool_result", "$.content")]
+    assert losses_of(projection) == [("synthesised", "tool_result", "$.content")]
 
 
 @pytest.mark.row("T20")
@@ -98,7 +98,7 @@ def test_a_result_without_its_call_becomes_text() -> None:
     projection = project([user("go"), ANSWER_A, assistant(text("ok"))], PLAIN)
     assert [message.role for message in projection.messages] == ["user", "user", "assistant"]
     assert projection.messages[1].content[1] == TextBlock("one")
-    assert told(projection) == [("altered", "tool_result", "$.content[0]")]
+    assert losses_of(projection) == [("altered", "tool_result", "$.content[0]")]
 
 
 @pytest.mark.row("T17", "T22", "T23")
@@ -108,20 +108,20 @@ def test_results_come_once_and_right_after_their_calls() -> None:
     projection = project(given, PLAIN)
     assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
     assert projection.messages[2] is late
-    assert ("dropped", "tool_result", "$.content[0]") in told(projection)
+    assert ("dropped", "tool_result", "$.content[0]") in losses_of(projection)
 
 
 @pytest.mark.row("M-225", "M-227", "T40", "T41", "T63")
 def test_sealed_parts_go_to_their_issuer_only() -> None:
     mine = replace(thinking("mine"), signature="s", issuer="rich")
-    theirs = replace(thinking("theirs"), signature="s", issuer="other")
+    foreign = replace(thinking("theirs"), signature="s", issuer="other")
     unsigned = replace(thinking("unsigned"), signature=None, issuer="rich")
     sealed = RedactedThinkingBlock("x", issuer="other")
     part = replace(opaque(), issuer="rich")
-    message = assistant(mine, theirs, unsigned, sealed, part, text("hi"))
+    message = assistant(mine, foreign, unsigned, sealed, part, text("hi"))
     projection = project([user("go"), message], RICH)
     assert projection.messages[1].content == (mine, part, text("hi"))
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("dropped", "thinking", "$.content[1]"),
         ("dropped", "thinking", "$.content[2]"),
         ("dropped", "redacted_thinking", "$.content[3]"),
@@ -137,14 +137,14 @@ def test_media_that_is_not_taken_leaves_a_note_and_the_stored_message_as_it_was(
     note = projection.messages[0].content[1]
     assert isinstance(note, TextBlock)
     assert note.text == "[image image/png: not shown to this model]"
-    assert told(projection) == [("altered", "image", "$.content[1]")]
+    assert losses_of(projection) == [("altered", "image", "$.content[1]")]
     assert encode(message) == before
     assert project([message], RICH).losses == []
 
 
 def test_an_image_of_a_kind_that_is_not_taken_is_told() -> None:
     projection = project([user(replace(image(), media_type="image/tiff"))], RICH)
-    assert told(projection) == [("altered", "image", "$.content[0]")]
+    assert losses_of(projection) == [("altered", "image", "$.content[0]")]
 
 
 @pytest.mark.row("T29")
@@ -155,7 +155,7 @@ def test_media_in_a_result_is_judged_by_what_results_may_hold() -> None:
     block = projection.messages[2].content[0]
     assert isinstance(block, ToolResultBlock)
     assert block.content[:2] == (text("see"), image())
-    assert told(projection) == [("altered", "document", "$.content[0].content[2]")]
+    assert losses_of(projection) == [("altered", "document", "$.content[0].content[2]")]
 
 
 @pytest.mark.row("M-064", "T212")
@@ -180,10 +180,13 @@ def test_instructions_keep_their_place() -> None:
     roles = [message.role for message in projection.messages]
     assert roles == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER, Role.USER]
     assert projection.messages[3].content == (TextBlock("<system>\nlater\n</system>"),)
-    assert told(projection) == [("altered", "system", "$.role"), ("altered", "developer", "$.role")]
+    assert losses_of(projection) == [
+        ("altered", "system", "$.role"),
+        ("altered", "developer", "$.role"),
+    ]
     rich = project(given, RICH)
     assert [message.role for message in rich.messages[-2:]] == [Role.SYSTEM, Role.USER]
-    assert told(rich) == [("altered", "developer", "$.role")]
+    assert losses_of(rich) == [("altered", "developer", "$.role")]
 
 
 @pytest.mark.row("T39", "T83", "T84", "T88")
@@ -192,7 +195,7 @@ def test_blanks_go_where_they_are_refused_but_not_from_signed_turns() -> None:
     given = [user("go"), assistant(text(" "), text("x")), user("on"), signed, assistant(text(""))]
     projection = project(given, RICH)
     assert [len(message.content) for message in projection.messages] == [1, 1, 1, 3]
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("dropped", "text", "$.content[0]"),
         ("dropped", "text", "$.content[0]"),
         ("dropped", "message", "$"),
@@ -211,10 +214,10 @@ def test_what_came_from_the_target_itself_is_not_touched() -> None:
 @pytest.mark.row("T83", "T88", "T211")
 def test_an_empty_answer_of_the_target_is_not_sent_back() -> None:
     blank = assistant(text(""))
-    own = replace(blank, metadata=replace(blank.metadata, origin="rich"))
-    projection = project([user("go"), own, user("on")], RICH)
+    native = replace(blank, metadata=replace(blank.metadata, origin="rich"))
+    projection = project([user("go"), native, user("on")], RICH)
     assert [message.role for message in projection.messages] == ["user", "user"]
-    assert told(projection)[-1] == ("dropped", "message", "$")
+    assert losses_of(projection)[-1] == ("dropped", "message", "$")
 
 
 @pytest.mark.row("T198")
@@ -223,7 +226,7 @@ def test_citations_that_the_target_does_not_know_are_told() -> None:
     target = replace(RICH, citation_kinds=frozenset({"mine"}))
     projection = project([user("go"), assistant(cited)], target)
     assert projection.messages[1].content == (TextBlock("see", (Citation("mine"),)),)
-    assert told(projection) == [("altered", "text", "$.content[0].citations")]
+    assert losses_of(projection) == [("altered", "text", "$.content[0].citations")]
 
 
 @pytest.mark.row("T92", "T97", "T99")
@@ -254,10 +257,10 @@ def test_media_is_taken_by_kind_and_by_place(block: ContentBlock, reason: str) -
         audio_media_types=frozenset({"audio/wav"}),
     )
     projection = project([user(block)], target)
-    assert told(projection) == [("altered", block.type, "$.content[0]")]
+    assert losses_of(projection) == [("altered", block.type, "$.content[0]")]
     assert reason in projection.losses[0].reason
-    own = DocumentBlock(MediaSource("file_id", "f", "rich"), "application/pdf")
-    assert project([user(own)], target).losses == []
+    uploaded = DocumentBlock(MediaSource("file_id", "f", "rich"), "application/pdf")
+    assert project([user(uploaded)], target).losses == []
 
 
 @pytest.mark.row("T62", "T68")
@@ -270,7 +273,7 @@ def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone()
     assert [each.content for each in projection.messages if each.role == Role.ASSISTANT] == [
         (thought, text("so"))
     ]
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("dropped", "redacted_thinking", "$.content[3]"),
         ("dropped", "thinking", "$.content[2]"),
         ("dropped", "thinking", "$.content[0]"),
@@ -283,7 +286,7 @@ def test_a_thought_that_led_to_nothing_is_dropped_where_it_may_not_stand_alone()
 @pytest.mark.row("T210")
 def test_the_loss_of_a_blank_text_names_the_place_that_it_had() -> None:
     answer = assistant(replace(thinking("hm"), signature=None), text(" "), text("so"))
-    assert told(project([user("go"), answer], RICH)) == [
+    assert losses_of(project([user("go"), answer], RICH)) == [
         ("dropped", "thinking", "$.content[0]"),
         ("dropped", "text", "$.content[1]"),
     ]
@@ -303,12 +306,12 @@ def test_a_seal_that_names_nobody_is_of_whoever_gave_the_answer() -> None:
     answer = assistant(thought, text("so"))
     assert answer.metadata.provider == "anthropic"
     projection = project([user("go"), answer], RICH)
-    assert told(projection) == [("dropped", "thinking", "$.content[0]")]
+    assert losses_of(projection) == [("dropped", "thinking", "$.content[0]")]
     assert projection.losses[0].reason == "it was sealed by anthropic"
-    own = replace(RICH, issuers=frozenset({"anthropic"}))
-    assert project([user("go"), answer], own).losses == []
+    target = replace(RICH, issuers=frozenset({"anthropic"}))
+    assert project([user("go"), answer], target).losses == []
     empty = assistant(RedactedThinkingBlock("", issuer="rich"), text("so"))
-    assert told(project([user("go"), empty], RICH)) == [
+    assert losses_of(project([user("go"), empty], RICH)) == [
         ("dropped", "redacted_thinking", "$.content[0]")
     ]
 
@@ -327,7 +330,7 @@ def test_a_critical_part_is_never_dropped_for_being_blank_or_double() -> None:
 def test_a_developer_message_at_the_start_is_a_system_message_elsewhere() -> None:
     projection = project([developer("be brief"), user("go")], PLAIN)
     assert [message.role for message in projection.messages] == [Role.SYSTEM, Role.USER]
-    assert told(projection) == [("altered", "developer", "$.role")]
+    assert losses_of(projection) == [("altered", "developer", "$.role")]
 
 
 def test_calls_and_results_become_text_for_a_model_without_tools() -> None:
@@ -341,7 +344,7 @@ def test_calls_and_results_become_text_for_a_model_without_tools() -> None:
     ]
     assert projection.messages[1].content[1] == TextBlock('[called f with {"a":1}]')
     assert projection.messages[2].content[1] == TextBlock("one")
-    assert [block for _, block, _ in told(projection)] == ["tool_use", "tool_result"]
+    assert [block for _, block, _ in losses_of(projection)] == ["tool_use", "tool_result"]
 
 
 def test_a_tool_message_with_two_results_answers_both_calls() -> None:
@@ -349,7 +352,7 @@ def test_a_tool_message_with_two_results_answers_both_calls() -> None:
     projection = project([user("go"), assistant(A, B), both], PLAIN)
     assert calls_and_results(projection.messages) == ["f", "g", A.id, B.id]
     assert projection.messages[-1].content == (text("and"),)
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("altered", "tool_result", "$.content[0]"),
         ("altered", "tool_result", "$.content[1]"),
         ("altered", "text", "$.content[2]"),
@@ -362,7 +365,7 @@ def test_blank_text_in_a_result_goes_where_it_is_refused() -> None:
     result = projection.messages[2].content[0]
     assert isinstance(result, ToolResultBlock)
     assert result.content == ()
-    assert told(projection) == [("dropped", "text", "$.content[0].content[0]")]
+    assert losses_of(projection) == [("dropped", "text", "$.content[0].content[0]")]
 
 
 @pytest.mark.row("T27", "T29", "T30")
@@ -374,27 +377,27 @@ def test_media_that_a_result_cannot_hold_stands_behind_the_results() -> None:
     assert roles == ["user", "assistant", "tool", "tool", "user", "user"]
     hoisted = projection.messages[4]
     assert hoisted.content == (text("[image from the result of call 1 of 2, f]"), image())
-    left = projection.messages[2].content[0]
-    assert isinstance(left, ToolResultBlock)
-    assert left.content == (text("[image: shown in the message after the results]"),)
-    assert told(projection) == [("altered", "image", "$.content[0].content[0]")]
+    message_text = projection.messages[2].content[0]
+    assert isinstance(message_text, ToolResultBlock)
+    assert message_text.content == (text("[image: shown in the message after the results]"),)
+    assert losses_of(projection) == [("altered", "image", "$.content[0].content[0]")]
 
 
 @pytest.mark.row("T08")
 def test_a_call_that_a_turn_holds_twice_is_one_call() -> None:
     projection = project([user("go"), assistant(A, A), ANSWER_A], PLAIN)
     assert calls_and_results(projection.messages) == ["f", A.id]
-    assert told(projection) == [("dropped", "tool_use", "$.content[1]")]
+    assert losses_of(projection) == [("dropped", "tool_use", "$.content[1]")]
 
 
 @pytest.mark.row("T09", "T10")
 def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
-    for own in ("", "functions.f:0"):
+    for call_id in ("", "functions.f:0"):
         given = [user("go")]
-        for said in ("one", "two"):
-            asked = assistant(replace(A, id=own), replace(B, id=own))
-            answers = (ToolResultBlock(own, (text(each),)) for each in (said, f"{said}!"))
-            given += [asked, *(message(Role.TOOL, answer) for answer in answers)]
+        for reply in ("one", "two"):
+            response = assistant(replace(A, id=call_id), replace(B, id=call_id))
+            answers = (ToolResultBlock(call_id, (text(each),)) for each in (reply, f"{reply}!"))
+            given += [response, *(message(Role.TOOL, answer) for answer in answers)]
         projection = project(given, PLAIN)
         calls = [
             block.id
@@ -421,7 +424,7 @@ def test_ids_that_are_empty_or_come_again_are_made_unique() -> None:
 def test_a_result_that_is_moved_past_another_message_is_told(between: Message) -> None:
     projection = project([user("go"), assistant(A), between, ANSWER_A], RICH)
     assert projection.messages[2] is ANSWER_A
-    moved = [loss for loss in told(projection) if loss[1] != "developer"]
+    moved = [loss for loss in losses_of(projection) if loss[1] != "developer"]
     assert moved == [("altered", "tool_result", "$.content[0]")]
 
 
@@ -439,7 +442,7 @@ def test_the_answer_to_an_invalid_call_says_what_was_wrong() -> None:
         text("The arguments of this call were not valid: unexpected end"),
         text("one"),
     )
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("altered", "tool_use", "$.content[0].input"),
         ("altered", "tool_result", "$.content[0]"),
     ]
@@ -460,7 +463,7 @@ def test_a_name_that_the_target_does_not_take_has_a_short_form() -> None:
     given = [user("go"), assistant(replace(A, name="a.b")), ANSWER_A]
     projection = project(given, PLAIN)
     assert calls_and_results(projection.messages) == [names[1], A.id]
-    assert told(projection) == [("altered", "tool_use", "$.content[0].name")]
+    assert losses_of(projection) == [("altered", "tool_use", "$.content[0].name")]
     with pytest.raises(CriticalLossError):
         project([assistant(replace(A, name="a.b", critical=True)), ANSWER_A], PLAIN)
 
@@ -471,7 +474,7 @@ def test_a_late_system_message_that_says_nothing_is_dropped(blank: str) -> None:
     given = [system("s"), user("go"), system(blank), user("on")]
     projection = project(given, PLAIN)
     assert [message.role for message in projection.messages] == ["system", "user", "user"]
-    assert ("dropped", "message", "$") in told(projection)
+    assert ("dropped", "message", "$") in losses_of(projection)
 
 
 @pytest.mark.row("T87", "T210")
@@ -485,7 +488,7 @@ def test_blocks_stand_only_where_a_wire_has_a_place_for_them() -> None:
     assert projection.messages[0].content == (text("go"), text('[called f with {"a":1}]'))
     assert projection.messages[1].content[0] == text("[image image/png: not shown to this model]")
     assert len(projection.messages) == 2
-    assert told(projection) == [
+    assert losses_of(projection) == [
         ("dropped", "thinking", "$.content[0]"),
         ("altered", "tool_use", "$.content[2]"),
         ("altered", "image", "$.content[0]"),
@@ -499,12 +502,12 @@ def test_a_document_of_text_goes_as_text_where_it_cannot_go_as_a_document() -> N
     for target in (PLAIN, replace(RICH, accepts_text_documents=False)):
         projection = project([user(notes)], target)
         assert projection.messages[0].content == (text("notes\n\nof May\n\nabc"),)
-        assert told(projection) == [("altered", "document", "$.content[0]")]
+        assert losses_of(projection) == [("altered", "document", "$.content[0]")]
     assert project([user(notes)], RICH).losses == []
     pdf = replace(notes, source=MediaSource("base64", "AA=="))
     projection = project([user(pdf)], replace(RICH, accepts_document_context=False))
     assert projection.messages[0].content == (replace(pdf, context=None),)
-    assert told(projection) == [("dropped", "document", "$.content[0].context")]
+    assert losses_of(projection) == [("dropped", "document", "$.content[0].context")]
 
 
 def test_a_recording_that_is_not_heard_is_told_in_its_words() -> None:
@@ -518,19 +521,19 @@ def test_a_call_of_the_provider_goes_with_its_result_or_not_at_all() -> None:
     def half(raw: bytes, kind: str) -> OpaqueBlock:
         return replace(opaque(raw, kind=kind), issuer="rich")
 
-    asked = half(b'{"type":"server_tool_use","id":"s1"}', "server_tool_use")
-    found = half(b'{"tool_use_id":"s1","content":[]}', "web_search_tool_result")
+    server_call = half(b'{"type":"server_tool_use","id":"s1"}', "server_tool_use")
+    server_result = half(b'{"tool_use_id":"s1","content":[]}', "web_search_tool_result")
     lonely = half(b'{"tool_use_id":"s2"}', "advisor_tool_result")
-    pair = assistant(asked, found, text("so"))
+    pair = assistant(server_call, server_result, text("so"))
     assert project([user("go"), pair, user("on")], RICH).losses == []
-    torn = project([user("go"), assistant(asked, text("so"), lonely), user("on")], RICH)
+    torn = project([user("go"), assistant(server_call, text("so"), lonely), user("on")], RICH)
     assert torn.messages[1].content == (text("so"),)
-    assert told(torn) == [
+    assert losses_of(torn) == [
         ("dropped", "opaque", "$.content[0]"),
         ("dropped", "opaque", "$.content[2]"),
     ]
-    paused = project([user("go"), assistant(text("so"), asked)], RICH)
-    assert paused.messages[1].content == (text("so"), asked)
+    paused = project([user("go"), assistant(text("so"), server_call)], RICH)
+    assert paused.messages[1].content == (text("so"), server_call)
     with pytest.raises(CriticalLossError):
         project([assistant(replace(lonely, critical=True)), user("on")], RICH)
 
@@ -560,11 +563,11 @@ def test_a_foreign_answer_with_calls_gets_one_placeholder_before_its_first_call(
 @pytest.mark.row("T57")
 def test_an_answer_that_is_signed_or_calls_nothing_or_is_the_clients_own_gets_none() -> None:
     signed = thinking("", signature="s", issuer="rich")
-    own = replace(assistant("x").metadata, origin="rich", model=None)
+    native = replace(assistant("x").metadata, origin="rich", model=None)
     for answer in (
         assistant(signed, call("f")),
         assistant("x"),
-        assistant(call("f"), metadata=own),
+        assistant(call("f"), metadata=native),
     ):
         talk = [user("go"), answer, *([tool("1")] if len(answer.content) > 1 else [])]
         sent = project(talk, SIGNING)

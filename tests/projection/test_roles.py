@@ -29,7 +29,7 @@ TARGET = Target(
     developer_role=True,
 )
 FIRST = MessageMetadata(prepended=True)
-OWN = MessageMetadata(origin="there")
+NATIVE = MessageMetadata(origin="there")
 A, B = call("f", tool_id(1)), call("g", tool_id(2))
 
 
@@ -41,7 +41,7 @@ def projected(*messages: Message, **facts: Any) -> Projection:
     return project(numbered(*messages), replace(TARGET, **facts))
 
 
-def said(projection: Projection, place: int) -> list[str]:
+def texts_of(projection: Projection, place: int) -> list[str]:
     """The texts of a message, or of the result that it holds."""
     content = projection.messages[place].content
     if content and isinstance(content[0], ToolResultBlock):
@@ -53,7 +53,7 @@ def roles(projection: Projection) -> list[str]:
     return [str(message.role) for message in projection.messages]
 
 
-def told(projection: Projection) -> list[tuple[str, str, str]]:
+def losses_of(projection: Projection) -> list[tuple[str, str, str]]:
     return [(loss.message_id, loss.block_type, loss.path) for loss in projection.losses]
 
 
@@ -79,15 +79,15 @@ def test_it_is_told_as_part_of_the_result_before_it() -> None:
     talk = [user("go"), assistant(A, B), tool("one", answers=A.id), developer("note")]
     projection = projected(*talk, tool("two", answers=B.id), developer("more", image()))
     assert roles(projection) == ["user", "assistant", "tool", "tool"]
-    assert said(projection, 2) == ["one", "note\n"]
-    assert said(projection, 3) == ["two", "more\n", "image"]
+    assert texts_of(projection, 2) == ["one", "note\n"]
+    assert texts_of(projection, 3) == ["two", "more\n", "image"]
     assert {loss.block_type for loss in projection.losses} == {"developer"}
 
 
 def test_it_stays_where_it_is_if_an_answer_lies_between() -> None:
     projection = projected(user("go"), assistant("yes"), developer("note"), developer("more"))
     assert roles(projection) == ["user", "assistant", "user", "user"]
-    assert (said(projection, 2), said(projection, 3)) == (["note"], ["more"])
+    assert (texts_of(projection, 2), texts_of(projection, 3)) == (["note"], ["more"])
     assert [loss.reason for loss in projection.losses] == [
         "sent as a user message at the same position"
     ] * 2
@@ -102,7 +102,7 @@ def test_what_is_said_before_the_conversation_instructs() -> None:
 def test_only_an_answer_parts_it_from_what_it_belongs_to() -> None:
     projection = projected(user("go"), system("late"), developer("note"))
     assert roles(projection) == ["user", "system"]
-    assert said(projection, 0) == ["go", "note\n"]
+    assert texts_of(projection, 0) == ["go", "note\n"]
 
 
 @pytest.mark.row("KX-14")
@@ -113,9 +113,9 @@ def test_it_goes_before_or_behind_what_it_belongs_to() -> None:
         developer("two", image(), metadata=FIRST),
     ]
     expected = ["one\n", "two\n", "image", "go", "last\n"]
-    assert said(projected(user("go"), *notes), 0) == expected
+    assert texts_of(projected(user("go"), *notes), 0) == expected
     talk = [user("?"), assistant(A), tool("go", answers=A.id), *notes]
-    assert said(projected(*talk), 2) == expected
+    assert texts_of(projected(*talk), 2) == expected
 
 
 @pytest.mark.row("KX-13")
@@ -125,19 +125,19 @@ def test_what_a_result_cannot_hold_stands_behind_the_results() -> None:
     projection = projected(*talk, result_blocks=frozenset({"text"}))
     assert roles(projection) == ["user", "assistant", "tool", "tool", "user", "user", "user"]
     note = "[image: shown in the message after the results]"
-    assert said(projection, 2) == ["one", note, "note\n", f"{note}\n"]
-    assert said(projection, 5) == ["[image that was told of in the results]", "image"]
+    assert texts_of(projection, 2) == ["one", note, "note\n", f"{note}\n"]
+    assert texts_of(projection, 5) == ["[image that was told of in the results]", "image"]
     shown = projection.messages[5].content[1]
     assert isinstance(shown, ImageBlock)
     assert shown.source.data == "aWYy"
-    assert (ulid(3), "image", "$.content[1]") in told(projection)
+    assert (ulid(3), "image", "$.content[1]") in losses_of(projection)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_losses_name_the_places_that_blocks_have(*, is_first: bool) -> None:
     note = developer("note", image(), metadata=MessageMetadata(prepended=is_first))
     projection = projected(user("see", image()), note, user_blocks=frozenset({"text"}))
-    assert sorted(told(projection)) == [
+    assert sorted(losses_of(projection)) == [
         (ulid(0), "image", "$.content[1]"),
         (ulid(1), "developer", "$.role"),
         (ulid(1), "image", "$.content[1]"),
@@ -146,12 +146,12 @@ def test_losses_name_the_places_that_blocks_have(*, is_first: bool) -> None:
 
 def test_one_that_says_nothing_is_reported() -> None:
     projection = projected(user("go"), developer(" "))
-    assert said(projection, 0) == ["go"]
-    assert (ulid(1), "message", "$") in told(projection)
+    assert texts_of(projection, 0) == ["go"]
+    assert (ulid(1), "message", "$") in losses_of(projection)
     talk = [user("go"), assistant(A), tool("one", answers=A.id), developer(" ")]
     projection = projected(*talk)
-    assert said(projection, 2) == ["one"]
-    assert (ulid(3), "message", "$") in told(projection)
+    assert texts_of(projection, 2) == ["one"]
+    assert (ulid(3), "message", "$") in losses_of(projection)
 
 
 def test_a_critical_part_of_it_is_not_left_out() -> None:
@@ -166,8 +166,8 @@ def test_a_critical_part_of_it_is_not_left_out() -> None:
 def test_marks_stay_with_their_blocks(*, is_first: bool) -> None:
     hints = (CacheHint(after=0),)
     note = developer("note", metadata=MessageMetadata(hints=hints, prepended=is_first))
-    asked = user("go", "on", metadata=MessageMetadata(hints=hints))
-    projection = projected(asked, note, cache_marks=4)
+    host = user("go", "on", metadata=MessageMetadata(hints=hints))
+    projection = projected(host, note, cache_marks=4)
     (sent,) = projection.messages
     marked = {getattr(sent.content[hint.after], "text", "") for hint in sent.metadata.hints}
     assert marked == {"go", "note\n"}
@@ -177,7 +177,7 @@ def test_marks_stay_with_their_blocks(*, is_first: bool) -> None:
 
 
 def test_a_client_of_the_target_keeps_its_developer_messages() -> None:
-    talk = [user("go", metadata=OWN), developer("note", metadata=OWN)]
+    talk = [user("go", metadata=NATIVE), developer("note", metadata=NATIVE)]
     projection = projected(*talk)
     assert (roles(projection), projection.losses) == (["user", "developer"], [])
     kin = frozenset({"there", "kin"})
@@ -191,9 +191,9 @@ def test_a_client_of_the_target_keeps_its_developer_messages() -> None:
 def test_ours_goes_with_the_words_of_a_client_of_the_target() -> None:
     hints = (CacheHint(after=0),)
     note = developer("note", metadata=MessageMetadata(hints=hints))
-    projection = projected(user("go", metadata=OWN), note, cache_marks=4)
-    assert said(projection, 0) == ["go", "note\n"]
-    assert told(projection) == [
+    projection = projected(user("go", metadata=NATIVE), note, cache_marks=4)
+    assert texts_of(projection, 0) == ["go", "note\n"]
+    assert losses_of(projection) == [
         (ulid(1), "hint", "$.metadata.hints"),
         (ulid(1), "developer", "$.role"),
     ]
@@ -206,10 +206,10 @@ def test_results_without_a_place_for_words_get_none() -> None:
     talk = [user("go"), assistant(shot), tool(image(), answers=shot.id), developer("note")]
     projection = projected(*talk, tools_without_text=frozenset({"computer"}))
     assert roles(projection) == ["user", "assistant", "tool", "user"]
-    assert (said(projection, 2), said(projection, 3)) == (["image"], ["note"])
+    assert (texts_of(projection, 2), texts_of(projection, 3)) == (["image"], ["note"])
 
 
 def test_a_tool_message_without_a_result_takes_nothing() -> None:
-    odd = replace(user("x"), role=Role.TOOL)
-    projection = projected(user("go"), odd, developer("note"))
-    assert said(projection, 0) == ["go", "note\n"]
+    no_result = replace(user("x"), role=Role.TOOL)
+    projection = projected(user("go"), no_result, developer("note"))
+    assert texts_of(projection, 0) == ["go", "note\n"]

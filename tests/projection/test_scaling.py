@@ -57,8 +57,8 @@ def pictures(body: bytes) -> list[dict[str, Any]]:
 
 
 def sides(body: bytes) -> list[int]:
-    found = [image_size(part["source"]["data"]) for part in pictures(body)]
-    return [max(size) for size in found if size is not None]
+    sizes = [image_size(part["source"]["data"]) for part in pictures(body)]
+    return [max(size) for size in sizes if size is not None]
 
 
 SMALL, LARGE, HUGE = png(40, 30), png(2400, 20), png(8400, 20)
@@ -143,8 +143,8 @@ def test_a_picture_that_is_broken_is_a_note() -> None:
 
 def test_a_client_of_the_provider_and_other_providers_are_left_alone() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": HUGE.source.data}
-    asked = {"role": "user", "content": [{"type": "image", "source": source}]}
-    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [asked]}
+    message = {"role": "user", "content": [{"type": "image", "source": source}]}
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "messages": [message]}
     request = ADAPTER.from_wire_request(body)
     wire = ADAPTER.to_wire(request.messages, (), request.options)
     assert (json.loads(wire.body), wire.losses) == (body, [])

@@ -13,9 +13,9 @@ from metis.catalog import catalog
 from metis.projection.cache_marks import Boundary, Section, system_message
 from metis.wire.call import AdapterOptions
 
-WORDS = "You have these tools and know how to use each of them. " * 400
+LONG_TEXT = "You have these tools and know how to use each of them. " * 400
 SECTIONS = [
-    Section(text=WORDS),
+    Section(text=LONG_TEXT),
     Section(text="read_file reads a file.", ends=Boundary.TOOLS_END, ttl="1h"),
     Section(text="The user likes tea.", ends=Boundary.MEMORY_END),
     Section(text="Be brief."),
@@ -29,7 +29,7 @@ CLAUDE = next(
 )
 
 
-def made(*sections: Section, **fields: Any) -> Message:
+def message_of(*sections: Section, **fields: Any) -> Message:
     return system_message(sections, SESSION, NOW, **fields)
 
 
@@ -42,24 +42,24 @@ def marks(message: Message) -> list[str]:
 
 @pytest.mark.row("AX-04")
 def test_marks_stand_at_the_named_boundaries() -> None:
-    message = made(*SECTIONS)
+    message = message_of(*SECTIONS)
     assert validate(message) == []
     assert marks(message) == ["read_file reads a file.", "The user likes tea.", "Today is Sunday."]
     body = json.loads(adapters.get("anthropic").to_wire([message, user("hi")]).body)
-    found = [part.get("cache_control") for part in body["system"]]
+    marks_found = [part.get("cache_control") for part in body["system"]]
     short = {"type": "ephemeral"}
-    assert found == [None, {**short, "ttl": "1h"}, short, None, short]
+    assert marks_found == [None, {**short, "ttl": "1h"}, short, None, short]
 
 
 @pytest.mark.row("AX-04")
 def test_only_the_boundaries_that_are_wanted_are_marked() -> None:
-    message = made(*SECTIONS, marked={Boundary.SYSTEM_END})
+    message = message_of(*SECTIONS, marked={Boundary.SYSTEM_END})
     assert marks(message) == ["Today is Sunday."]
-    assert made(*SECTIONS, marked=()).metadata.hints == ()
+    assert message_of(*SECTIONS, marked=()).metadata.hints == ()
 
 
 def test_openrouter_marks_them_too_and_others_get_the_words_alone() -> None:
-    message = made(*SECTIONS)
+    message = message_of(*SECTIONS)
     options = AdapterOptions(model=CLAUDE)
     router = json.loads(adapters.get("openrouter").to_wire([message, user("hi")], (), options).body)
     parts = router["messages"][0]["content"]
@@ -72,9 +72,9 @@ def test_openrouter_marks_them_too_and_others_get_the_words_alone() -> None:
 
 def test_an_empty_section_leaves_its_boundary_before_it() -> None:
     memory = Section(text=" ", ends=Boundary.MEMORY_END)
-    message = made(SECTIONS[0], memory, SECTIONS[3])
-    assert message.content == (TextBlock(WORDS), TextBlock("Be brief."))
+    message = message_of(SECTIONS[0], memory, SECTIONS[3])
+    assert message.content == (TextBlock(LONG_TEXT), TextBlock("Be brief."))
     assert [hint.after for hint in message.metadata.hints] == [0]
-    assert made(memory).content == ()
+    assert message_of(memory).content == ()
     twice = [Section(text=word, ends=Boundary.TOOLS_END) for word in ("one", "two")]
-    assert [hint.after for hint in made(*twice).metadata.hints] == [1]
+    assert [hint.after for hint in message_of(*twice).metadata.hints] == [1]

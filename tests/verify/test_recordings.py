@@ -17,9 +17,9 @@ from strategies import json_objects
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "recordings.md"
 OLLAMA = adapters.get("ollama")
-ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
-SAID: dict[str, Any] = {"role": "assistant", "content": "hi"}
-ANSWERED: dict[str, Any] = {"model": "m", "message": SAID, "done": True, "done_reason": "stop"}
+REQUEST_BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
+ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "hi"}
+ANSWERED: dict[str, Any] = {"model": "m", "message": ASSISTANT, "done": True, "done_reason": "stop"}
 STREAM = (
     '{"model":"m","created_at":"x","message":{"role":"assistant","content":"h\u00e9"},"done":false}\n'
     '{"model":"m","created_at":"x","message":{"role":"assistant","content":"y"},"done":false}\n'
@@ -28,21 +28,25 @@ STREAM = (
 
 
 def recorded(**fields: Any) -> Recording:
-    return read_recording(json.dumps({"protocol": "ollama", "request": ASKED, **fields}).encode())
+    return read_recording(
+        json.dumps({"protocol": "ollama", "request": REQUEST_BODY, **fields}).encode()
+    )
 
 
 def test_every_field_is_described() -> None:
-    told = PAGE.read_text().partition("## The fields")[2].partition("\n## ")[0]
-    assert [field.name for field in fields(Recording) if f"| `{field.name}` |" not in told] == []
+    described = PAGE.read_text().partition("## The fields")[2].partition("\n## ")[0]
+    assert [
+        field.name for field in fields(Recording) if f"| `{field.name}` |" not in described
+    ] == []
 
 
 def test_every_law_is_described() -> None:
-    told = PAGE.read_text().partition("## What is checked")[2]
-    assert [law for law in Law if f"| {law} |" not in told] == []
+    described = PAGE.read_text().partition("## What is checked")[2]
+    assert [law for law in Law if f"| {law} |" not in described] == []
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [
         (b"{", "$: not JSON"),
         (b"[]", "$: expected object, got array"),
@@ -52,10 +56,10 @@ def test_every_law_is_described() -> None:
         (b'{"request":[]}', "$.request: expected object or null, got array"),
     ],
 )
-def test_what_is_no_recording_is_named_with_its_place(line: bytes, said: str) -> None:
+def test_what_is_no_recording_is_named_with_its_place(line: bytes, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_recording(line)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(reason)
 
 
 @given(st.one_of(st.binary(), json_objects().map(lambda value: json.dumps(value).encode())))
@@ -86,8 +90,8 @@ def test_any_line_is_a_recording_or_a_typed_error(line: bytes) -> None:
 def test_the_adapter_is_that_of_the_protocol(
     protocol: str | None, provider: str | None, otherwise: str | None, name: str | None
 ) -> None:
-    found = adapter_of(Recording(protocol=protocol, provider=provider), otherwise)
-    assert (None if found is None else found.name) == name
+    adapter = adapter_of(Recording(protocol=protocol, provider=provider), otherwise)
+    assert (None if adapter is None else adapter.name) == name
 
 
 def faults(recording: Recording, answers: dict[str, Message] | None = None) -> dict[Law, Any]:
@@ -127,10 +131,10 @@ def test_a_recorded_error_breaks_nothing() -> None:
 def test_an_echo_is_the_answer() -> None:
     answer = check_laws(recorded(response=ANSWERED), OLLAMA).response
     assert answer is not None
-    back = [*ASKED["messages"], SAID, {"role": "user", "content": "on"}]
-    echo = recorded(request={**ASKED, "messages": back}, echo_of="1", echo="verbatim")
+    back = [*REQUEST_BODY["messages"], ASSISTANT, {"role": "user", "content": "on"}]
+    echo = recorded(request={**REQUEST_BODY, "messages": back}, echo_of="1", echo="verbatim")
     assert faults(echo, {"1": answer})[Law.ECHO] == ()
-    other = OLLAMA.from_wire_response({**ANSWERED, "message": {**SAID, "content": "no"}})
+    other = OLLAMA.from_wire_response({**ANSWERED, "message": {**ASSISTANT, "content": "no"}})
     assert faults(echo, {"1": other})[Law.ECHO] != ()
     assert Law.ECHO not in faults(echo)
     assert Law.ECHO not in faults(replace(echo, echo="full"), {"1": answer})
@@ -140,19 +144,22 @@ def test_an_echo_is_judged_by_what_can_go_back() -> None:
     """Where an answer rests on a search is told beside it, and has no place in a request."""
     gemini = adapters.get("gemini")
     segment = {"endIndex": 2, "text": "hi"}
-    found = {"web": {"uri": "https://example.org", "title": "example"}}
+    chunk = {"web": {"uri": "https://example.org", "title": "example"}}
     grounding = {
-        "groundingChunks": [found],
+        "groundingChunks": [chunk],
         "groundingSupports": [{"groundingChunkIndices": [0], "segment": segment}],
     }
-    said = {"role": "model", "parts": [{"text": "hi"}]}
-    response = {"candidates": [{"content": said, "groundingMetadata": grounding}]}
+    answer_content = {"role": "model", "parts": [{"text": "hi"}]}
+    response = {"candidates": [{"content": answer_content, "groundingMetadata": grounding}]}
     answer = gemini.from_wire_response(response)
     assert isinstance(answer.content[0], TextBlock)
     assert answer.content[0].citations
-    asked = {"role": "user", "parts": [{"text": "go"}]}
-    for back, holds in ((said, True), ({**said, "parts": [{"text": "ho"}]}, False)):
-        request = {"contents": [asked, back, asked]}
+    prompt = {"role": "user", "parts": [{"text": "go"}]}
+    for back, holds in (
+        (answer_content, True),
+        ({**answer_content, "parts": [{"text": "ho"}]}, False),
+    ):
+        request = {"contents": [prompt, back, prompt]}
         echo = recorded(protocol="gemini", request=request, echo_of="1", echo="verbatim")
         verdicts = check_laws(echo, gemini, {"1": answer}).verdicts
         assert [v.faults == () for v in verdicts if v.law is Law.ECHO] == [holds]
@@ -193,7 +200,7 @@ def test_a_broken_adapter_is_found_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found"),
+    ("before", "after", "expected"),
     [
         ({"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, []),
         (1, True, ["$: was integer 1, is boolean true"]),
@@ -203,8 +210,8 @@ def test_a_broken_adapter_is_found_out() -> None:
         ({"x y": ["a"]}, {"x y": ["b"]}, ['$["x y"][0]: was string "a", is string "b"']),
     ],
 )
-def test_differences_name_their_places(before: Any, after: Any, found: list[str]) -> None:
-    assert list(differences(before, after)) == found
+def test_differences_name_their_places(before: Any, after: Any, expected: list[str]) -> None:
+    assert list(differences(before, after)) == expected
 
 
 @needs_corpus
@@ -212,7 +219,7 @@ def test_differences_name_their_places(before: Any, after: Any, found: list[str]
 @pytest.mark.parametrize("name", ["anthropic_messages", "ollama"])
 def test_every_recorded_exchange_keeps_every_law(name: str) -> None:
     answers: dict[str, Message] = {}
-    seen: set[Law] = set()
+    laws: set[Law] = set()
     for line in (CORPUS / f"{name}.jsonl").read_bytes().splitlines():
         recording = read_recording(line)
         adapter = adapter_of(recording)
@@ -221,5 +228,5 @@ def test_every_recorded_exchange_keeps_every_law(name: str) -> None:
         if findings.response is not None:
             answers[recording.id] = findings.response
         assert [each for each in findings.verdicts if each.faults] == [], recording.id
-        seen |= {each.law for each in findings.verdicts}
-    assert seen == set(Law) - ({Law.ECHO} if name == "ollama" else set[Law]())
+        laws |= {each.law for each in findings.verdicts}
+    assert laws == set(Law) - ({Law.ECHO} if name == "ollama" else set[Law]())

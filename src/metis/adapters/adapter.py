@@ -148,10 +148,8 @@ class Adapter:
     def _with_placeholder_tools(
         self, options: AdapterOptions, plan: RequestPlan, history: EncodedHistory, model: ModelFacts
     ) -> RequestPlan:
-        """Define the tools of the history, if the provider needs that and the request has none.
-
-        Anthropic and Bedrock refuse a history with calls in a request that defines no tool (T36).
-        """
+        # Anthropic and Bedrock answer 400 to a history with calls if the request defines no tool
+        # (T36).
         profile = self.profile
         if plan.tools or not profile.needs_tool_definitions or are_native_options(options, profile):
             return plan
@@ -175,7 +173,8 @@ class Adapter:
         )
 
     def _body_options(self, options: AdapterOptions) -> AdapterOptions:
-        """Return the options for the body: with the host's keys, without what the path states."""
+        # Bedrock and Vertex state model and stream in the path, and refuse these keys in the
+        # body.
         profile = self.profile
         if not profile.body_keys:
             return options
@@ -188,7 +187,6 @@ class Adapter:
     def _route(
         self, encoder: HistoryEncoder, plan: RequestPlan, model: ModelFacts
     ) -> tuple[str, list[OptionLoss]]:
-        """Return the path of a request, and the options that this path does not support."""
         if self._codec.route is None:
             return self.profile.request_path(model.name, is_stream=bool(plan.options.stream)), []
         route = self._codec.route(encoder, plan.tools, plan.options)
@@ -213,7 +211,7 @@ class Adapter:
         return model if target is model.target else replace(model, target=target)
 
     def _target(self, model: ModelFacts, options: AdapterOptions) -> Target:
-        """Return what the model can carry beside cache marks that a client set (T170, T171)."""
+        # Marks that a client set on tools count towards the limit of the request (T170, T171).
         target = model.target
         native = options.native.get(self.profile.protocol)
         marks = self._codec.cache_marks(native) if target.cache_marks and native else []
@@ -303,7 +301,7 @@ class Adapter:
     def _with_path_options(
         self, request: CanonicalRequest, context: RequestContext
     ) -> CanonicalRequest:
-        """Add what the path of a request states, or the context if there is no path."""
+        # Without a path, as in a recorded body, only the context can name the model.
         options, parsed = request.options, self.profile.parse_path(context.path or "")
         if parsed is None:
             stated: dict[str, Any] = {"model": options.model or context.model}
@@ -375,10 +373,7 @@ class Adapter:
 
 
 def _bytes_of(body: object) -> bytes:
-    """Return the JSON bytes of a body.
-
-    A dict is encoded and decoded again, so that nobody can change a message through it.
-    """
+    # A dict is encoded and decoded again, so that nobody can change a message through it later.
     if isinstance(body, bytes):
         return body
     if isinstance(body, bytearray | memoryview):
@@ -426,5 +421,5 @@ def get(
 
 @cache
 def _shared_adapter(name: str) -> Adapter:
-    """Return the one adapter of a provider, so that all callers share its caches."""
+    # One adapter per provider, so that all callers share its caches.
     return Adapter(PROVIDERS[name])

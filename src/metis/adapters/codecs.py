@@ -112,7 +112,8 @@ class AwsFrameDecoder:
         return self._failure() + self._decoder.finish()
 
     def _failure(self) -> list[StreamEvent]:
-        """Return the error that ended the stream, once, as the protocol states its own errors."""
+        # Stated once, in the form of the protocol, so that the inner decoder ends its message
+        # with it.
         error = self._parser.error
         if error is None or self._has_failed:
             return []

@@ -21,7 +21,7 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message, Role
-from metis.projection import Change, Loss, is_unfinished
+from metis.projection import LossRecorder, is_unfinished
 from metis.wire.json_access import Wire
 from metis.wire.original_form import EMPTY, extra_keys, provider_raw_of
 from metis.wire.tool_ids import TOOL_ID_PREFIX, IdRule
@@ -33,52 +33,33 @@ _ASSISTANT = Role.ASSISTANT
 _Thinking = ThinkingBlock | RedactedThinkingBlock
 
 
-def unmapped_key_losses(messages: Sequence[Message], profile: Profile) -> Iterator[Loss]:
-    """Yield a loss for each key that only another protocol has."""
+def record_unmapped_keys(
+    messages: Sequence[Message], profile: Profile, recorder: LossRecorder
+) -> None:
+    """Record a loss for each key that only another protocol has."""
     for message in messages:
         for protocol in message.metadata.provider_raw or ():
-            if protocol == profile.protocol or protocol not in CODECS:
-                continue
-            for path in CODECS[protocol].unmapped_paths(message):
-                reason = f"{_key_in(path)!r} exists in {protocol} only"
-                yield _loss(message, path, reason, profile, block_type="key")
+            if protocol != profile.protocol and protocol in CODECS:
+                for path in CODECS[protocol].unmapped_paths(message):
+                    reason = f"{_key_in(path)!r} exists in {protocol} only"
+                    recorder.record_dropped(message, "key", path, reason)
 
 
-def rewritten_key_losses(
-    attachments: Sequence[tuple[Message, Message]], profile: Profile
-) -> Iterator[Loss]:
-    """Yield a loss for each key of a client's message that got lost when another was attached."""
+def record_rewritten_keys(
+    attachments: Sequence[tuple[Message, Message]], profile: Profile, recorder: LossRecorder
+) -> None:
+    """Record a loss for each key that a client's message lost when another was attached to it."""
     unmapped_paths = CODECS[profile.protocol].unmapped_paths
     for before, after in attachments:
         preserved = set(map(_key_in, unmapped_paths(after)))
         for path in unmapped_paths(before):
             if _key_in(path) not in preserved:
                 reason = "not sent in a message to which a developer message is attached"
-                yield _loss(before, path, reason, profile, block_type="key")
+                recorder.record_dropped(before, "key", path, reason)
 
 
 def _key_in(path: str) -> str:
     return path.rpartition(".")[2]
-
-
-def _loss(  # noqa: PLR0913 - the fields of a loss
-    message: Message,
-    path: str,
-    reason: str,
-    profile: Profile,
-    *,
-    change: Change = Change.DROPPED,
-    block_type: str = "message",
-) -> Loss:
-    return Loss(
-        session_id=message.session_id,
-        message_id=message.id,
-        block_type=block_type,
-        adapter=profile.name,
-        reason=reason,
-        change=change,
-        path=path,
-    )
 
 
 class Dialect:
@@ -124,7 +105,8 @@ class Dialect:
     def _unchanged_ids(
         self, rule: IdRule, foreign: AbstractSet[str], call_ids: AbstractSet[str]
     ) -> Mapping[str, str] | None:
-        """Return foreign ids as they are, if the host accepts each and all stay distinct."""
+        # To leave ids as they are keeps requests equal to what the client itself would send (T02,
+        # T13).
         new = foreign - self._wire_ids.keys()
         if new and (not rule.fits_all(new) or any(map(_looks_like_ours, new))):
             return None
@@ -135,11 +117,11 @@ class Dialect:
         self._used_ids |= new
         return {call_id: self._wire_ids[call_id] for call_id in foreign}
 
-    def apply(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Loss]]:
+    def apply(self, messages: Sequence[Message], recorder: LossRecorder) -> Sequence[Message]:
         """Return the messages, each in its original form here or in one that the host accepts."""
-        protocol, losses = self._profile.protocol, list[Loss]()
+        protocol = self._profile.protocol
         if self._profile.one_call_per_message:
-            messages = self._one_call_per_message(messages, losses)
+            messages = self._one_call_per_message(messages, recorder)
         last = len(messages) - 1
         changed: dict[int, Message] = {}
         for index, message in enumerate(messages):
@@ -155,21 +137,19 @@ class Dialect:
                 continue
             form: dict[str, Any] = {}
             if message.role is _ASSISTANT:
-                form = self._form(message, losses, is_last=index == last)
-            if has_form:
-                losses += (
-                    _loss(message, path, f"the key exists at {issuer} only", self._profile)
-                    for path in _host_paths(message, protocol)
-                )
+                form = self._form(message, recorder, is_last=index == last)
+            for path in _host_paths(message, protocol) if has_form else ():
+                reason = f"the key exists at {issuer} only"
+                recorder.record_dropped(message, "message", path, reason)
             if has_form or form:
                 raw = provider_raw_of(protocol, form)
                 changed[index] = replace(message, metadata=replace(metadata, provider_raw=raw))
         if changed:
             messages = [changed.get(index, message) for index, message in enumerate(messages)]
-        return messages, losses
+        return messages
 
     def _one_call_per_message(
-        self, messages: Sequence[Message], losses: list[Loss]
+        self, messages: Sequence[Message], recorder: LossRecorder
     ) -> list[Message]:
         """Put each call into a message of its own, right before its result (T18)."""
         sent: list[Message] = []
@@ -181,17 +161,17 @@ class Dialect:
                 sent += (message,) if call is None else (call, message)
                 continue
             sent += unanswered.values()
-            unanswered = self._split_calls(message, losses)
+            unanswered = self._split_calls(message, recorder)
             sent += () if unanswered else (message,)
         return [*sent, *unanswered.values()]
 
-    def _split_calls(self, message: Message, losses: list[Loss]) -> dict[str, Message]:
+    def _split_calls(self, message: Message, recorder: LossRecorder) -> dict[str, Message]:
         """Return one message per call, by call id; nothing unless the message has several."""
         calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
         if len(calls) < _SEVERAL:
             return {}
         reason = "each call is sent in its own message, followed by its result"
-        losses.append(_loss(message, "$.tool_calls", reason, self._profile, change=Change.ALTERED))
+        recorder.record_altered(message, "message", "$.tool_calls", reason)
         others = [block for block in message.content if not isinstance(block, ToolUseBlock)]
         parts = [(*others, calls[0]), *((call,) for call in calls[1:])]
         return {
@@ -199,7 +179,7 @@ class Dialect:
         }
 
     def _needs_no_form(self, content: Sequence[ContentBlock]) -> bool:
-        """Whether the host accepts what the encoder writes without an original form."""
+        # The usual case: the codec derives valid wire ids from our ids, and nothing else differs.
         if not self._is_plain:
             return False
         rule = self._profile.id_rule
@@ -210,7 +190,7 @@ class Dialect:
             return True
         return not any(type(block) is ToolUseBlock for block in content)
 
-    def _form(self, message: Message, losses: list[Loss], *, is_last: bool) -> dict[str, Any]:
+    def _form(self, message: Message, recorder: LossRecorder, *, is_last: bool) -> dict[str, Any]:
         """Return the form of an assistant message for this host, as a codec would remember it."""
         profile, content = self._profile, message.content
         form: dict[str, Any] = {}
@@ -224,7 +204,7 @@ class Dialect:
             form["keys"] = {profile.thinking_key: ""}
             reason = "the host needs thinking in every response; sent empty"
             path = f"$.{profile.thinking_key}"
-            losses.append(_loss(message, path, reason, profile, change=Change.SYNTHESISED))
+            recorder.record_synthesised(message, "message", path, reason)
         # A client of the host itself sets the key, or leaves it out on purpose.
         is_client = message.metadata.provider is None and message.metadata.origin == profile.name
         if is_last and profile.prefill_key and is_unfinished(message) and not is_client:
@@ -232,7 +212,7 @@ class Dialect:
         return form
 
     def _given_ids(self, content: Sequence[ContentBlock]) -> Iterator[tuple[str, str]]:
-        """Yield the wire ids of calls for which the codec would derive one that is refused."""
+        # Ids of other makers may be too long, or use characters that the host refuses.
         rule = self._profile.id_rule
         if rule is None:
             return
@@ -253,7 +233,6 @@ def _looks_like_ours(call_id: str) -> bool:
 
 
 def _host_paths(message: Message, protocol: str) -> Iterable[str]:
-    """Return the paths of everything in a message that only its own host understands."""
     keys = (f"$.{key}" for key in extra_keys(message, protocol))
     return dict.fromkeys((*keys, *CODECS[protocol].unmapped_paths(message)))
 
@@ -274,7 +253,7 @@ def _thinking_form(content: Sequence[ContentBlock], key: str | None) -> dict[str
 
 
 def _detail(index: int, block: _Thinking) -> Wire:
-    """Return a block as an entry of OpenRouter's `reasoning_details`."""
+    # An entry of OpenRouter's `reasoning_details`.
     detail: Wire = {"index": index}
     if block.id is not None:
         detail["id"] = block.id

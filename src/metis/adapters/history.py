@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.adapters.codecs import CODECS
-from metis.adapters.dialect import Dialect, rewritten_key_losses, unmapped_key_losses
+from metis.adapters.dialect import Dialect, record_rewritten_keys, record_unmapped_keys
 from metis.adapters.model import ModelFacts
 from metis.adapters.profile import Profile
 from metis.adapters.response_decoder import for_issuer
@@ -24,7 +24,15 @@ from metis.adapters.think_tags import with_think_tags
 from metis.canonical.blocks import ContentBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.ids import hashed_tool_id
 from metis.canonical.message import Message
-from metis.projection import Loss, Projection, Target, count_images, project, project_appended
+from metis.projection import (
+    Loss,
+    LossRecorder,
+    Projection,
+    Target,
+    count_images,
+    project,
+    project_appended,
+)
 from metis.wire.codec import HistoryEncoder
 from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
 
@@ -147,16 +155,14 @@ def _extended(
     """Return a history with the projection of its new messages added; the earlier one stays."""
     new = messages[len(earlier.messages) :]
     dialect, encoder = earlier.dialect.copy(), earlier.encoder.copy()
-    projected, losses = projection.messages, [*projection.losses]
+    projected, recorder = projection.messages, LossRecorder(earlier.target)
+    recorder.losses += projection.losses
     wire_ids = dialect.wire_ids(projection.call_ids)
     is_usual, foreign = _original_forms(new, profile)
     if wire_ids is None or not is_usual:
-        projected, dialect_losses = dialect.apply(projected)
-        losses += dialect_losses
-    if foreign:
-        losses += unmapped_key_losses(foreign, profile)
-    if projection.attachments:
-        losses += rewritten_key_losses(projection.attachments, profile)
+        projected = dialect.apply(projected, recorder)
+    record_unmapped_keys(foreign, profile, recorder)
+    record_rewritten_keys(projection.attachments, profile, recorder)
     encoder.add(projected, wire_ids or EMPTY)
     call_ids = projection.call_ids
     if call_ids is not None and earlier.call_ids:
@@ -167,14 +173,13 @@ def _extended(
         earlier.target,
         call_ids,
         dialect,
-        [*earlier.losses, *_in_message_order(losses, new)],
+        [*earlier.losses, *_in_message_order(recorder.losses, new)],
         encoder,
         earlier.has_large_images or projection.has_large_images,
     )
 
 
 def _as_host_knows(messages: Sequence[Message], profile: Profile) -> Sequence[Message]:
-    """Return the messages with issuers, call ids and thinking as this host knows them."""
     if profile.issuer_scope:
         messages = for_issuer(messages, profile)
     if profile.redact_ids:
@@ -183,11 +188,10 @@ def _as_host_knows(messages: Sequence[Message], profile: Profile) -> Sequence[Me
 
 
 def _with_redacted_ids(message: Message) -> Message:
-    """Return the message with hashes in place of our call ids, for callers who hide them (M-296).
-
-    The hash of an id is always the same, and does not lead back to it.
-    """
-    ids = {own: _redacted(own) for block in message.content if (own := _call_id(block)) is not None}
+    """Return the message with hashes in place of our call ids, for callers who ask so (M-296)."""
+    # The hash of an id is always the same, and does not lead back to it.
+    call_ids = (call_id for block in message.content if (call_id := _call_id(block)) is not None)
+    ids = {call_id: _redacted(call_id) for call_id in call_ids}
     if not ids:
         return message
     parent = message.metadata.parent_tool_use_id
@@ -235,7 +239,7 @@ def _original_forms(messages: Sequence[Message], profile: Profile) -> tuple[bool
 
 
 def _in_message_order(losses: list[Loss], messages: Sequence[Message]) -> list[Loss]:
-    """Sort losses by message, so that their order does not depend on how the history grew."""
+    # The order must not depend on how the history grew: a repeated request has equal losses.
     if len(losses) > 1:
         index = {message.id: number for number, message in enumerate(messages)}
         losses.sort(key=lambda loss: index.get(loss.message_id, -1))

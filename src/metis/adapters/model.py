@@ -60,20 +60,22 @@ def wire_model_name(name: str | None, profile: Profile) -> str:
         return profile.default_model
     if not _is_text(name):
         raise InvalidValueError(f"a model name must be a string, got {name!r}", path="$.model")
-    known, providers = catalog(), _catalog_providers(profile)
+    models, providers = catalog(), _catalog_providers(profile)
     for provider in providers:
-        entry = known.entries.get(name if name.startswith(f"{provider}:") else f"{provider}:{name}")
+        entry = models.entries.get(
+            name if name.startswith(f"{provider}:") else f"{provider}:{name}"
+        )
         if entry is not None:
             return entry.wire_name
     prefix, _, rest = name.partition(":")
     if rest and prefix in providers:
         return rest
-    other = prefix if name in known.entries or _names_provider(prefix, rest, profile) else None
-    alias = known.aliases.get(name.lower()) if other is None else None
+    other = prefix if name in models.entries or _names_provider(prefix, rest, profile) else None
+    alias = models.aliases.get(name.lower()) if other is None else None
     if alias is not None:
-        provider = known.entries[alias].provider
+        provider = models.entries[alias].provider
         if provider in providers:
-            return known.entries[alias].wire_name
+            return models.entries[alias].wire_name
         other = provider if providers & _listed_providers() and not profile.any_model_name else None
     if other is not None:
         raise WrongProviderError(alias or name, adapter=profile.name, provider=other)
@@ -81,7 +83,7 @@ def wire_model_name(name: str | None, profile: Profile) -> str:
 
 
 def _is_text(name: object) -> bool:
-    """Whether a name is a string; a client may have sent anything."""
+    # A client may have sent anything; the type of the parameter is only a promise.
     return isinstance(name, str)
 
 
@@ -93,7 +95,7 @@ def _catalog_providers(profile: Profile) -> set[str]:
 
 
 def _names_provider(prefix: str, rest: str, profile: Profile) -> bool:
-    """Whether a name begins with a provider; at a self-hosted server it may be a tag."""
+    # At a self-hosted server a prefix may be a tag, as in `qwen3:8b`.
     return bool(rest) and not profile.any_model_name and prefix in _listed_providers()
 
 
@@ -136,7 +138,7 @@ class _CatalogFacts(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
-    """Look a model up once: the catalogue tries its patterns one after the other."""
+    # Cached, because the catalogue tries its patterns one after the other.
     options, entry = option_rules(), catalog().entries.get(model)
     has_schemas = entry is None or entry.capabilities.supports_structured_output
     default_output = ALL_OUTPUTS if has_schemas else OBJECT_OUTPUTS
@@ -212,7 +214,6 @@ class TokenEstimate:
                     self._add_media(block)
 
     def _add_sealed(self, block: ThinkingBlock | RedactedThinkingBlock | OpaqueBlock) -> None:
-        """Add what is sent only to its issuer."""
         if block.issuer not in self._target.issuers:
             return
         if isinstance(block, OpaqueBlock):
@@ -248,7 +249,7 @@ def _definition_text(tool: ToolDefinition) -> str:
 
 
 def _page_count(source: MediaSource) -> int:
-    """Return the pages that a PDF names; by its size if they are compressed."""
+    # Pages are counted as a PDF names them; in compressed ones they are estimated by size.
     if source.kind != "base64":
         return 1
     try:
@@ -259,5 +260,5 @@ def _page_count(source: MediaSource) -> int:
 
 
 def _size_bytes(source: MediaSource | ImageSource) -> int:
-    """Return the size of media; what is given by URL or id counts as one page."""
+    # Media that is given by URL or id has no known size, and counts as one page.
     return len(source.data) * 3 // 4 if source.kind == "base64" else _PAGE_BYTES

@@ -96,7 +96,6 @@ class OutputPlanner:
         return self._with_fitted_schema(output)
 
     def _with_fitted_schema(self, output: OutputFormat) -> tuple[OutputFormat | None, str]:
-        """Return the format with a schema and a name that the provider accepts."""
         profile, schema = self._profile, output.schema or {}
         fitted = fit_output_schema(schema, profile.output_schemas)
         if fitted.refusal is not None:
@@ -129,7 +128,7 @@ class OutputPlanner:
         return replace(output, schema=fitted.schema, name=wire_name), ""
 
     def _with_name_in_schema(self, output: OutputFormat) -> OutputFormat:
-        """Move name and description into the schema, where the protocol has no keys for them."""
+        # Gemini and Ollama have no keys for name and description beside the schema.
         schema = dict(output.schema or {})
         for key, value in (("title", output.name), ("description", output.description)):
             if value and schema.setdefault(key, value) != value:
@@ -140,7 +139,7 @@ class OutputPlanner:
         return OutputFormat(schema)
 
     def _strict(self, output: OutputFormat) -> OutputFormat:
-        """Return a strict format, for a provider that has no others."""
+        # Anthropic and Gemini always enforce a schema; there is no flag to turn that off.
         if output.strict:
             return output
         reason = f"{self._profile.name} always enforces the schema"
@@ -182,10 +181,7 @@ class OutputPlanner:
         return kind in rule.supports and (rule.with_tools or not has_tools)
 
     def _mention_json(self, messages: Sequence[Message]) -> None:
-        """Add an instruction if no message mentions JSON and the provider needs that.
-
-        OpenAI answers 400 to `json_object` unless the word JSON occurs in the messages (T115).
-        """
+        # OpenAI answers 400 to `json_object` unless the word JSON occurs in the messages.
         if not self._model.output.needs_json_mention or _mentions_json(messages):
             return
         self.instruction = f"{_JSON_ONLY}."

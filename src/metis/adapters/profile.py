@@ -276,7 +276,6 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         return self.needs_signatures and not is_exempt
 
     def _user_blocks(self, capabilities: AdapterCapabilities, model: str) -> frozenset[str]:
-        """Return the types of blocks that a user message may have for a model."""
         has_audio = bool(self.audio_media_types) and _matches(self.audio_model_pattern, model)
         accepted = {
             "text": True,
@@ -289,7 +288,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
 
 
 def _matches(pattern: str, model: str) -> bool:
-    """Whether a pattern matches a model; an empty one matches all."""
+    # An empty pattern matches all models.
     return not pattern or re.search(pattern, model) is not None
 
 

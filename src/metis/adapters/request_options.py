@@ -104,10 +104,10 @@ class RequestPlanner:
             InvalidValueError: the options ask for something that the provider's API would refuse.
         """
         key = _key_of(model, options, tools)
-        kept = None if key is None else self._plans.get(key)
-        if kept is not None:
-            return kept[0]
-        plan = _Planning(self._profile, model).plan(options, tools, messages)
+        entry = None if key is None else self._plans.get(key)
+        if entry is not None:
+            return entry[0]
+        plan = _Planning(self._profile, model, messages).plan(options, tools)
         if key is not None:
             with self._lock:
                 # The tools are kept, too: the key has their addresses, which must not be reused.
@@ -139,20 +139,16 @@ def _key_of(
 class _Planning:
     """One plan in the making."""
 
-    def __init__(self, profile: Profile, model: ModelFacts) -> None:
+    def __init__(self, profile: Profile, model: ModelFacts, messages: Sequence[Message]) -> None:
         self._profile = profile
         self._model = model
+        self._messages = messages
         self._codec = CODECS[profile.protocol]
         self._losses: list[OptionLoss] = []
         self._reasoning = ReasoningPlanner(model, profile.protocol, self._losses)
         self._output: OutputPlanner | None = None
 
-    def plan(
-        self,
-        options: AdapterOptions,
-        tools: Sequence[ToolDefinition],
-        messages: Sequence[Message],
-    ) -> RequestPlan:
+    def plan(self, options: AdapterOptions, tools: Sequence[ToolDefinition]) -> RequestPlan:
         """Plan a request, option by option."""
         protocol, profile = self._profile.protocol, self._profile
         native = options.native.get(protocol)
@@ -167,12 +163,12 @@ class _Planning:
             search = search_keys(profile, self._model.name, tools, self._codec)
         if options.output is not None and not self._states_output(options):
             self._output = OutputPlanner(profile, self._model, self._codec, self._losses)
-            options, tools = self._output.fit(options, options.output, tools, messages)
-        sent = self._plan_options(options, tools, messages)
+            options, tools = self._output.fit(options, options.output, tools, self._messages)
+        sent = self._plan_options(options, tools)
         names_cache = self._names_cache(options)
         tools, sent = self._plan_tools(options, tools, sent, names_cache=names_cache)
         if is_caller and runs_code(native):
-            sent = with_container(sent, messages, profile, self._losses)
+            sent = with_container(sent, self._messages, profile, self._losses)
         if names_cache and search:
             self._losses.append(OptionLoss("search", _CACHED_TOOLS))
         elif search:
@@ -194,7 +190,6 @@ class _Planning:
         *,
         names_cache: bool,
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
-        """Return the tools that the provider accepts, and the options without those it does not."""
         is_native = are_native_options(options, self._profile)
         if not is_native:
             tools, sent = self._without_forbidden_tools(tools, sent)
@@ -219,7 +214,6 @@ class _Planning:
         native: Mapping[str, Any] | None,
         mode_keys: Mapping[str, Any],
     ) -> AdapterOptions:
-        """Return the options with the native keys of a tool mode, or without any choice."""
         if tools:
             protocol = self._profile.protocol
             return with_native_keys(sent, protocol, mode_keys) if mode_keys else sent
@@ -230,7 +224,7 @@ class _Planning:
     def _without_forbidden_tools(
         self, tools: Sequence[ToolDefinition], sent: AdapterOptions
     ) -> tuple[Sequence[ToolDefinition], AdapterOptions]:
-        """Leave out the tools if none may be called and the provider cannot be told that."""
+        # Converse has no tool choice `none`: the only way to prevent a call is to define no tool.
         choice = sent.tool_choice
         if self._profile.can_forbid_calls or choice is None or choice.mode != "none" or not tools:
             return tools, sent
@@ -239,7 +233,7 @@ class _Planning:
         return (), replace(sent, tool_choice=None)
 
     def _states_output(self, options: AdapterOptions) -> bool:
-        """Whether a client of the provider stated this very format, for this very model."""
+        # What a client of the provider stated for this very model is sent as it is.
         if not are_native_options(options, self._profile):
             return False
         native = options.native[self._profile.protocol]
@@ -247,22 +241,19 @@ class _Planning:
         return is_same_model and self._codec.output.decode(native).output == options.output
 
     def _names_cache(self, options: AdapterOptions) -> bool:
-        """Whether the caller, and not a client, names a cached prefix."""
+        # A client that names a cached prefix also knows what it may send beside it.
         key, native = self._profile.cache_name_key, options.native.get(self._profile.protocol)
         return key is not None and bool(native and native.get(key)) and options.origin is None
 
     def _plan_options(
-        self,
-        options: AdapterOptions,
-        tools: Sequence[ToolDefinition],
-        messages: Sequence[Message],
+        self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> AdapterOptions:
         protocol = self._profile.protocol
         self._losses += _foreign_losses(options, protocol, tools)
         stated = options.native.get(protocol)
         if are_native_options(options, self._profile):
-            return self._plan_native_options(options, stated or {}, tools, messages)
-        fitted = self._reasoning.fit(options, has_tools=bool(tools), messages=messages)
+            return self._plan_native_options(options, stated or {}, has_tools=bool(tools))
+        fitted = self._reasoning.fit(options, has_tools=bool(tools), messages=self._messages)
         native = self._native_keys(stated, options.origin, tools)
         sent = self._without_refused(replace(fitted, model=self._model.name))
         sent = self._within_limits(sent, tools)
@@ -274,11 +265,7 @@ class _Planning:
         return replace(sent, native={protocol: native} if native else {})
 
     def _plan_native_options(
-        self,
-        options: AdapterOptions,
-        stated: Mapping[str, Any],
-        tools: Sequence[ToolDefinition],
-        messages: Sequence[Message],
+        self, options: AdapterOptions, stated: Mapping[str, Any], *, has_tools: bool
     ) -> AdapterOptions:
         """Plan options of a client of the provider; only what it did not state itself is fitted."""
         model = options.model and self._model.name
@@ -289,7 +276,7 @@ class _Planning:
         if is_same_model and reasoning == options.reasoning and self._output is None:
             return sent
         # Another model than the client asked for may take less (T48, T183).
-        fitted = self._reasoning.fit(sent, has_tools=bool(tools), messages=messages)
+        fitted = self._reasoning.fit(sent, has_tools=has_tools, messages=self._messages)
         sent = fitted if is_same_model else self._without_refused(fitted)
         native = dict(stated)
         if fitted.reasoning is not None or options.reasoning is not None:
@@ -299,20 +286,19 @@ class _Planning:
         return replace(sent, native={**options.native, self._profile.protocol: native})
 
     def _encode_reasoning(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        """Write the reasoning option into `native` in the form that the model takes (T206)."""
+        # Models of one provider take different keys, such as `thinking` or `output_config`
+        # (T206).
         rule, codec = self._model.thinking, self._codec.reasoning
         codec.encode(native, options.reasoning, None if rule is None else rule.form)
         return replace(options, reasoning=codec.decode(native).reasoning)
 
     def _encode_output(self, options: AdapterOptions, native: Wire) -> AdapterOptions:
-        """Write the output format into `native` in the dialect that the model takes."""
         codec = self._codec.output
         if codec.decode(native).output != options.output:
             codec.encode(native, options.output, self._model.output.dialect)
         return replace(options, output=codec.decode(native).output)
 
     def _without_refused(self, options: AdapterOptions) -> AdapterOptions:
-        """Leave out what the provider or the model refuses."""
         refused: dict[str, str] = {}
         provider = self._profile.name, self._profile.refused_options
         for name, names in (provider, (self._model.name, self._model.refused_options)):
@@ -336,7 +322,7 @@ class _Planning:
         return replace(options, **changes) if changes else options
 
     def _without_forced_call(self, options: AdapterOptions) -> dict[str, Any]:
-        """Let the model decide, where it cannot be forced to call a tool (T46)."""
+        # Models that are listed with `forced_tools` answer 400 to such a choice (T46).
         choice = options.tool_choice
         if _FORCED_TOOLS not in self._model.refused_options or choice is None:
             return {}
@@ -348,7 +334,6 @@ class _Planning:
     def _within_limits(
         self, options: AdapterOptions, tools: Sequence[ToolDefinition]
     ) -> AdapterOptions:
-        """Bring numbers into the limits of the model, and the tool choice to what can be stated."""
         profile, changes = self._profile, dict[str, Any]()
         capabilities, requested = self._model.capabilities, options.max_output_tokens
         limit = capabilities.max_output_tokens
@@ -376,7 +361,7 @@ class _Planning:
         return {"temperature": nearest}
 
     def _without_empty_values(self, options: AdapterOptions) -> dict[str, Any]:
-        """Avoid a limit of zero and empty stop sequences, which Converse refuses with 400."""
+        # Converse answers 400 to a limit of zero tokens and to empty stop sequences.
         changes: dict[str, Any] = {}
         if not self._profile.refuses_empty_values:
             return changes
@@ -400,7 +385,7 @@ class _Planning:
         self._losses.append(OptionLoss(key, reason, Change.ALTERED))
 
     def _set_host_keys(self, options: AdapterOptions, native: Wire) -> None:
-        """Write options under the keys of this host, where hosts of the protocol differ."""
+        # Hosts of Chat Completions have different keys for the same thing (T113, T182).
         profile = self._profile
         if profile.max_tokens_key and options.max_output_tokens is not None:
             native[profile.max_tokens_key] = options.max_output_tokens
@@ -434,7 +419,7 @@ class _Planning:
         return native | self._strict_tools(maybe_list(stated.get("tools")))
 
     def _strict_tools(self, tools: list[Any]) -> Wire:
-        """Keep definitions that ask for strict arguments, if the host knows such (T108, T109)."""
+        # A host that does not know `strict` may answer 400 to it (T108, T109).
         functions = [maybe_object(maybe_object(tool).get("function")) for tool in tools]
         if not any(function.get("strict") for function in functions):
             return {}
@@ -466,7 +451,7 @@ def are_native_options(options: AdapterOptions, profile: Profile) -> bool:
 def _foreign_losses(
     options: AdapterOptions, protocol: str, tools: Sequence[ToolDefinition]
 ) -> Iterator[OptionLoss]:
-    """Yield a loss for each native option of other protocols that no shared option covers."""
+    # What a shared option covers is not lost: it is sent in the form of this protocol.
     for other, keys in options.native.items():
         if other == protocol:
             continue
@@ -488,7 +473,7 @@ def _unshared_keys(
         path = prefix + key
         if value in _EMPTY_VALUES or path in shared:
             continue
-        if isinstance(value, dict) and any(known.startswith(f"{path}.") for known in shared):
+        if isinstance(value, dict) and any(other.startswith(f"{path}.") for other in shared):
             yield from _unshared_keys(maybe_object(value), shared, f"{path}.")
         else:
             yield path

@@ -230,7 +230,7 @@ def _output_text(call: ToolUseBlock) -> str:
 
 
 def _with_output(message: Message, content: tuple[ContentBlock, ...]) -> Message:
-    """Return the message with text in place of a call; of its original form only ids remain."""
+    # The rest of the original form describes the call, which no longer exists.
     metadata = message.metadata
     if metadata.provider_raw is not None:
         metadata = replace(metadata, provider_raw=_only_ids(metadata.provider_raw))

@@ -42,7 +42,7 @@ def response_for_client(message: Message, profile: Profile) -> tuple[Message, li
 
 
 def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
-    """Whether there are only blocks that every protocol has, as in almost all responses."""
+    # Almost all responses are plain, and need no further look.
     return all(
         block.citations == () if type(block) is TextBlock else type(block) in _COMMON_BLOCKS
         for block in content
@@ -164,7 +164,7 @@ class ClientStreamEncoder:
         )
 
     def _with_citations(self, message: Message) -> Message:
-        """Return the response with the citations that a stream can still send; no block is lost."""
+        # A stream has sent its blocks already: only citations can still be left out.
         response = self._response(message.id)
         last = len(message.content) - 1
         supported = CODECS[self._profile.protocol].stream_citations

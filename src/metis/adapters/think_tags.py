@@ -165,7 +165,7 @@ class ThinkTagDecoder(DecoderWrapper):
             yield from self._await_text(message_id, after)
 
     def _await_text(self, message_id: str, text: str) -> Iterator[StreamEvent]:
-        """Open a block for the text after the thinking, if there is any."""
+        # A block without text would be empty, which a plain response never has.
         if text:
             self._handle = self._pass_text
             yield self._new_text(message_id, text)

@@ -80,7 +80,6 @@ class ReasoningPlanner:
         *,
         has_tools: bool,
     ) -> AdapterOptions:
-        """Resolve what the model cannot do while it thinks."""
         name = self._model.name
         if has_tools and self._protocol in rule.no_tools_in and rule.can_disable:
             return self._turned_off(options, f"{name} cannot think and use tools in this API")
@@ -108,7 +107,6 @@ class ReasoningPlanner:
     def _in_terms_of_model(
         self, options: AdapterOptions, rule: ReasoningRule, requested: Reasoning
     ) -> AdapterOptions:
-        """Express the option as a budget or an effort, whichever the model accepts."""
         if requested.is_off and rule.can_disable:
             return replace(options, reasoning=REASONING_OFF)
         budget = requested.budget_tokens
@@ -121,7 +119,7 @@ class ReasoningPlanner:
     def _with_budget_for(
         self, options: AdapterOptions, rule: ReasoningRule, requested: Reasoning
     ) -> AdapterOptions:
-        """Replace an effort by a budget; Gemini 2.5 may also decide by itself."""
+        # Gemini 2.5 can also choose a budget by itself, if none is stated.
         if requested.is_off:
             self._alter(f"{self._model.name} always thinks; the smallest budget is sent")
             return self._with_budget(options, rule, 1, is_exact=False)
@@ -149,7 +147,7 @@ class ReasoningPlanner:
     def _with_budget(
         self, options: AdapterOptions, rule: ReasoningRule, budget: int, *, is_exact: bool = True
     ) -> AdapterOptions:
-        """Bring a budget into the range of the model (T47)."""
+        # A budget outside of the range is answered with 400 (T47).
         least, most = rule.budget or (1, budget)
         fitted = min(max(budget, least), most)
         if fitted != budget and is_exact:
@@ -168,10 +166,8 @@ class ReasoningPlanner:
         *,
         is_exact: bool,
     ) -> int:
-        """Return a budget below the limit of the response; `changes` gets a limit if one is needed.
-
-        Anthropic counts thinking towards `max_tokens`, and refuses a budget that is not smaller.
-        """
+        # Anthropic counts thinking towards `max_tokens`, and answers 400 to a budget that is not
+        # smaller.
         most, limit = self._model.capabilities.max_output_tokens, options.max_output_tokens
         if limit is None:
             changes["max_output_tokens"] = limit = min(budget + _RESPONSE_TOKENS, most)
@@ -193,7 +189,7 @@ class ReasoningPlanner:
 
 
 def _default_effort(rule: ReasoningRule) -> Reasoning | None:
-    """Return what turns thinking on without an amount; None for a model that thinks anyway."""
+    # A model that thinks by default needs no option to do so.
     if rule.form in ("adaptive", "between", "reasoning", "think", "thinking"):
         return Reasoning()
     return None if rule.on_by_default else Reasoning(rule.nearest_effort("medium"))

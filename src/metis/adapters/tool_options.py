@@ -222,7 +222,7 @@ def _merged(native: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
 
 
 def _kind(item: Any) -> str:
-    """Return what makes two list items the same: a name, a type, an id, or else the first key."""
+    # Two items of a list are the same tool if they have the same name, type, id or first key.
     fields = maybe_object(item)
     kind = fields.get("name") or fields.get("type") or fields.get("id") or next(iter(fields), "")
     return str(kind).replace("_", "").lower()
@@ -257,7 +257,7 @@ def is_default(value: object) -> bool:
 
 
 def _has_native_tools(options: AdapterOptions, codec: Codec) -> bool:
-    """Whether a request without our tools still has some: server tools, or unknown ones."""
+    # A client may send server tools or unknown ones, which are no definitions of ours.
     return bool(_decode(codec.history().body((), options)).get("tools"))
 
 
@@ -291,45 +291,24 @@ class CodeContainer(Struct, frozen=True):
     expires_at: datetime
 
 
-class _AnthropicContainer(Struct):
-    """The container in a response of Anthropic."""
-
-    id: str
-    expires_at: datetime
-
-
-class _InterpreterCall(Struct):
-    """A call of OpenAI's code interpreter."""
-
-    container_id: str
-
-
-_decode_interpreter_call = msgspec.json.Decoder(_InterpreterCall).decode
-
-
 def container_of(message: Message) -> CodeContainer | None:
     """Return the container of a response; None if it ran no code."""
     issuer = message.metadata.provider
     if issuer is None:
         return None
     response = maybe_object(original_form_of(message, _ANTHROPIC).get("response"))
-    if response.get("container") is None:
-        return next(_interpreter_containers(message, issuer), None)
-    try:
-        container = msgspec.convert(response["container"], _AnthropicContainer)
-    except msgspec.ValidationError:
-        return None
-    return CodeContainer(container.id, issuer, container.expires_at)
-
-
-def _interpreter_containers(message: Message, issuer: str) -> Iterator[CodeContainer]:
+    if response.get("container") is not None:
+        fields = {**maybe_object(response["container"]), "issuer": issuer}
+        try:
+            return msgspec.convert(fields, CodeContainer)
+        except msgspec.ValidationError:
+            return None
     for block in reversed(message.content):
         if type(block) is OpaqueBlock and block.kind == "code_interpreter_call":
-            try:
-                container_id = _decode_interpreter_call(bytes(block.raw)).container_id
-            except ValueError:
-                continue
-            yield CodeContainer(container_id, issuer, message.created_at + _IDLE_TIME)
+            container_id = maybe_text(maybe_object(block.data).get("container_id"))
+            if container_id is not None:
+                return CodeContainer(container_id, issuer, message.created_at + _IDLE_TIME)
+    return None
 
 
 def with_container(
@@ -365,12 +344,12 @@ def runs_code(native: Mapping[str, Any] | None) -> bool:
 
 
 def _name_anthropic_container(native: Mapping[str, Any], container_id: str) -> Wire | None:
-    """Name a container beside the tools; None if one is named."""
+    # Anthropic names the container beside the tools.
     return None if native.get("container") else {**native, "container": container_id}
 
 
 def _name_openai_container(native: Mapping[str, Any], container_id: str) -> Wire | None:
-    """Name a container in each tool that asks for a new one; None if none does."""
+    # OpenAI names the container in the tool, in place of a request for a new one.
     tools = [maybe_object(tool) for tool in maybe_list(native.get("tools"))]
     named = [
         {**tool, "container": container_id}

@@ -77,10 +77,8 @@ def project_blocks(
 
 
 def _drop_blank_text(content: list[IndexedBlock], message: Message, recorder: LossRecorder) -> bool:
-    """Drop blank text from `content`; return whether there was any.
-
-    Beside thinking even an empty block stays: the signature covers its position (T39, T88).
-    """
+    """Drop blank text from `content`; return whether there was any."""
+    # Beside thinking even an empty block stays: a signature covers all blocks around it (T39, T88).
     if any(isinstance(block, _THINKING) for _, block in content):
         return False
     count = len(content)
@@ -96,11 +94,9 @@ def _drop_blank_text(content: list[IndexedBlock], message: Message, recorder: Lo
 def _drop_last_thinking(
     content: list[IndexedBlock], message: Message, recorder: LossRecorder
 ) -> bool:
-    """Drop thinking at the end of a response from `content`; return whether there was any (T62).
-
-    OpenAI refuses a reasoning item without the item that followed it. A response that it stores is
-    referred to by id, and not sent again.
-    """
+    """Drop thinking at the end of a response from `content`; return whether there was any."""
+    # OpenAI refuses a reasoning item without the item that followed it (T62). A response that it
+    # stores is named by its id, and not sent again.
     count = len(content)
     while content and isinstance(content[-1][1], _THINKING) and not recorder.target.stores_history:
         index, block = content.pop()
@@ -131,10 +127,13 @@ def _project_block(
     reason = _role_refusal(block, role) or _refusal(block, role, message, target)
     if isinstance(block, ThinkingBlock) and _is_cut_off(block, message, target):
         reason = "the response was cut off before its thinking was sealed"
-    if isinstance(block, DocumentBlock) and _is_better_as_text(block, reason, target):
-        reason = reason or "documents of plain text are not accepted; sent as text"
-        recorder.record_block(Change.ALTERED, block, message, path, reason)
-        return _document_as_text(block)
+    if isinstance(block, DocumentBlock) and block.source.kind == "text":
+        is_refused = reason is not None or not target.accepts_text_documents
+        if is_refused and block.source.data.strip():
+            reason = reason or "documents of plain text are not accepted; sent as text"
+            recorder.record_block(Change.ALTERED, block, message, path, reason)
+            parts = (block.name, block.context, block.source.data)
+            return TextBlock("\n\n".join(part for part in parts if part))
     if reason is None:
         return _without_context(block, message, path, recorder)
     fail_if_critical(block, message, path, reason)
@@ -150,7 +149,6 @@ def _project_block(
 
 
 def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
-    """Return a block that the target does not accept as text; None if it has no such form."""
     if isinstance(block, ToolUseBlock):
         return call_as_text(block)
     if isinstance(block, ThinkingBlock) and target.include_thinking and block.text.strip():
@@ -161,7 +159,6 @@ def _as_text(block: ContentBlock, target: Target) -> TextBlock | None:
 def _project_media(
     block: Media | ArtifactBlock, message: Message, path: str, recorder: LossRecorder
 ) -> Media | ArtifactBlock:
-    """Return media with its true type, in standard base64, no larger than the target accepts."""
     normal = normalise_media(block)
     if normal.media_type != block.media_type:
         reason = f"its bytes are {normal.media_type}, not {block.media_type}"
@@ -178,7 +175,7 @@ def _project_media(
 def _project_image_size(
     image: ImageBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ImageBlock:
-    """Return an image no larger than the target accepts, if it can be scaled (T90)."""
+    # Anthropic refuses images over 8000 pixels, and over 2000 if there are many (T90).
     target = recorder.target
     size = size_if_larger(image, target.max_image_side)
     if size is None:
@@ -197,7 +194,7 @@ def _project_image_size(
 def _project_citations(
     block: TextBlock, message: Message, path: str, recorder: LossRecorder
 ) -> TextBlock:
-    """Return text with the citations that the target accepts (T198)."""
+    # A citation of another provider names documents that the target never received (T198).
     target, kinds = recorder.target, recorder.target.citation_kinds
     if not target.accepts_foreign_citations and message.metadata.origin not in target.issuers:
         kinds = frozenset[str]()
@@ -306,7 +303,7 @@ def _artifact_refusal(block: ArtifactBlock, target: Target) -> str | None:
 
 
 def _is_cut_off(block: ThinkingBlock, message: Message, target: Target) -> bool:
-    """Whether thinking has only an id, of a response that was cut off and so not stored (T64)."""
+    # OpenAI stores only complete responses: the id of a cut-off one means nothing to it (T64).
     is_complete = message.metadata.status is MessageStatus.COMPLETE
     return target.accepts_thinking_ids and not block.signature and not is_complete
 
@@ -332,21 +329,9 @@ def thinking_refusal(
     return None if block.signature or has_id else "it has no signature"
 
 
-def _is_better_as_text(block: DocumentBlock, reason: str | None, target: Target) -> bool:
-    """Whether a document is text, and cannot be sent as a document."""
-    is_text = block.source.kind == "text" and bool(block.source.data.strip())
-    return is_text and (reason is not None or not target.accepts_text_documents)
-
-
-def _document_as_text(block: DocumentBlock) -> TextBlock:
-    parts = (block.name, block.context, block.source.data)
-    return TextBlock("\n\n".join(part for part in parts if part))
-
-
 def _without_context(
     block: ContentBlock, message: Message, path: str, recorder: LossRecorder
 ) -> ContentBlock:
-    """Return a document without its context, where the target does not accept one."""
     if not isinstance(block, DocumentBlock) or block.context is None:
         return block
     if recorder.target.accepts_document_context:
@@ -358,7 +343,7 @@ def _without_context(
 
 
 def _note(block: ContentBlock) -> TextBlock:
-    """Return a short text for a block that cannot be sent, with the transcript of audio."""
+    # A note tells the model that something was shown; a transcript stands for audio.
     name = getattr(block, "name", None) or getattr(block, "media_type", None) or ""
     note = f"[{block.type} {name}: not shown to this model]".replace(" :", ":")
     transcript = cast("str | None", getattr(block, "transcript", None))
@@ -366,11 +351,8 @@ def _note(block: ContentBlock) -> TextBlock:
 
 
 def sign_calls(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the messages with the target's placeholder where calls need a signature (T56, T57).
-
-    Gemini 3 refuses calls of other models without one. One signature covers all calls of a
-    response, so only the first call gets one.
-    """
+    """Return the messages with the target's placeholder where calls need a signature (T56, T57)."""
+    # One signature covers all calls of a response, so only the first call gets one.
     target = recorder.target
     return [
         message

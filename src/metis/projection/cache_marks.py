@@ -97,12 +97,7 @@ class _Mark(Struct):
 
 
 def plan_cache_marks(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the messages with the hints that the target accepts as marks (T170-T175).
-
-    Where there are more than a request may have, the last ones stay, which the next request reads,
-    and a first one on the instructions, which every request shares. Where many blocks follow the
-    last mark, more are set on them, because the target searches only so far back (T179).
-    """
+    """Return the messages with the hints that the target accepts as marks (T170-T175)."""
     if not any(message.metadata.hints for message in messages):
         return list(messages)
     if not recorder.target.cache_marks:
@@ -123,7 +118,7 @@ def plan_cache_marks(messages: Sequence[Message], recorder: LossRecorder) -> lis
 
 
 def _without_marks(message: Message, recorder: LossRecorder) -> Message:
-    """Return the message for a target without marks; only a stated lifetime is a loss."""
+    # A hint without a lifetime is only a wish; one with a lifetime is missed, and so a loss.
     if is_native(message, recorder.target):
         return message
     for hint in message.metadata.hints:
@@ -140,7 +135,6 @@ def _with_hints(message: Message, hints: tuple[CacheHint, ...]) -> Message:
 
 
 def _possible_marks(messages: Sequence[Message], recorder: LossRecorder) -> list[_Mark]:
-    """Return every block with a hint that can be marked, in order, each once."""
     target, marks = recorder.target, list[_Mark]()
     for message_index, message in enumerate(messages):
         is_client = is_native(message, target)
@@ -160,7 +154,7 @@ def _possible_marks(messages: Sequence[Message], recorder: LossRecorder) -> list
 
 
 def _last_markable(content: Sequence[ContentBlock], after: int, target: Target) -> int | None:
-    """Return the index of the last block up to `after` that may be marked (T172)."""
+    # Anthropic refuses marks on thinking and on blank text (T172).
     indexes = range(min(after, len(content) - 1), -1, -1)
     return next((index for index in indexes if _is_markable(content[index], target)), None)
 
@@ -179,6 +173,8 @@ def _is_markable(block: ContentBlock, target: Target) -> bool:
 
 def _choose(messages: Sequence[Message], marks: list[_Mark], limit: int) -> list[_Mark]:
     """Return at most that many marks, with all that a client set (T170)."""
+    # The last marks stay, which the next request reads, and a first one on the instructions, which
+    # every request shares.
     ours = [mark for mark in marks if not mark.is_native]
     free = max(0, limit - (len(marks) - len(ours)))
     if len(ours) <= free:
@@ -193,6 +189,7 @@ def _rolling_marks(
     messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder
 ) -> list[_Mark]:
     """Return marks behind the last one, no farther apart than the target searches (T179)."""
+    # A request finds a cached prefix only if its mark is within 20 blocks of one of its own.
     free = recorder.target.cache_marks - len(marks)
     if free <= 0 or not marks:
         return []
@@ -222,7 +219,6 @@ def _rolling_marks(
 def _last_position(
     messages: Sequence[Message], positions: list[tuple[int, int]], target: Target
 ) -> tuple[int, int] | None:
-    """Return the last of some positions that can be marked."""
     for message_index, index in reversed(positions):
         message = messages[message_index]
         if not is_native(message, target) and (
@@ -235,7 +231,7 @@ def _last_position(
 def _report_short_prefix(
     messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder
 ) -> None:
-    """Report a prefix that is too short for the target to cache (T179)."""
+    # Anthropic ignores marks on short prefixes without an error: nothing would be cached (T179).
     least = recorder.target.min_cached_tokens
     if not least or not marks or marks[-1].is_native:
         return
@@ -252,7 +248,6 @@ def _report_short_prefix(
 
 
 def _character_count(block: ContentBlock) -> int:
-    """Return about how many characters a block is worth."""
     match block:
         case TextBlock() | ThinkingBlock():
             return len(block.text)
@@ -266,13 +261,13 @@ def _character_count(block: ContentBlock) -> int:
 
 def _fit_lifetimes(messages: Sequence[Message], marks: list[_Mark], recorder: LossRecorder) -> None:
     """Give every mark a lifetime that the target has, none longer than one before it (T171)."""
+    # Anthropic answers 400 to a mark of one hour behind one of five minutes.
     is_long = recorder.target.accepts_long_marks
     for index, mark in enumerate(marks):
         requested = mark.hint.ttl or SHORT_TTL
         if mark.is_native:
             is_long = is_long and requested == LONG_TTL
             continue
-        # Anthropic refuses a long mark of a client behind a short one of ours.
         precedes_long = any(m.is_native and m.hint.ttl == LONG_TTL for m in marks[index:])
         ttl = LONG_TTL if is_long and (precedes_long or requested != SHORT_TTL) else SHORT_TTL
         is_long = ttl == LONG_TTL

@@ -154,14 +154,12 @@ def _is_plain_block(block: TextBlock, target: Target) -> bool:
     return not block.citations and (target.accepts_blank_text or bool(text and not text.isspace()))
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=1000)  # the same few names come again and again
 def _is_portable(name: str) -> bool:
-    """Whether every target accepts a tool name; cached, because the same few names come again."""
     return PORTABLE_NAME.fullmatch(name) is not None
 
 
 def _has_accepted_ends(messages: Sequence[Message], target: Target, *, is_start: bool) -> bool:
-    """Whether a history begins and ends as the target needs it."""
     if not messages:
         return True
     if target.starts_with_user and is_start:

@@ -74,7 +74,7 @@ def _webp_size(head: bytes) -> Size | None:
 
 
 def _jpeg_size(head: bytes) -> Size | None:
-    """Read the size from the first frame header, which follows segments that state their length."""
+    # The size is in the first frame header, which follows segments that state their length.
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:  # noqa: PLR2004 - how a marker begins
         marker = head[at + 1]
@@ -119,8 +119,7 @@ def size_if_larger(block: ImageBlock, side: int | None) -> Size | None:
 def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
     """Return the image with its longer side brought to a length; None if that is not possible.
 
-    It needs Pillow, which is optional. The same image always gives the same smaller one, so that a
-    prefix which a provider has cached stays as it was (T90).
+    It needs Pillow, which is optional.
     """
     scaled = _scaled(block.source.data, side)
     if scaled is None:
@@ -129,6 +128,8 @@ def scale_image(block: ImageBlock, side: int) -> ImageBlock | None:
     return replace(block, source=replace(block.source, data=data), media_type=media_type)
 
 
+# The same image must always give the same bytes: a changed prefix would not be found in the cache
+# of the provider (T90). It is also slow enough to be cached here.
 @lru_cache(maxsize=16)
 def _scaled(data: str, side: int) -> tuple[str, str] | None:
     try:
@@ -171,9 +172,7 @@ def keep_newest_images(
 ) -> list[Message]:
     """Return the history with notes for its oldest images, so that the others fit into a budget.
 
-    Images are left out in steps of a quarter of the budget: one more image changes what was sent
-    before only now and then, and the prefix that a provider has cached mostly stays. The newest
-    image, critical ones and those of the target's own clients are never left out.
+    The newest image, critical ones and those of the target's own clients are never left out.
     """
     sent = list(messages)
     has_images = "image" in recorder.target.user_blocks
@@ -181,6 +180,8 @@ def keep_newest_images(
     excess = sum(len(one.image.source.data) for one in images) - budget
     if excess <= 0:
         return sent
+    # In steps of a quarter of the budget: one more image changes what was sent before only now and
+    # then, so that the prefix that the provider has cached mostly stays.
     step = max(1, budget // _STEPS)
     excess += -excess % step
     older_size = 0

@@ -60,9 +60,7 @@ class LossRecorder:
         self.target = target
         self.losses: list[Loss] = []
         self.has_large_images = False
-        """Whether an image was accepted that is too large if there are many."""
         self.attachments: list[tuple[Message, Message]] = []
-        """Messages of the target's clients, before and after another was attached to them."""
 
     def record_dropped(self, message: Message, block_type: str, path: str, reason: str) -> None:
         """Record a part that is left out."""

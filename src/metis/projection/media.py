@@ -109,7 +109,7 @@ def normalise_media(block: _MediaBlock) -> _MediaBlock:
 
 
 def _normalise_image(image: ImageBlock) -> ImageBlock:
-    """Return an image in standard base64, with the media type that its bytes have (T89, T94)."""
+    # Anthropic and Gemini refuse an image whose bytes are not of the stated type (T89, T94).
     if image.source.kind != "base64":
         return image
     prefix = _DATA_URL.match(image.source.data)
@@ -185,10 +185,7 @@ _MEDIA_TYPE_FIELDS: Mapping[type, str] = {
 
 
 def name_documents(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return the history with a distinct name for each document, and text beside it.
-
-    Bedrock refuses other documents. A later message changes no name that was given before (T95).
-    """
+    """Return the history with a distinct name for each document, and text beside it (T95, T96)."""
     if not recorder.target.needs_document_names or not contain_documents(messages):
         return list(messages)
     names = _DocumentNames(recorder)
@@ -230,7 +227,11 @@ def _is_document_without_text(message: Message) -> bool:
 
 
 class _DocumentNames:
-    """The names of the documents of one history, in order."""
+    """The names of the documents of one history, in order.
+
+    Bedrock refuses a name twice, and names with other characters than it lists. A later message
+    changes no name that was given before, so that the cached prefix remains valid (T95).
+    """
 
     def __init__(self, recorder: LossRecorder) -> None:
         self._recorder = recorder
@@ -238,14 +239,12 @@ class _DocumentNames:
         self._count = 0
 
     def reserve(self, message: Message) -> None:
-        """Reserve the names that a client of the target gave."""
         for block in message.content:
             for document in _documents_of(block):
                 self._count += 1
                 self._used.add(document.name or "")
 
     def rename(self, block: _AnyBlock, message: Message, path: str) -> _AnyBlock:
-        """Return a document, or a result with documents, under accepted names; others as is."""
         if isinstance(block, DocumentBlock):
             return self._rename_document(block, message, path)
         if isinstance(block, ToolResultBlock) and _documents_of(block):
@@ -272,7 +271,6 @@ class _DocumentNames:
         return replace(block, name=name)
 
     def _unused(self, name: str) -> str:
-        """Return the name, or the first with a number behind it that no earlier document has."""
         if name not in self._used:
             return name
         endings = (f" ({number})" for number in count(2))

@@ -41,10 +41,8 @@ def fit_first_and_last(
 
 
 def _add_opening(messages: list[Message], recorder: LossRecorder) -> None:
-    """Insert a user message before a response that answers none (T76, T77).
-
-    It stays there as long as the history begins so, and the cached prefix remains valid.
-    """
+    # Anthropic and Gemini refuse a history that begins with a response (T76, T77).
+    # It stays there as long as the history begins so, and the cached prefix remains valid.
     roles = enumerate(message.role for message in messages)
     first = next((index for index, role in roles if role not in INSTRUCTION_ROLES), None)
     message = messages[-1 if first is None else first] if messages else None
@@ -62,7 +60,7 @@ def _add_opening(messages: list[Message], recorder: LossRecorder) -> None:
 
 
 def _without_trailing_space(last: Message, recorder: LossRecorder) -> Message:
-    """Strip a last assistant message; Anthropic refuses one that ends in whitespace (T79)."""
+    # Anthropic answers 400 to a last assistant message that ends in whitespace (T79).
     text = last.content[-1] if last.content else None
     if last.role != Role.ASSISTANT or is_native(last, recorder.target):
         return last
@@ -99,7 +97,7 @@ def has_free_order(messages: Sequence[Message], target: Target) -> bool:
 
 
 def _join_neighbours(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Join neighbours of one role into one message that has all their blocks (T72, T74)."""
+    # Chat templates of open models raise on two messages of one role in a row (T72, T74).
     joined: list[Message] = []
     for message in messages:
         before = joined[-1] if joined else None
@@ -122,7 +120,7 @@ def _may_join(before: Message, message: Message, target: Target) -> bool:
 
 
 def _add_bridges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Insert an assistant message between a result and a user message, for Mistral (T80)."""
+    # Mistral answers 400 to a user message directly after a tool result (T80).
     bridged: list[Message] = []
     for message in messages:
         follows = bool(bridged) and bridged[-1].role == Role.TOOL and message.role == Role.USER
@@ -157,7 +155,7 @@ def _text_message(role: Role, text: str, beside: Message) -> Message:
 
 
 def _with_one_text(message: Message, recorder: LossRecorder) -> Message:
-    """Return the message with its texts as one, if it holds nothing else (T86)."""
+    # Servers with simple chat templates print a list of parts instead of its text (T86).
     if is_native(message, recorder.target):
         return message
     match message.content:

@@ -102,7 +102,6 @@ def project_appended(
 
 
 def _depends_on_earlier(messages: Sequence[Message], target: Target) -> bool:
-    """Whether the projection of these messages depends on what stands before them."""
     if needs_earlier_messages(messages, target):
         return True
     # An earlier document may have the same name (T95).
@@ -115,7 +114,6 @@ def _depends_on_earlier(messages: Sequence[Message], target: Target) -> bool:
 def _project_messages(
     messages: Sequence[Message], recorder: LossRecorder, *, is_start: bool
 ) -> list[Message]:
-    """Return each message in its role at the target, with the blocks that are accepted there."""
     target = recorder.target
     sent: list[Message] = []
     displaced = _DisplacedMedia()
@@ -137,7 +135,10 @@ def _project_messages(
 
 
 class _DisplacedMedia:
-    """Media of tool results that goes into a user message behind the results (T27)."""
+    """Media of tool results that goes into a user message behind the results (T27).
+
+    Results in Chat Completions hold text only, and no message may stand between them.
+    """
 
     def __init__(self) -> None:
         self._call_names: dict[str, str] = {}
@@ -145,7 +146,6 @@ class _DisplacedMedia:
         self._last: Message | None = None
 
     def note_calls(self, message: Message) -> None:
-        """Remember the calls of a response, which the next results answer."""
         calls = calls_of(message)
         if calls:
             self._call_names = {
@@ -154,7 +154,6 @@ class _DisplacedMedia:
             }
 
     def add(self, message: Message, media: list[Media]) -> None:
-        """Add the media of a result."""
         result = result_of(message)
         name = self._call_names.get(result.tool_use_id, "a call") if result else "a call"
         for block in media:
@@ -162,7 +161,6 @@ class _DisplacedMedia:
             self._last = message
 
     def pop_messages(self) -> list[Message]:
-        """Return the message with the media that was added, if there was any."""
         if self._last is None:
             return []
         message = replace(
@@ -176,10 +174,8 @@ class _DisplacedMedia:
 
 
 def _is_under_way(sent: Sequence[Message]) -> bool:
-    """Whether more was sent than instructions and the made-up text of a first user message.
-
-    What follows those is still the start, and may not need such a text.
-    """
+    # After instructions, or a made-up first user message, the next message is still the start: it
+    # may be a user message, and then needs none made up before it.
     return bool(sent) and sent[-1].role not in INSTRUCTION_ROLES and not is_opening(sent[-1])
 
 

@@ -23,11 +23,9 @@ _ASSISTANT, _DEVELOPER, _TOOL, _USER = Role.ASSISTANT, Role.DEVELOPER, Role.TOOL
 def target_roles(
     messages: Sequence[Message], target: Target, *, is_start: bool = True
 ) -> list[Role | None]:
-    """Return the role that each message has at the target; None for an unknown role.
-
-    Late instructions that were not attached stay where they are: nothing earlier changes, so that
-    a prefix which the provider has cached can be reused (T73, T75).
-    """
+    """Return the role that each message has at the target; None for an unknown role."""
+    # Late instructions stay where they are and become user messages: to move them to the front
+    # would change the prefix that the provider has cached (T73, T75).
     roles: list[Role | None] = []
     is_leading = is_start
     for message in messages:
@@ -71,7 +69,6 @@ def with_role(message: Message, role: Role, recorder: LossRecorder) -> Message:
 
 
 def _with_system_tag(message: Message) -> Message:
-    """Return a late system message as one tagged text; as empty if it is blank."""
     text = "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
     if not text.strip():
         return with_blocks(message, [])
@@ -122,12 +119,10 @@ class _Attachment:
         self._prepended_count = 0
         """How many attached blocks stand before those of the host."""
         self._calls_without_text: set[str] = set()
-        """The calls whose results cannot hold text."""
         self._displaced: list[Message] = []
         """Media that results cannot hold; it is sent behind all results of the response (T27)."""
 
     def add(self, message: Message) -> None:
-        """Add a message to the history, or to its host."""
         role = message.role
         if role is _DEVELOPER and not keeps_developer_role(message, self._recorder.target):
             if self._host_index is not None:
@@ -148,7 +143,6 @@ class _Attachment:
         self._sent.append(message)
 
     def finish(self) -> list[Message]:
-        """Return the history."""
         self._flush_displaced()
         return self._sent
 
@@ -195,7 +189,6 @@ class _Attachment:
         return _with_content(host, _inserted(host.content, index, blocks), hints)
 
     def _attach_to_result(self, host: Message, message: Message, index: int) -> Message | None:
-        """Add what a result can hold of a message; media may go behind the results."""
         result = host.content[index]
         if not isinstance(result, ToolResultBlock):
             return None
@@ -222,7 +215,6 @@ class _Attachment:
         return self._prepended_count - len(blocks)
 
     def _attached_hints(self, host: Message, message: Message, shift: int) -> tuple[CacheHint, ...]:
-        """Return the cache hints of a message for its host."""
         if message.metadata.hints and is_native(host, self._recorder.target):
             reason = "the message that it is attached to has the marks of its client"
             self._recorder.record_dropped(message, "hint", "$.metadata.hints", reason)
@@ -231,7 +223,6 @@ class _Attachment:
 
 
 def _result_index(message: Message, *, is_first: bool = False) -> int | None:
-    """Return the index of the first or last result of a tool message; None if it has none."""
     if message.role is not _TOOL:
         return None
     indexes = range(len(message.content))
@@ -242,12 +233,10 @@ def _result_index(message: Message, *, is_first: bool = False) -> int | None:
 
 
 def _with_line_end(block: ContentBlock) -> ContentBlock:
-    """Return a text that ends its line, because other text follows it."""
     return replace(block, text=f"{block.text}\n") if isinstance(block, TextBlock) else block
 
 
 def _displaced_message(message: Message, media: Sequence[Media]) -> Message:
-    """Return the message behind the results with media that they cannot hold."""
     content: list[ContentBlock] = []
     for block in media:
         content += (TextBlock(f"[{block.type} that was told of in the results]"), block)
@@ -262,7 +251,6 @@ def _inserted(
 
 
 def _shifted_hints(message: Message, shift: int, start: int = 0) -> tuple[CacheHint, ...]:
-    """Return the cache hints of a message after blocks were inserted at an index."""
     return tuple(
         replace(hint, after=hint.after + shift) if hint.after >= start else hint
         for hint in message.metadata.hints

@@ -64,6 +64,7 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
                 return False
             call_id = result.tool_use_id
             if call_id not in open_calls:
+                # The call may be in a response that the target stores and the request leaves out.
                 if target.stores_history and call_id not in call_ids:
                     continue
                 return False
@@ -84,7 +85,8 @@ def are_complete(messages: Sequence[Message], target: Target) -> bool:
 def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
     """Return the history with every call answered right after it, once (T15, T17, T19-T23)."""
     messages = [part for message in messages for part in _single_results(message, recorder)]
-    messages = _make_ids_unique(messages, recorder)
+    ids = _UniqueIds(recorder)
+    messages = [ids.rename(message) for message in messages]
     results = _Results(messages, recorder)
     repaired: list[Message] = []
     for index, message in enumerate(messages):
@@ -103,13 +105,12 @@ def repair_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> lis
 
 
 class _Results:
-    """The results of a history by the call that they answer."""
+    """The results of a history by call, and the indexes of those whose call is not in it."""
 
     def __init__(self, messages: Sequence[Message], recorder: LossRecorder) -> None:
         self._recorder = recorder
         self._by_call: dict[str, Message] = {}
         self.orphans: set[int] = set()
-        """The indexes of results whose call is not in the history."""
         response_of: dict[str, int] = {}
         last_response = -1
         for index, message in enumerate(messages):
@@ -137,7 +138,6 @@ class _Results:
         self._by_call[call_id] = message
 
     def pop(self, call: ToolUseBlock, message: Message) -> Message:
-        """Return the result of a call of a message, or a made-up one."""
         result = self._by_call.pop(call.id, None)
         if result is not None:
             return result
@@ -155,7 +155,7 @@ class _Results:
 
 
 def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
-    """Split a tool message with several blocks into messages with one block each."""
+    # One result per message lets results be moved, dropped or completed one by one.
     if message.role != Role.TOOL or len(message.content) == 1:
         return [message]
     if not message.content:
@@ -176,21 +176,19 @@ def _single_results(message: Message, recorder: LossRecorder) -> list[Message]:
 
 def flatten_exchanges(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
     """Return calls and results as text, for a model without tools; no content is lost."""
-    flat: list[Message] = []
-    for message in messages:
+    flat = list(messages)
+    for index, message in enumerate(messages):
         if is_native(message, recorder.target):
-            flat.append(message)
-        elif message.role == Role.TOOL:
-            flat.append(_result_as_text(message, recorder, _AS_TEXT))
+            continue
+        if message.role == Role.TOOL:
+            flat[index] = _result_as_text(message, recorder, _AS_TEXT)
         elif calls_of(message):
-            flat.append(_calls_as_text(message, recorder))
-        else:
-            flat.append(message)
+            flat[index] = _calls_as_text(message, recorder)
     return flat
 
 
 def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Message:
-    """Turn a result without a call into a user message (T20)."""
+    # A result without its call is refused by every API; as text it stays readable (T20).
     result = result_of(message)
     content = message.content if result is None else result.content
     recorder.record_block(Change.ALTERED, message.content[0], message, "$.content[0]", reason)
@@ -201,14 +199,12 @@ def _result_as_text(message: Message, recorder: LossRecorder, reason: str) -> Me
 
 
 def _calls_as_text(message: Message, recorder: LossRecorder) -> Message:
-    content: list[ContentBlock] = []
+    content: list[ContentBlock] = list(message.content)
     for index, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock):
             path = f"$.content[{index}]"
             recorder.record_block(Change.ALTERED, block, message, path, _AS_TEXT)
-            content.append(call_as_text(block))
-        else:
-            content.append(block)
+            content[index] = call_as_text(block)
     return replace(message, content=tuple(content))
 
 
@@ -220,17 +216,8 @@ def call_as_text(call: ToolUseBlock) -> TextBlock:
     return TextBlock(f"[called {call.name} with {arguments}]")
 
 
-def _make_ids_unique(messages: Sequence[Message], recorder: LossRecorder) -> list[Message]:
-    """Return calls and results under ids of which none is empty or names two calls (T08-T10).
-
-    A new id depends only on what came before it, so it is the same in every later request.
-    """
-    ids = _UniqueIds(recorder)
-    return [ids.rename(message) for message in messages]
-
-
 class _UniqueIds:
-    """The ids given so far; a result follows the latest open call with its id."""
+    """Renames calls so that no id is empty or names two calls; results follow (T08-T10)."""
 
     def __init__(self, recorder: LossRecorder) -> None:
         self._recorder = recorder
@@ -240,7 +227,6 @@ class _UniqueIds:
         self._latest: dict[str, str] = {}
 
     def rename(self, message: Message) -> Message:
-        """Return the message under ids that are unique in the request."""
         if message.role == Role.ASSISTANT:
             return self._rename_calls(message)
         if message.role == Role.TOOL:
@@ -269,6 +255,7 @@ class _UniqueIds:
         count = self._counts.get(call.id, 0)
         self._counts[call.id] = count + 1
         new_id = call.id
+        # A new id depends only on what came before it: it is the same in every later request.
         while not new_id or new_id in self._used:
             new_id = hashed_tool_id(message.session_id, call.id, str(count))
             count += 1
@@ -312,6 +299,7 @@ def wire_tool_name(name: str, max_length: int = 64) -> str:
     """
     if len(name) <= max_length and PORTABLE_NAME.fullmatch(name):
         return name
+    # The hash keeps two names apart that differ only in characters which are replaced.
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
     stem = _FOREIGN_CHARACTERS.sub("_", name)[: max_length - _HASH_LENGTH - 1].strip("_") or "tool"
     return f"{stem}_{digest}"
@@ -325,24 +313,20 @@ def project_calls(messages: list[Message], recorder: LossRecorder) -> list[Messa
         calls = calls_of(message)
         if calls and not is_native(message, recorder.target):
             faults.update((call.id, call.invalid) for call in calls if call.invalid is not None)
-            sent.append(_project_calls(message, recorder))
+            content = tuple(
+                _project_call(block, message, f"$.content[{index}]", recorder)
+                if isinstance(block, ToolUseBlock)
+                else block
+                for index, block in enumerate(message.content)
+            )
+            same = are_identical(content, message.content)
+            sent.append(message if same else replace(message, content=content))
         elif faults and (result := result_of(message)) is not None:
             fault = faults.pop(result.tool_use_id, None)
             sent.append(_with_fault(message, result, fault, recorder))
         else:
             sent.append(message)
     return sent
-
-
-def _project_calls(message: Message, recorder: LossRecorder) -> Message:
-    content = tuple(
-        _project_call(block, message, f"$.content[{index}]", recorder)
-        if isinstance(block, ToolUseBlock)
-        else block
-        for index, block in enumerate(message.content)
-    )
-    same = are_identical(content, message.content)
-    return message if same else replace(message, content=content)
 
 
 def _project_call(
@@ -354,6 +338,7 @@ def _project_call(
         fail_if_critical(call, message, path, reason)
         recorder.record_altered(message, "tool_use", f"{path}.name", reason)
         call = replace(call, name=name)
+    # Only Chat Completions sends arguments as a string; elsewhere an object is required (T32).
     if call.invalid is not None and not recorder.target.accepts_raw_arguments:
         reason = "its arguments are not a JSON object; sent inside of one"
         fail_if_critical(call, message, path, reason)
@@ -378,7 +363,7 @@ def _wrapped(raw: str) -> dict[str, Any]:
 def _with_fault(
     message: Message, result: ToolResultBlock, fault: InvalidInput | None, recorder: LossRecorder
 ) -> Message:
-    """Return the result of a call with invalid arguments; it states what was wrong (T32)."""
+    # The model must learn why its call failed, or it will repeat it (T32).
     if fault is None:
         return message
     text = f"The arguments of this call were not valid: {fault.error}"
@@ -411,10 +396,15 @@ def drop_unpaired_server_calls(
             for block_index, call_id, is_call in _server_halves(message, issuers)
             if call_id not in paired and not (is_call and is_running)
         ]
-        if unpaired and not is_native(message, recorder.target):
-            sent.append(_without_blocks(message, unpaired, recorder))
-        else:
+        if not unpaired or is_native(message, recorder.target):
             sent.append(message)
+            continue
+        reason = "a server-side call and its result belong together, and one is missing"
+        for at in unpaired:
+            path = f"$.content[{at}]"
+            recorder.record_block(Change.DROPPED, message.content[at], message, path, reason)
+        rest = [one for one in enumerate(message.content) if one[0] not in unpaired]
+        sent.append(with_blocks(message, rest))
     return sent
 
 
@@ -431,19 +421,9 @@ def _server_halves(message: Message, issuers: frozenset[str]) -> Iterator[tuple[
 
 
 def _server_call_id(data: Any, *, is_call: bool) -> Any:
-    """Return the id that call and result share; Bedrock has it one level deeper than Anthropic."""
+    # Bedrock has the id one level deeper than Anthropic.
     fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     inner = fields.get("toolUse" if is_call else "toolResult")
     if isinstance(inner, dict):
         return cast("dict[str, Any]", inner).get("toolUseId")
     return fields.get("id" if is_call else "tool_use_id")
-
-
-def _without_blocks(message: Message, indexes: Sequence[int], recorder: LossRecorder) -> Message:
-    reason = "a server-side call and its result belong together, and one is missing"
-    for index in indexes:
-        path = f"$.content[{index}]"
-        recorder.record_block(Change.DROPPED, message.content[index], message, path, reason)
-    return with_blocks(
-        message, [one for one in enumerate(message.content) if one[0] not in indexes]
-    )

@@ -152,7 +152,7 @@ def _events(
 
 
 def _without_ids(events: Sequence[StreamEvent]) -> list[tuple[str, list[object]]]:
-    """Return events with numbers in place of ids, which are new each time."""
+    # Ids are new in each decoding, so numbers take their place.
     ids: dict[object, int] = {}
     plain: list[tuple[str, list[object]]] = []
     for event in events:
@@ -176,7 +176,7 @@ def _accumulated(events: Sequence[StreamEvent]) -> tuple[ContentBlock, ...]:
 
 
 def _essence(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str, object]]]:
-    """Return text, thinking and calls, however they are divided into blocks."""
+    # A stream may divide text into other blocks than the sum of its events does.
     return (
         "".join(block.text for block in content if isinstance(block, TextBlock)),
         "".join(block.text for block in content if isinstance(block, ThinkingBlock)),
@@ -185,7 +185,7 @@ def _essence(content: Sequence[ContentBlock]) -> tuple[str, str, list[tuple[str,
 
 
 def _check_echo(response: Message, request: CanonicalRequest, adapter: Adapter) -> Verdict:
-    """Compare responses as they are sent back, without what the protocol cannot send back."""
+    # What the protocol cannot send back, such as the usage, does not count as a difference.
     expected = {
         message.content_digest()
         for message in (response, *_sent_back(response, request, adapter))
@@ -200,7 +200,6 @@ def _check_echo(response: Message, request: CanonicalRequest, adapter: Adapter) 
 def _sent_back(
     response: Message, request: CanonicalRequest, adapter: Adapter
 ) -> tuple[Message, ...]:
-    """Return a conversation with the response in it, as the provider would decode it."""
     user = next((message for message in request.messages if message.role is Role.USER), None)
     around = () if user is None else (user,)
     wire = adapter.preview([*around, response, *around])
@@ -208,7 +207,7 @@ def _sent_back(
 
 
 def _first_few(faults: Iterator[str]) -> tuple[str, ...]:
-    """Return the first of some faults; one broken part often breaks many."""
+    # One broken part often breaks many others, which would hide it.
     few = tuple(islice(faults, _MAX_DIFFERENCES))
     return (*few, "and more") if next(faults, None) is not None else few
 

@@ -181,7 +181,7 @@ def read_recording(line: bytes) -> Recording:
 
 
 def _as_json_types(types: re.Match[str]) -> str:
-    """Return the Python types that an error of msgspec names as JSON types."""
+    # msgspec names Python types, which say nothing to the author of a JSON file.
     return " or ".join(_JSON_TYPES.get(name, name) for name in types[1].split(" | "))
 
 
