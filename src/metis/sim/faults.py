@@ -1,7 +1,6 @@
 """Faults that a caller can request: error statuses, cut streams, malformed arguments and others."""
 
 import re
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 from msgspec import Struct
@@ -100,25 +99,23 @@ def force_tool_call(request: CanonicalRequest) -> CanonicalRequest:
 
 
 def with_malformed_arguments(output: ModelOutput) -> ModelOutput:
-    """Replace the arguments of all tool calls by a text that is no JSON."""
+    """Replace the arguments of all tool calls by a text that is not JSON."""
     invalid = InvalidInput(raw=_MALFORMED_JSON, error="malformed on purpose")
-    content = (
-        ToolUseBlock(block.id, block.name, {}, invalid)
-        if isinstance(block, ToolUseBlock)
-        else block
+    content = [
+        replace(block, input={}, invalid=invalid) if isinstance(block, ToolUseBlock) else block
         for block in output.content
-    )
+    ]
     return replace(output, content=tuple(content))
 
 
 def with_redacted_thinking(output: ModelOutput, signer: ThinkingSigner) -> ModelOutput:
     """Replace thinking by blocks that only the simulator can read."""
-    content = (
+    content = [
         RedactedThinkingBlock(signer.sign(block.text), issuer=block.issuer)
         if isinstance(block, ThinkingBlock)
         else block
         for block in output.content
-    )
+    ]
     return replace(output, content=tuple(content))
 
 
@@ -131,12 +128,4 @@ def cut_off(reply: HttpReply, fault: Fault) -> HttpReply:
     """Close the connection after a number of bytes, by default after half of the body."""
     # By default late enough that a stream has begun when it breaks off (T131).
     size = len(reply.body) // 2 if fault.value is None else int(fault.value)
-    return replace(reply, chunks=tuple(_truncated(reply.chunks, size)), is_cut=True)
-
-
-def _truncated(chunks: tuple[bytes, ...], size: int) -> Iterator[bytes]:
-    for chunk in chunks:
-        if size <= 0:
-            return
-        yield chunk[:size]
-        size -= len(chunk)
+    return replace(reply, chunks=(reply.body[:size],), is_cut=True)

@@ -90,26 +90,22 @@ class Entities:
         return locations
 
     @cached_property
-    def search_term(self) -> str:
-        """The text to search for."""
-        if self.quoted:
-            return self.quoted[0]
+    def search_terms(self) -> list[str]:
+        """What to search for: quoted texts, the word after a verb, or the prompt."""
         match = _AFTER_VERB.search(self.text)
-        return match[1].strip(_PUNCTUATION) if match else self.text.strip()
+        term = match[1].strip(_PUNCTUATION) if match else self.text.strip()
+        return self.quoted or [term]
 
 
-def _first(values: list[str]) -> str | None:
-    return values[0] if values else None
-
-
-_ENTITY_BY_PROPERTY: tuple[tuple[str, Callable[[Entities], str | None]], ...] = (
-    (r"ur[il]$|link", lambda entities: _first(entities.urls)),
-    (r"path|file|dir|folder", lambda entities: _first(entities.paths)),
-    (r"comm?an?d|cmd|code|script", lambda entities: _first(entities.quoted)),
-    (r"city|place|location|country|town", lambda entities: _first(entities.locations)),
-    (r"pattern|query|regex|search|needle|^q$", lambda entities: entities.search_term),
-    (r"content|text|body|message|expression", lambda entities: _first(entities.quoted)),
+_ENTITY_BY_PROPERTY = (
+    (r"ur[il]$|link", "urls"),
+    (r"path|file|dir|folder", "paths"),
+    (r"comm?an?d|cmd|code|script", "quoted"),
+    (r"city|place|location|country|town", "locations"),
+    (r"pattern|query|regex|search|needle|^q$", "search_terms"),
+    (r"content|text|body|message|expression", "quoted"),
 )
+"""Patterns of property names, and the attribute of `Entities` that fits them."""
 _DIRECTORY_PROPERTY = re.compile(r"path|dir|folder", re.IGNORECASE)
 
 
@@ -204,9 +200,9 @@ class SchemaFiller:
         return text[: _bound(schema, "maxLength", _MAX_LENGTH)]
 
     def _entity(self, name: str) -> str | None:
-        for pattern, pick in _ENTITY_BY_PROPERTY:
+        for pattern, attribute in _ENTITY_BY_PROPERTY:
             if re.search(pattern, name, re.IGNORECASE):
-                return pick(self._entities)
+                return next(iter(getattr(self._entities, attribute)), None)
         return None
 
     def _number(self, schema: Wire, _name: str, _depth: int) -> float:

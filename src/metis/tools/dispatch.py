@@ -105,19 +105,20 @@ class Dispatcher:
         try:
             message = await self._result(call, context, batch)
         except ToolFailedError as failure:
-            message = failure_message(call, context, failure)
+            message = result_message(call, context, None, failure)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises, the call needs a result
             # An exception may hold secrets or paths; the model is told its class only.
             log.error("%s failed", call.name, exc_info=error)
             failure = ToolFailedError(f"{call.name} failed: an internal {type(error).__name__}.")
-            message = failure_message(call, context, failure)
+            message = result_message(call, context, None, failure)
         batch.add(call, message)
 
     async def _result(self, call: ToolUseBlock, context: ToolContext, batch: "_Batch") -> Message:
         tool = self._require_tool(call)
         problems = _argument_problems(tool, call)
         if problems:
-            batch.report_invalid(call, problems)
+            if batch.watcher:
+                batch.watcher.on_invalid_arguments(call, problems)
             lines = "".join(f"\n- {problem}" for problem in problems)
             text = f"The arguments of {call.name} do not match its schema:{lines}"
             raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
@@ -132,11 +133,9 @@ class Dispatcher:
             batch.start(call, tool.definition)
             limit_s = self._limit_s(tool.definition)
             output, failure = await run_tool(tool.factory(), call.input, context, limit_s)
-        if failure is not None:
-            return failure_message(call, context, failure, output)
-        if output is None:
+        if output is None and failure is None:
             raise TypeError(f"{call.name} returned no output")
-        return output_message(call, context, output)
+        return result_message(call, context, output, failure)
 
     def _limit_s(self, definition: ToolDefinition) -> float:
         by_effect = self._timeouts_s.get(definition.side_effects, self._timeout_s)
@@ -177,10 +176,6 @@ class _Batch:
         self._results: dict[str, Message] = {}
         self._started: dict[str, float] = {}
 
-    def report_invalid(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
-        if self.watcher:
-            self.watcher.on_invalid_arguments(call, problems)
-
     def start(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
         self._started[call.id] = time.monotonic()
         if self.watcher:
@@ -199,7 +194,7 @@ class _Batch:
         for call in self._calls:
             if call.id not in self._results:
                 context = replace(self.context, tool_use_id=call.id)
-                self.add(call, failure_message(call, context, cancelled_error()))
+                self.add(call, result_message(call, context, None, cancelled_error()))
 
     def messages(self) -> list[Message]:
         return [self._results[call.id] for call in self._calls]
@@ -288,48 +283,23 @@ async def _cancel(tool: Tool, execution: asyncio.Future[ToolOutput]) -> ToolOutp
     return execution.result()
 
 
-def output_message(call: ToolUseBlock, context: ToolContext, output: ToolOutput) -> Message:
-    """Return the TOOL message for a tool that returned."""
-    status = OutcomeStatus.SUCCESS if output.success else OutcomeStatus.ERROR
-    value = output.value
-    if not output.success and value is UNSET:
-        value = {"error_class": str(ErrorClass.EXECUTION_ERROR)}
-    return _message(call, context, status, output.content, output, value)
-
-
-def failure_message(
+def result_message(
     call: ToolUseBlock,
     context: ToolContext,
-    failure: ToolFailedError,
-    output: ToolOutput | None = None,
-) -> Message:
-    """Return the TOOL message for a call that failed, with its output so far."""
-    is_cancelled = failure.kind is ErrorClass.CANCELLED
-    status = OutcomeStatus.ABORTED if is_cancelled else OutcomeStatus.ERROR
-    content = (TextBlock(failure.text), *(output.content if output else ()))
-    value = {"error_class": str(failure.kind)}
-    return _message(call, context, status, content, output, value)
-
-
-def error_class(message: Message) -> ErrorClass | None:
-    """Return why the call of a TOOL message failed; None if it did not."""
-    outcome = message.metadata.outcome
-    if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
-        return None
-    # The outcome may be stored by another version, or written by another program.
-    value = outcome.value
-    name = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
-    return ErrorClass(name) if name in set(ErrorClass) else ErrorClass.EXECUTION_ERROR
-
-
-def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, private
-    call: ToolUseBlock,
-    context: ToolContext,
-    status: OutcomeStatus,
-    content: tuple[ContentBlock, ...],
     output: ToolOutput | None,
-    value: Any,
+    failure: ToolFailedError | None = None,
 ) -> Message:
+    """Return the TOOL message of a call; one that failed may have an output so far."""
+    content: tuple[ContentBlock, ...] = output.content if output else ()
+    value = output.value if output else UNSET
+    status = OutcomeStatus.SUCCESS if output and output.success else OutcomeStatus.ERROR
+    if failure is not None:
+        is_cancelled = failure.kind is ErrorClass.CANCELLED
+        status = OutcomeStatus.ABORTED if is_cancelled else OutcomeStatus.ERROR
+        content = (TextBlock(failure.text), *content)
+        value = {"error_class": str(failure.kind)}
+    elif status is OutcomeStatus.ERROR and value is UNSET:
+        value = {"error_class": str(ErrorClass.EXECUTION_ERROR)}
     outcome = Outcome(
         status=status,
         tool_name=call.name,
@@ -349,6 +319,17 @@ def _message(  # noqa: PLR0913, PLR0917 - the parts of one message, private
         created_at=datetime.now(UTC),
         metadata=MessageMetadata(parent_tool_use_id=call.id, outcome=outcome),
     )
+
+
+def error_class(message: Message) -> ErrorClass | None:
+    """Return why the call of a TOOL message failed; None if it did not."""
+    outcome = message.metadata.outcome
+    if outcome is None or outcome.status is OutcomeStatus.SUCCESS:
+        return None
+    # The outcome may be stored by another version, or written by another program.
+    value = outcome.value
+    name = value.get("error_class") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    return ErrorClass(name) if name in set(ErrorClass) else ErrorClass.EXECUTION_ERROR
 
 
 def _side_effects(output: ToolOutput | None) -> tuple[Any, ...]:

@@ -51,12 +51,8 @@ def embed(
 
 
 def _embed(block: ContentBlock, workspace: Workspace, max_bytes: int) -> ContentBlock:
-    match block:
-        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
-            source = block.source
-            if source.kind != "file_ref":
-                return block
-            data = base64.b64encode(workspace.read_bytes(source.data, max_bytes)).decode()
-            return replace(block, source=replace(source, kind="base64", data=data))
-        case _:
-            return block
+    is_media = isinstance(block, ImageBlock | DocumentBlock | AudioBlock | VideoBlock)
+    if not is_media or block.source.kind != "file_ref":
+        return block
+    data = base64.b64encode(workspace.read_bytes(block.source.data, max_bytes)).decode()
+    return replace(block, source=replace(block.source, kind="base64", data=data))

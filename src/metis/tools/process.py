@@ -22,7 +22,6 @@ GRACE_S = 5.0
 # For output that is still in the pipe when the command has ended.
 _DRAIN_S = 1.0
 _READ_BYTES = 65_536
-_NO_DESCRIPTORS: Sequence[int] = ()
 
 _SECRET_WORDS = frozenset(
     {
@@ -104,7 +103,7 @@ class ProcessCommand(Struct, frozen=True, kw_only=True):
     argv: Sequence[str]
     cwd: Path | None = None
     environment: Mapping[str, str]
-    descriptors: Sequence[int] = _NO_DESCRIPTORS
+    descriptors: Sequence[int] = ()
     """Open files that the command inherits."""
 
 

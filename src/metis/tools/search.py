@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 MAX_MATCHES = 200
 MAX_FILE_BYTES = 5_000_000
@@ -121,13 +121,8 @@ def _matches_in_file(entry: TreeEntry, pattern: re.Pattern[str]) -> Iterator[obj
         if status.st_size > MAX_FILE_BYTES:
             yield {"skipped": entry.path}
             return
-        yield from _matches_in_lines(file, entry, pattern)
-
-
-def _matches_in_lines(
-    file: BinaryIO, entry: TreeEntry, pattern: re.Pattern[str]
-) -> Iterator[object]:
-    for number, line in enumerate(file.read(MAX_FILE_BYTES).split(b"\n"), start=1):
+        lines = file.read(MAX_FILE_BYTES).split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if b"\0" in line:  # a binary file
             return
         text = line[:_MAX_SEARCHED_CHARACTERS].decode("utf-8", "replace").rstrip("\r")

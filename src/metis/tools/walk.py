@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from metis.canonical.errors import ToolError
 
@@ -43,15 +44,14 @@ class WorkspaceError(ToolError, OSError):
         super().__init__(f"{path!r} {reason}")
 
 
-class ResolvedPath:
+class ResolvedPath(NamedTuple):
     """An open directory and the name of an entry in it, which may not exist."""
 
-    def __init__(self, directory: int, name: str | None, names: tuple[str, ...]) -> None:
-        self.directory = directory
-        self.name = name
-        """None if the path is the directory itself."""
-        self.names = names
-        """The names from the workspace on, with every link resolved."""
+    directory: int
+    name: str | None
+    """None if the path is the directory itself."""
+    names: tuple[str, ...]
+    """The names from the workspace on, with every link resolved."""
 
     @property
     def path(self) -> str:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from metis.tools.walk import (
     DIRECTORY_FLAGS,
@@ -23,15 +23,14 @@ from metis.tools.walk import (
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SearchRoot:
+class SearchRoot(NamedTuple):
     """Where a search begins: an open directory, and one file in it or all."""
 
-    def __init__(self, directory: int, name: str | None, prefix: str) -> None:
-        self.directory = directory
-        self.name = name
-        """The only file to search; None for all of them."""
-        self.prefix = prefix
-        """The path from the workspace to the directory, to put before every match."""
+    directory: int
+    name: str | None
+    """The only file to search; None for all of them."""
+    prefix: str
+    """The path from the workspace to the directory, to put before every match."""
 
 
 class Workspace:

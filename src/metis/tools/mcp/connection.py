@@ -24,7 +24,6 @@ START_TIMEOUT_S = 30.0
 Streams = tuple[Any, Any]
 """What a session reads from and writes to."""
 
-_NONE: Mapping[str, str] = {}
 # The error code of the official package for a connection that was closed.
 _CONNECTION_CLOSED = -32000
 
@@ -34,7 +33,7 @@ class StdioServer(Struct, frozen=True):
 
     command: str
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = _NONE
+    environment: Mapping[str, str] = {}
     """Variables to add to the environment of this process, of which secrets are not passed on."""
     cwd: Path | None = None
 
@@ -61,7 +60,7 @@ class HttpServer(Struct, frozen=True):
     """A server at a URL that speaks streamable HTTP."""
 
     url: str
-    headers: Mapping[str, str] = _NONE
+    headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"HttpServer({self.url!r})"

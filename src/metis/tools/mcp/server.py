@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -54,7 +55,7 @@ class McpServer:
         for tool in await self._list_tools():
             definition = self._definition(tool, names)
             names.add(definition.name)
-            factories.append(_factory(self, definition, str(tool["name"])))
+            factories.append(partial(McpTool, self, definition, str(tool["name"])))
         return factories
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutput:
@@ -122,10 +123,6 @@ class McpTool:
     def cancel(self) -> bool:
         """Return false: the call ends with its task, and the package tells the server."""
         return False
-
-
-def _factory(server: McpServer, definition: ToolDefinition, name: str) -> Factory:
-    return lambda: McpTool(server, definition, name)
 
 
 def tool_name(server: str, tool: str, existing: Collection[str] = ()) -> str:
