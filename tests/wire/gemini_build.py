@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from corpus import body_of
+from encoding import encode_request
 from metis.canonical import decode, encode
 from metis.wire.call import RequestContext
-from metis.wire.gemini.history import encode_request
-from metis.wire.gemini.request import decode_request
+from metis.wire.gemini.codec import CODEC
+from metis.wire.gemini.fast import decode_request
 
 CONTEXT = RequestContext(session_id="sess_test", model="gemini:gemini-3.5-flash")
 
@@ -15,7 +16,7 @@ CONTEXT = RequestContext(session_id="sess_test", model="gemini:gemini-3.5-flash"
 def there_and_back(request: Any) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
-    return json.loads(encode_request(stored, read.tools, read.options))
+    return json.loads(encode_request(CODEC, stored, read.tools, read.options))
 
 
 def said(*parts: Any, role: str | None = "user", **keys: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 import contextlib
 import json
 import random
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import encoding
 from build import assistant, call, image, system, text, tool, user
 from corpus import body_of, needs_corpus, requests, responses, streams
+from encoding import encode_request
 from metis import adapters
 from metis.canonical import (
     DocumentBlock,
@@ -62,13 +61,12 @@ from metis.wire.json_access import Wire
 
 CORPUS = "anthropic_messages"
 CONTEXT = RequestContext(session_id="sess_test")
-encode_request = partial(encoding.encode_request, CODEC)
 
 
 def there_and_back(request: Any) -> Any:
     read = decode_request(body_of(request), CONTEXT)
     stored = [decode(encode(message)) for message in read.messages]
-    return json.loads(encode_request(stored, read.tools, read.options))
+    return json.loads(encode_request(CODEC, stored, read.tools, read.options))
 
 
 def sent(*messages: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -238,7 +236,9 @@ def test_messages_from_elsewhere_are_written_in_this_protocol() -> None:
         assistant(text("yes"), call("f", a=1), call("g")),
         tool("1"),
     ]
-    body = json.loads(encode_request(messages, (), AdapterOptions(model="claude-sonnet-4-6")))
+    body = json.loads(
+        encode_request(CODEC, messages, (), AdapterOptions(model="claude-sonnet-4-6"))
+    )
     assert body["system"] == [{"type": "text", "text": "be brief"}]
     assert body["max_tokens"] == 4096
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
@@ -254,11 +254,11 @@ def test_a_changed_option_wins_over_its_spelling() -> None:
     options = msgspec.structs.replace(
         read.options, tool_choice=ToolChoice("required"), parallel_tool_calls=None, temperature=0.0
     )
-    body = json.loads(encode_request(read.messages, read.tools, options))
+    body = json.loads(encode_request(CODEC, read.messages, read.tools, options))
     assert body["tool_choice"] == {"type": "any"}
     assert body["temperature"] == 0
     assert body["tools"] == REQUESTS["tools"]["tools"]
-    without = json.loads(encode_request(read.messages, (), options))
+    without = json.loads(encode_request(CODEC, read.messages, (), options))
     assert without["tools"] == REQUESTS["tools"]["tools"][1:]
 
 
@@ -553,17 +553,17 @@ def test_a_trimmed_or_edited_history_is_still_written() -> None:
     ]
     messages = decode_request(body_of(sent(*turns)), CONTEXT).messages
     trimmed = [messages[0], messages[4], messages[3], messages[5]]
-    body = json.loads(encode_request(trimmed, (), AdapterOptions()))
+    body = json.loads(encode_request(CODEC, trimmed, (), AdapterOptions()))
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user", "user"]
     shown = msgspec.structs.replace(messages[0], content=(image(),))
-    body = json.loads(encode_request([shown], (), AdapterOptions()))
+    body = json.loads(encode_request(CODEC, [shown], (), AdapterOptions()))
     assert body["messages"][0]["content"][0]["type"] == "image"
 
 
 @pytest.mark.row("T181")
 def test_the_length_that_the_protocol_wants_is_always_there() -> None:
     options = AdapterOptions(native={"openai_chat": {"model": "gpt-5"}})
-    assert json.loads(encode_request([user("hi")], (), options))["max_tokens"] == 4096
+    assert json.loads(encode_request(CODEC, [user("hi")], (), options))["max_tokens"] == 4096
 
 
 @pytest.mark.parametrize(("status", "expected"), [(502, ServerError), (429, RateLimitError)])

@@ -18,6 +18,10 @@ from metis.wire.bedrock_converse.history import ConverseHistoryEncoder
 from metis.wire.bedrock_converse.request import decode_request as decode_converse
 from metis.wire.bedrock_converse.stream_decoder import ConverseStreamDecoder
 from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.gemini import fast as gemini_fast
+from metis.wire.gemini.history import GeminiHistoryEncoder
+from metis.wire.gemini.request import decode_request as decode_gemini
+from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
 from metis.wire.history import BaseHistoryEncoder
 from metis.wire.ollama import fast as ollama_fast
 from metis.wire.ollama.history import OllamaHistoryEncoder
@@ -58,6 +62,11 @@ PATHS = {
         (decode_converse, None),
         (ConverseHistoryEncoder, converse_fast.FastConverseHistoryEncoder),
         (ConverseStreamDecoder, converse_fast.FastConverseStreamDecoder),
+    ),
+    "gemini": Paths(
+        (decode_gemini, gemini_fast.decode_request),
+        (GeminiHistoryEncoder, gemini_fast.FastGeminiHistoryEncoder),
+        (GeminiStreamDecoder, gemini_fast.FastGeminiStreamDecoder),
     ),
     "ollama": Paths(
         (decode_ollama, None),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from build import assistant, call, image, media, system, text, thinking, tool, tool_id, user
 from corpus import body_of, exchanges, needs_corpus, needs_whole_corpus, requests, responses
+from encoding import encode_request
 from gemini_build import (
     ANSWER,
     ASKED,
@@ -58,9 +59,10 @@ from metis.canonical.errors import (
 from metis.projection import Change
 from metis.streaming import MessageStart, ThinkingDelta
 from metis.wire.call import AdapterOptions, RequestContext
-from metis.wire.gemini.history import encode_request
+from metis.wire.gemini.codec import CODEC
+from metis.wire.gemini.fast import decode_request
 from metis.wire.gemini.key_names import plain_base64, with_camel_keys
-from metis.wire.gemini.request import decode_request, parse_path
+from metis.wire.gemini.request import parse_path
 from metis.wire.gemini.response import decode_response, encode_response
 
 CORPUS = "gemini"
@@ -566,14 +568,14 @@ def test_a_result_that_was_changed_is_told_anew() -> None:
     block = answer.content[0]
     assert isinstance(block, ToolResultBlock)
     changed = replace(answer, content=(replace(block, content=(text("other"),)),))
-    body = json.loads(encode_request([*before, changed], (), request.options))
+    body = json.loads(encode_request(CODEC, [*before, changed], (), request.options))
     assert body["contents"][2] == said(result({"output": "other"}))
 
 
 def test_a_part_that_was_changed_is_told_anew() -> None:
     request = decode_request(body_of(sent(said({**TEXT, "partMetadata": {"x": 1}}))), CONTEXT)
     changed = replace(request.messages[0], content=(text("other"),))
-    body = json.loads(encode_request([changed], (), request.options))
+    body = json.loads(encode_request(CODEC, [changed], (), request.options))
     assert body["contents"] == [said({"text": "other"})]
 
 
@@ -650,7 +652,7 @@ def test_cache_hints_of_other_providers_leave_no_trace() -> None:
 
 def test_a_signature_whose_part_is_gone_still_goes_home() -> None:
     lone = ThinkingBlock("", "MQ==", format="signature_on_next", issuer="gemini")
-    body = json.loads(encode_request([user("x"), assistant(lone)], (), AdapterOptions()))
+    body = json.loads(encode_request(CODEC, [user("x"), assistant(lone)], (), AdapterOptions()))
     assert body["contents"][1] == said({"text": "", "thoughtSignature": "MQ=="}, role="model")
 
 

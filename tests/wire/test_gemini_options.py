@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from build import user
 from corpus import body_of
+from encoding import encode_request
 from gemini_build import ASKED, CONTEXT, DECLARED, REQUESTS, sent, there_and_back
 from judges import complaints
 from metis import adapters
@@ -25,8 +26,9 @@ from metis.canonical.errors import (
     ServerError,
 )
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
-from metis.wire.gemini.history import encode_request
-from metis.wire.gemini.request import decode_request, parse_path
+from metis.wire.gemini.codec import CODEC
+from metis.wire.gemini.fast import decode_request
+from metis.wire.gemini.request import parse_path
 from metis.wire.gemini.response import decode_error, decode_response, encode_error
 from metis.wire.gemini.schema import decode_schema
 
@@ -177,6 +179,7 @@ def test_shared_options_are_read_and_written() -> None:
     assert (read.top_p, read.top_k, read.stop_sequences) == (1, 40, ("x",))
     written = json.loads(
         encode_request(
+            CODEC,
             [user("go")],
             (),
             AdapterOptions(
@@ -216,20 +219,20 @@ def test_ways_to_choose_tools(wire: dict[str, Any], expected: ToolChoice | None)
 def test_an_option_that_was_changed_wins_over_its_spelling() -> None:
     request = decode_request(body_of(REQUESTS["snake case"]), CONTEXT)
     options = replace(request.options, max_output_tokens=5, temperature=0.5)
-    body = json.loads(encode_request(request.messages, (), options))
+    body = json.loads(encode_request(CODEC, request.messages, (), options))
     assert body["generation_config"] == {
         "max_output_tokens": 5,
         "temperature": 0.5,
         "response_mime_type": "application/json",
     }
     without = replace(request.options, max_output_tokens=None)
-    body = json.loads(encode_request(request.messages, (), without))
+    body = json.loads(encode_request(CODEC, request.messages, (), without))
     assert body["generation_config"] == {"response_mime_type": "application/json"}
 
 
 def test_tools_that_were_changed_leave_the_providers_own_in_place() -> None:
     request = decode_request(body_of(REQUESTS["tools"]), CONTEXT)
-    body = json.loads(encode_request(request.messages, (TOOL,), request.options))
+    body = json.loads(encode_request(CODEC, request.messages, (TOOL,), request.options))
     assert body["tools"] == [
         {"functionDeclarations": [DECLARED]},
         {"googleSearch": {}},

@@ -35,8 +35,8 @@ from metis.streaming import (
     UsageUpdate,
 )
 from metis.wire.call import RequestContext
+from metis.wire.gemini.fast import FastGeminiStreamDecoder
 from metis.wire.gemini.response import decode_response
-from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
 from metis.wire.gemini.stream_encoder import Framing, GeminiStreamEncoder
 
 CORPUS = "gemini"
@@ -61,7 +61,7 @@ def array(*chunks: Any) -> bytes:
 def events_of(
     pieces: list[bytes], context: RequestContext = CONTEXT
 ) -> tuple[list[StreamEvent], Message]:
-    decoder = GeminiStreamDecoder(context)
+    decoder = FastGeminiStreamDecoder(context)
     events = [event for piece in pieces for event in decoder.feed(piece)]
     return events + decoder.finish(), decoder.message
 
@@ -417,7 +417,7 @@ def test_a_blocked_prompt_ends_the_stream() -> None:
 
 
 def test_the_message_can_be_asked_for_at_any_moment() -> None:
-    decoder = GeminiStreamDecoder(CONTEXT)
+    decoder = FastGeminiStreamDecoder(CONTEXT)
     decoder.feed(sse(chunk({"text": "he"})))
     assert decoder.message.content == (TextBlock("he"),)
     assert decoder.message.metadata.status is MessageStatus.PARTIAL

@@ -32,6 +32,7 @@ from metis.streaming import StreamEvent, TextDelta, ThinkingDelta
 from metis.wire.anthropic import request
 from metis.wire.anthropic.blocks import (
     PROTOCOL,
+    WIRE_ID_PREFIX,
     Part,
     TextPart,
     ThinkingPart,
@@ -260,22 +261,29 @@ class _ResultPart(Struct, tag="tool_result", gc=False):
     is_error: bool | UnsetType = UNSET
 
 
+def _is_bare_text(block: ContentBlock | None) -> bool:
+    """Whether the canonical JSON of a block is that of the protocol, so that no part is needed."""
+    return (
+        type(block) is TextBlock
+        and not block.citations
+        and not block.critical
+        and block.extra is UNSET
+    )
+
+
 class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
     """A history encoder that encodes common blocks without a table of functions."""
 
     def _encode_blocks(self, message: Message, form: Mapping[str, Any]) -> Sequence[Any]:
         if message.metadata.hints or (form and not form.keys() <= _COMMON_FORM):
             return super()._encode_blocks(message, form)
-        return self._encode_common(message.content)
+        content = message.content
+        only = content[0] if len(content) == 1 else None
+        if type(only) is ToolResultBlock:
+            return (self._encode_result(only),)
+        return content if _is_bare_text(only) else self._encode_common(content)
 
     def _encode_common(self, content: tuple[ContentBlock, ...]) -> Sequence[Any]:
-        if len(content) == 1:
-            only = content[0]
-            if type(only) is ToolResultBlock:
-                return (self._encode_result(only),)
-            # The JSON of a canonical text block is that of the protocol, so no part is made.
-            if type(only) is TextBlock and not only.citations and not only.critical:
-                return content if only.extra is UNSET else (TextPart(only.text),)
         wire_ids = self._wire_ids
         parts: list[Any] = []
         for block in content:
@@ -283,9 +291,7 @@ class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
                 parts.append(TextPart(block.text))
             elif type(block) is ToolUseBlock:
                 call = block.id
-                wire_id = wire_ids.get(call) or self.wire_id_prefix + call.removeprefix(
-                    TOOL_ID_PREFIX
-                )
+                wire_id = wire_ids.get(call) or WIRE_ID_PREFIX + call.removeprefix(TOOL_ID_PREFIX)
                 parts.append(ToolUsePart(wire_id, block.input, block.name))
             elif type(block) is ThinkingBlock and block.signature:
                 parts.append(ThinkingPart(block.signature, block.text))
@@ -296,8 +302,10 @@ class FastAnthropicHistoryEncoder(AnthropicHistoryEncoder):
         return parts
 
     def _encode_result(self, block: ToolResultBlock) -> _ResultPart:
-        content = self._encode_common(block.content)
-        wire_id = self._wire_id(block.tool_use_id)
+        content, call = block.content, block.tool_use_id
+        if len(content) != 1 or not _is_bare_text(content[0]):
+            content = self._encode_common(content)
+        wire_id = self._wire_ids.get(call) or WIRE_ID_PREFIX + call.removeprefix(TOOL_ID_PREFIX)
         return _ResultPart(wire_id, content, True if block.is_error else UNSET)
 
 

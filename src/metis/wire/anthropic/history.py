@@ -73,7 +73,8 @@ class AnthropicHistoryEncoder(BaseHistoryEncoder):
                 results = _add_in_form(role, form, blocks, encoded, results)
             elif role is not _TOOL:
                 results = None
-                encoded.append(_WireMessage(blocks, _role_name(role)))
+                name = "assistant" if role is _ASSISTANT else _role_name(role)
+                encoded.append(_WireMessage(blocks, name))
             elif results is None:
                 results = [*blocks]
                 encoded.append(_WireMessage(results, "user"))

@@ -1,7 +1,12 @@
 """The codec of Gemini."""
 
 from metis.wire.codec import Codec
-from metis.wire.gemini.history import GeminiHistoryEncoder, unmapped_keys
+from metis.wire.gemini.fast import (
+    FastGeminiHistoryEncoder,
+    FastGeminiStreamDecoder,
+    decode_request,
+)
+from metis.wire.gemini.history import unmapped_keys
 from metis.wire.gemini.key_names import PROTOCOL
 from metis.wire.gemini.options import (
     COMMON_KEYS,
@@ -12,18 +17,16 @@ from metis.wire.gemini.options import (
     server_tools,
     unmapped_tool_paths,
 )
-from metis.wire.gemini.request import decode_request
 from metis.wire.gemini.response import decode_error, decode_response, encode_error, encode_response
-from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
 from metis.wire.gemini.stream_encoder import GeminiStreamEncoder
 
 CODEC = Codec(
     protocol=PROTOCOL,
     decode_request=decode_request,
-    history=GeminiHistoryEncoder,
+    history=FastGeminiHistoryEncoder,
     decode_response=decode_response,
     encode_response=encode_response,
-    stream_decoder=GeminiStreamDecoder,
+    stream_decoder=FastGeminiStreamDecoder,
     stream_encoder=GeminiStreamEncoder,
     decode_error=decode_error,
     encode_error=encode_error,

@@ -1,8 +1,17 @@
-"""Fast paths of Gemini."""
+"""Fast paths of Gemini; without them everything works, but slower.
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+- `decode_request` duplicates `request.decode_request` for contents of common parts.
+- `FastGeminiHistoryEncoder` duplicates `parts.PartEncoder` for texts, calls and text results.
+- `FastGeminiStreamDecoder` duplicates the handling of chunks that only continue a text.
 
+Keys that a Struct does not list are not skipped: what holds one takes the careful path.
+`tests/wire/test_fast_paths.py` compares both.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metis.canonical.blocks import (
@@ -12,116 +21,220 @@ from metis.canonical.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from metis.canonical.message import Role
+from metis.canonical.value import raw_constructor
 from metis.projection.blocks import SIGNATURE_ON_NEXT
+from metis.streaming import StreamEvent
+from metis.wire.call import CanonicalRequest, RequestContext
+from metis.wire.gemini import request
+from metis.wire.gemini.history import GeminiHistoryEncoder
+from metis.wire.gemini.parts import decode_result_text, encode_result_object
+from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
+from metis.wire.json_access import Wire, maybe_object
+
+_make_text = raw_constructor(TextBlock)
+_make_result = raw_constructor(ToolResultBlock)
 
 
-class WireTextPiece(Struct, gc=False, forbid_unknown_fields=True):
-    """A piece of text."""
+# Requests
 
+_CONTENT_KEYS = 2
+_RESULT_KEYS, _RESULT_KEYS_WITH_ID = 2, 3
+
+
+def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
+    """Decode a request body; contents of common parts without comparing their JSON."""
+    return request.decode_request(body, context, _FastRequestDraft(context))
+
+
+class _FastRequestDraft(request.GeminiRequestDraft):
+    def add_all(self, contents: list[Any]) -> None:
+        """Add the contents of a request, in order."""
+        for index, content in enumerate(contents):
+            wire = maybe_object(content)
+            if len(wire) == _CONTENT_KEYS:
+                role, parts = wire.get("role"), wire.get("parts")
+                if type(parts) is list and self._add_common(role, cast("list[Wire]", parts)):
+                    continue
+            self.add(content, f"$.contents[{index}]")
+
+    def _add_common(self, role: Any, parts: list[Wire]) -> bool:
+        """Add a model content, a text, or results of common form; False for anything else."""
+        if role == "model":
+            self._pairing.begin_model_content()
+            self._add_parts(Role.ASSISTANT, parts, {})
+            return True
+        if role != "user" or not parts:
+            return False
+        only = parts[0] if len(parts) == 1 else None
+        if type(only) is dict and len(only) == 1 and type(text := only.get("text")) is str:
+            self._pairing.begin_user_content()
+            self._drafts.append((Role.USER, (_make_text(text),), self._bare_metadata))
+            return True
+        results = [_common_result(part) for part in parts]
+        if None in results:
+            return False
+        self._pairing.begin_user_content()
+        for number, result in enumerate(results):
+            form = {"joined": True} if number else {"apart": True}
+            self._add_common_result(cast("Wire", result), parts[number], form)
+        return True
+
+    def _add_common_result(self, result: Wire, part: Wire, form: dict[str, Any]) -> None:
+        name, response, pairing = result["name"], result["response"], self._pairing
+        tool_use_id = pairing.id_of_result(name, result.get("id"))
+        content, is_error = decode_result_text(response)
+        block = _make_result(tool_use_id, content, is_error=is_error)
+        ids = pairing.take_new_wire_ids()
+        lacks_id = tool_use_id in pairing.wire_ids and not result.get("id")
+        if lacks_id or pairing.tool_names.get(tool_use_id) != name:
+            self._note_result_form([part], block, form)
+        elif response != encode_result_object(block):
+            form["result"] = response
+        self._add_result_block(block, ids, form)
+
+
+def _common_result(part: Wire) -> Wire | None:
+    """Return the function response of a part that has the common keys and nothing else."""
+    response = part.get("functionResponse") if type(part) is dict and len(part) == 1 else None
+    if type(response) is not dict:
+        return None
+    result = cast("Wire", response)
+    wire_id = result.get("id")
+    if len(result) != (_RESULT_KEYS_WITH_ID if wire_id else _RESULT_KEYS):
+        return None
+    if type(result.get("name")) is not str or type(result.get("response")) is not dict:
+        return None
+    return result if wire_id is None or type(wire_id) is str else None
+
+
+# History
+
+_Signature = str | UnsetType
+_ON_NEXT = SIGNATURE_ON_NEXT
+
+
+class _TextPart(Struct, gc=False, rename="camel"):
     text: str
+    thought_signature: _Signature = UNSET
 
 
-class WireTextContent(Struct, gc=False, forbid_unknown_fields=True):
-    """What the model says in a chunk."""
-
-    parts: tuple[WireTextPiece]
-    role: Literal["model"]
-
-
-class WireTextCandidate(Struct, gc=False, forbid_unknown_fields=True):
-    """The one answer of a chunk."""
-
-    content: WireTextContent
-    index: Literal[0] | UnsetType = UNSET
-
-
-class WireTextChunk(Struct, gc=False, forbid_unknown_fields=True, rename="camel"):
-    """A chunk of a stream that holds nothing but text."""
-
-    candidates: tuple[WireTextCandidate]
-    model_version: str
-    response_id: str
-    usage_metadata: Raw = Raw(b"")
-
-
-Signature = str | UnsetType
-
-
-class TextPart(Struct, gc=False, rename="camel"):
-    """A text."""
-
-    text: str
-    thought_signature: Signature = UNSET
-
-
-class FunctionCall(Struct, gc=False):
-    """What is called, and with what; an id is only told to a provider that gave it (T11)."""
-
+class _FunctionCall(Struct, gc=False):
     args: Mapping[str, Any]
     id: str | UnsetType
     name: str
 
 
-class CallPart(Struct, gc=False, rename="camel"):
-    """A call of a tool."""
-
-    function_call: FunctionCall
-    thought_signature: Signature = UNSET
+class _CallPart(Struct, gc=False, rename="camel"):
+    function_call: _FunctionCall
+    thought_signature: _Signature = UNSET
 
 
-class ResponseOutput(Struct, gc=False):
-    """What a tool gave."""
-
+class _Output(Struct, gc=False):
     output: str
 
 
-class FunctionResponse(Struct, gc=False):
-    """The result of a call."""
-
+class _FunctionResponse(Struct, gc=False):
     id: str | UnsetType
     name: str
-    response: ResponseOutput
+    response: _Output
 
 
-class ResultPart(Struct, gc=False, rename="camel"):
-    """The answer to a call."""
-
-    function_response: FunctionResponse
+class _ResultPart(Struct, gc=False, rename="camel"):
+    function_response: _FunctionResponse
 
 
-def encode_common_parts(
-    content: Sequence[ContentBlock], ids: Mapping[str, str]
-) -> list[Any] | None:
-    """The parts for texts and calls, signed or not; None if a block is of another kind."""
-    parts: list[Any] = []
-    signature: Signature = UNSET
-    for block in content:
-        if type(block) is TextBlock:
-            parts.append(TextPart(block.text, signature))
-        elif type(block) is ToolUseBlock:
-            call = FunctionCall(block.input, ids.get(block.id, UNSET), block.name)
-            parts.append(CallPart(call, signature))
-        elif type(block) is ThinkingBlock and block.format == SIGNATURE_ON_NEXT and block.signature:
-            signature = block.signature
-            continue
-        else:
+class FastGeminiHistoryEncoder(GeminiHistoryEncoder):
+    """A history encoder that encodes common blocks as Structs."""
+
+    def _encode_parts(self, content: tuple[ContentBlock, ...]) -> list[Any]:
+        only = content[0] if len(content) == 1 else None
+        if type(only) is TextBlock:
+            return [_TextPart(only.text)]
+        if type(only) is ToolResultBlock:
+            result = self._encode_text_result(only)
+            return super()._encode_parts(content) if result is None else [result]
+        return self._encode_common(content) or super()._encode_parts(content)
+
+    def _encode_common(self, content: tuple[ContentBlock, ...]) -> list[Any] | None:
+        """Encode texts and calls, signed or not; None if a block is of another kind."""
+        wire_ids = self._wire_ids
+        parts: list[Any] = []
+        signature: _Signature = UNSET
+        for block in content:
+            if type(block) is TextBlock:
+                parts.append(_TextPart(block.text, signature))
+            elif type(block) is ToolUseBlock:
+                call = _FunctionCall(block.input, wire_ids.get(block.id, UNSET), block.name)
+                parts.append(_CallPart(call, signature))
+            elif type(block) is ThinkingBlock and block.format == _ON_NEXT and block.signature:
+                signature = block.signature
+                continue
+            else:
+                return None
+            signature = UNSET
+        if signature is not UNSET:
+            parts.append(_TextPart("", signature))
+        return parts
+
+    def _encode_text_result(self, block: ToolResultBlock) -> _ResultPart | None:
+        """Encode a result of one text; None if it holds anything else."""
+        if block.is_error or len(block.content) != 1:
             return None
-        signature = UNSET
-    if signature is not UNSET:
-        parts.append(TextPart("", signature))
-    return parts
+        only, call = block.content[0], block.tool_use_id
+        if type(only) is not TextBlock:
+            return None
+        wire_id, name = self._wire_ids.get(call, UNSET), self._tool_names.get(call, "")
+        return _ResultPart(_FunctionResponse(wire_id, name, _Output(only.text)))
 
 
-def encode_text_result(
-    content: Sequence[ContentBlock], ids: Mapping[str, str], names: Mapping[str, str]
-) -> ResultPart | None:
-    """The part for a result of one text; None if it holds anything else."""
-    result = content[0] if len(content) == 1 else None
-    if type(result) is not ToolResultBlock or result.is_error or len(result.content) != 1:
-        return None
-    only, ours = result.content[0], result.tool_use_id
-    if type(only) is not TextBlock:
-        return None
-    return ResultPart(
-        FunctionResponse(ids.get(ours, UNSET), names.get(ours, ""), ResponseOutput(only.text))
-    )
+# Streams
+
+
+class _WireText(Struct, gc=False, forbid_unknown_fields=True):
+    text: str
+
+
+class _WireContent(Struct, gc=False, forbid_unknown_fields=True):
+    parts: tuple[_WireText]
+    role: Literal["model"]
+
+
+class _WireCandidate(Struct, gc=False, forbid_unknown_fields=True):
+    content: _WireContent
+    index: Literal[0] | UnsetType = UNSET
+
+
+class _TextChunk(Struct, gc=False, forbid_unknown_fields=True, rename="camel"):
+    candidates: tuple[_WireCandidate]
+    model_version: str
+    response_id: str
+    usage_metadata: Raw = Raw(b"")
+
+
+_read_text_chunk = msgspec.json.Decoder(_TextChunk).decode
+
+
+class FastGeminiStreamDecoder(GeminiStreamDecoder):
+    """A stream decoder that reads chunks of text straight into Structs."""
+
+    def _decode_chunk(self, data: bytes, events: list[StreamEvent]) -> None:
+        if not self._pieces or self._end is not None:
+            super()._decode_chunk(data, events)
+            return
+        try:
+            chunk = _read_text_chunk(data)
+        except (ValueError, RecursionError):
+            super()._decode_chunk(data, events)
+            return
+        (candidate,) = chunk.candidates
+        (part,) = candidate.content.parts
+        if chunk.response_id != self._response_id or not self._is_open(None):
+            super()._decode_chunk(data, events)
+            return
+        if candidate.index is not UNSET:
+            self._candidate["index"] = 0
+        self._body["modelVersion"] = chunk.model_version
+        # The usage of the last such chunk counts; the others are never read.
+        self._usage_json = chunk.usage_metadata or self._usage_json
+        self._add_text(part.text, events)

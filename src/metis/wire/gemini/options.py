@@ -14,11 +14,11 @@ from metis.wire.reasoning import DecodedReasoning, Reasoning, ReasoningCodec, bu
 
 _DECLARED = "functionDeclarations"
 _MAPPED_KEYS = frozenset({"name", "description", "parameters", "parametersJsonSchema"})
-"""The keys of a declaration that our definition speaks for."""
+"""The keys of a declaration that `ToolDefinition` has a field for."""
 
 
 def decode_tools(wire: object) -> tuple[ToolDefinition, ...]:
-    """The tools that the client runs itself; server-side tools stay with the options."""
+    """Decode the tools that the client runs; those of the provider stay in the native options."""
     return tuple(_decode_tool(declared) for _, declared in _declarations(wire))
 
 
@@ -32,72 +32,71 @@ def _decode_tool(declared: Wire) -> ToolDefinition:
 
 
 def _declarations(wire: object) -> Iterator[tuple[str, Wire]]:
-    """The functions that have a name, each with its path."""
-    for number, tool in enumerate(_tools(wire)):
-        own = maybe_object(tool)
-        key = present_key(own, _DECLARED)
-        for index, declared in enumerate(map(maybe_object, maybe_list(own.get(key)))):
+    """Yield the path and the declaration of each function that has a name."""
+    for number, tool in enumerate(map(maybe_object, _tools_of(wire))):
+        key = present_key(tool, _DECLARED)
+        for index, declared in enumerate(map(maybe_object, maybe_list(tool.get(key)))):
             if isinstance(declared.get("name"), str):
                 yield f"tools[{number}].{key}[{index}]", declared
 
 
-def _tools(wire: object) -> list[Any]:
-    """The list of tools; the servers also take one tool for a list of one."""
+def _tools_of(wire: object) -> list[Any]:
+    """Return the list of tools; the servers also accept one tool without a list."""
     return [wire] if isinstance(wire, dict) else maybe_list(wire)
 
 
 def _input_schema(declared: Wire) -> Wire:
-    """The schema of a tool: JSON Schema if it is given, else read from the dialect."""
-    given = field(declared, "parametersJsonSchema")
-    if isinstance(given, dict):
-        return cast("Wire", given)
+    """Return the schema of a tool: JSON Schema if it has one, else decoded from the dialect."""
+    schema = field(declared, "parametersJsonSchema")
+    if isinstance(schema, dict):
+        return cast("Wire", schema)
     return maybe_object(decode_schema(declared.get("parameters"))) or {
         "type": "object",
         "properties": {},
     }
 
 
-def encode_tools(tools: Sequence[ToolDefinition], spelled: object = None) -> list[Any]:
-    """The tools of a request; what was spelled of them before is kept as far as it still holds."""
-    known = {declared["name"]: declared for _, declared in _declarations(spelled)}
-    declared = [_encode_tool(tool, known.get(tool.name, {})) for tool in tools]
-    server = [rest for tool in _tools(spelled) if (rest := _undeclared(tool))]
-    return [{_DECLARED: declared}, *server] if declared else server
+def encode_tools(tools: Sequence[ToolDefinition], native: object = None) -> list[Any]:
+    """Encode the tools of a request; native declarations stay while they state the same."""
+    by_name = {declared["name"]: declared for _, declared in _declarations(native)}
+    encoded = [_encode_tool(tool, by_name.get(tool.name, {})) for tool in tools]
+    server = [rest for tool in _tools_of(native) if (rest := _without_functions(tool))]
+    return [{_DECLARED: encoded}, *server] if encoded else server
 
 
-def _encode_tool(tool: ToolDefinition, spelled: Wire) -> Wire:
-    """One definition, in JSON Schema, which loses nothing (T102)."""
-    if spelled and _decode_tool(spelled) == tool:
-        return spelled
-    wire: Wire = {key: value for key, value in spelled.items() if camel(key) not in _MAPPED_KEYS}
+def _encode_tool(tool: ToolDefinition, native: Wire) -> Wire:
+    """Encode a definition with JSON Schema, which loses nothing that the dialect would (T102)."""
+    if native and _decode_tool(native) == tool:
+        return native
+    wire: Wire = {key: value for key, value in native.items() if camel(key) not in _MAPPED_KEYS}
     wire["name"] = tool.name
     if tool.description:
         wire["description"] = tool.description
-    # An object without properties is refused; such a tool has no parameters (T105).
+    # The API refuses an object without properties; such a tool has no parameters (T105).
     if tool.input_schema.get("properties") or "type" not in tool.input_schema:
         wire["parametersJsonSchema"] = tool.input_schema
     return wire
 
 
-def _undeclared(tool: Any) -> Any:
-    """A tool without the functions of the client; empty if it is nothing else."""
+def _without_functions(tool: Any) -> Any:
+    """Return a tool without the functions of the client; empty if it holds nothing else."""
     if not isinstance(tool, dict):
         return tool
     return {k: v for k, v in cast("Wire", tool).items() if camel(k) != _DECLARED}
 
 
 def server_tools(wire: Mapping[str, Any]) -> list[str]:
-    """The names of the tools that the provider runs itself."""
+    """Return the names of the tools that the provider runs itself."""
     return [
         key
-        for tool in _tools(field(wire, "tools"))
+        for tool in _tools_of(field(wire, "tools"))
         for key in maybe_object(tool)
         if key not in (_DECLARED, snake(_DECLARED))
     ]
 
 
 def unmapped_tool_paths(wire: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the declarations of functions say beyond our definitions: the tool, and the path."""
+    """Yield name and path of keys of functions that `ToolDefinition` has no field for."""
     for path, declared in _declarations(field(wire, "tools")):
         for key, value in declared.items():
             if value and camel(key) not in _MAPPED_KEYS:
@@ -107,20 +106,20 @@ def unmapped_tool_paths(wire: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 _CONFIG, _THINKING = "generationConfig", "thinkingConfig"
 _BUDGET, _LEVEL = "thinkingBudget", "thinkingLevel"
 _DYNAMIC = -1
-"""The budget that leaves it to the model."""
+"""The budget that lets the model decide."""
 
 
 def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
     config = maybe_object(field(wire, _CONFIG))
     thinking = maybe_object(field(config, _THINKING))
-    place = f"{present_key(wire, _CONFIG)}.{present_key(config, _THINKING)}."
+    prefix = f"{present_key(wire, _CONFIG)}.{present_key(config, _THINKING)}."
     effort = effort_of((maybe_text(field(thinking, _LEVEL)) or "").lower())
     budget = field(thinking, _BUDGET)
     keys: set[str] = set()
     if effort is not None:
-        keys.add(place + present_key(thinking, _LEVEL))
+        keys.add(prefix + present_key(thinking, _LEVEL))
     if type(budget) is int and budget >= _DYNAMIC:
-        keys.add(place + present_key(thinking, _BUDGET))
+        keys.add(prefix + present_key(thinking, _BUDGET))
         if budget == 0:
             return DecodedReasoning(Reasoning("none"), frozenset(keys))
         tokens = None if budget == _DYNAMIC else budget_of(budget)
@@ -129,18 +128,19 @@ def _decode_reasoning(wire: Mapping[str, Any]) -> DecodedReasoning:
 
 
 def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None) -> None:
-    told: Wire = {_BUDGET: None, _LEVEL: None}
+    # Older models take a budget of tokens, newer ones a level.
+    fields: Wire = {_BUDGET: None, _LEVEL: None}
     if reasoning is not None and reasoning.is_off and form != "level":
-        told[_BUDGET] = 0
+        fields[_BUDGET] = 0
     elif reasoning is not None and reasoning.budget_tokens is not None:
-        told[_BUDGET] = reasoning.budget_tokens
+        fields[_BUDGET] = reasoning.budget_tokens
     elif reasoning is not None and reasoning.effort is not None:
-        told[_LEVEL] = reasoning.effort.upper()
+        fields[_LEVEL] = reasoning.effort.upper()
     elif reasoning is not None:
-        told[_BUDGET] = _DYNAMIC
+        fields[_BUDGET] = _DYNAMIC
     name = present_key(wire, _CONFIG)
     config = dict(maybe_object(wire.get(name)))
-    set_inner_fields(config, _THINKING, told)
+    set_inner_fields(config, _THINKING, fields)
     wire.pop(name, None)
     if config:
         wire[name] = config
@@ -149,61 +149,58 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningFo
 REASONING = ReasoningCodec(_decode_reasoning, _encode_reasoning)
 
 
-_OUTPUT_CONFIG, _MEDIA, _FORMATS = "generationConfig", "responseMimeType", "responseFormat"
+_MEDIA_TYPE, _FORMATS = "responseMimeType", "responseFormat"
 _SCHEMA, _DIALECT = "responseJsonSchema", "responseSchema"
 _JSON, _TEXT = "application/json", "text/plain"
 
 
 def _decode_output_format(wire: Mapping[str, Any]) -> DecodedOutput:
-    config = maybe_object(field(wire, _OUTPUT_CONFIG))
-    media = field(config, _MEDIA)
-    place = f"{present_key(wire, _OUTPUT_CONFIG)}."
-    if media is None:
-        return _decode_listed(config, place)
-    keys = {place + present_key(config, _MEDIA)}
-    if media == _TEXT:
+    config = maybe_object(field(wire, _CONFIG))
+    media_type = field(config, _MEDIA_TYPE)
+    prefix = f"{present_key(wire, _CONFIG)}."
+    if media_type is None:
+        return _decode_format_list(config, prefix)
+    keys = {prefix + present_key(config, _MEDIA_TYPE)}
+    if media_type == _TEXT:
         return DecodedOutput(None, frozenset(keys))
-    if media != _JSON:
+    if media_type != _JSON:
         return UNSTATED_OUTPUT
-    for name, read in ((_SCHEMA, _same), (_DIALECT, decode_schema)):
+    for name in (_SCHEMA, _DIALECT):
         schema = field(config, name)
         if isinstance(schema, dict):
-            keys.add(place + present_key(config, name))
-            return DecodedOutput(OutputFormat(read(cast("Wire", schema))), frozenset(keys))
+            keys.add(prefix + present_key(config, name))
+            schema = cast("Wire", schema) if name == _SCHEMA else decode_schema(schema)
+            return DecodedOutput(OutputFormat(schema), frozenset(keys))
     return DecodedOutput(OutputFormat(), frozenset(keys))
 
 
-def _decode_listed(config: Wire, place: str) -> DecodedOutput:
-    """A list with one format that is text; sound and pictures are something else."""
-    listed = maybe_list(field(config, _FORMATS))
-    own = maybe_object(listed[0]) if len(listed) == 1 else {}
-    text = maybe_object(own.get("text"))
-    schema, media = text.get("schema"), str(field(text, "mimeType")).lower()
-    if len(own) != 1 or media not in (_JSON, "application_json"):
+def _decode_format_list(config: Wire, prefix: str) -> DecodedOutput:
+    """Decode the list of formats that Vertex has; only one of text is an output format."""
+    formats = maybe_list(field(config, _FORMATS))
+    only = maybe_object(formats[0]) if len(formats) == 1 else {}
+    text = maybe_object(only.get("text"))
+    schema, media_type = text.get("schema"), str(field(text, "mimeType")).lower()
+    if len(only) != 1 or media_type not in (_JSON, "application_json"):
         return UNSTATED_OUTPUT
-    found = OutputFormat(cast("Wire", schema) if isinstance(schema, dict) else None)
-    return DecodedOutput(found, frozenset({place + present_key(config, _FORMATS)}))
-
-
-def _same(schema: Wire) -> Wire:
-    return schema
+    output = OutputFormat(cast("Wire", schema) if isinstance(schema, dict) else None)
+    return DecodedOutput(output, frozenset({prefix + present_key(config, _FORMATS)}))
 
 
 def _encode_output_format(wire: Wire, output: OutputFormat | None, dialect: SchemaDialect) -> None:
-    told: Wire = dict.fromkeys((_MEDIA, _SCHEMA, _DIALECT, _FORMATS))
+    fields: Wire = dict.fromkeys((_MEDIA_TYPE, _SCHEMA, _DIALECT, _FORMATS))
     if output is not None:
-        told[_MEDIA] = _JSON
+        fields[_MEDIA_TYPE] = _JSON
         if output.schema is not None and dialect == "openapi":
-            told[_DIALECT] = encode_schema(output.schema)
+            fields[_DIALECT] = encode_schema(output.schema)
         elif output.schema is not None:
-            told[_SCHEMA] = output.schema
-    set_inner_fields(wire, _OUTPUT_CONFIG, told)
+            fields[_SCHEMA] = output.schema
+    set_inner_fields(wire, _CONFIG, fields)
 
 
 OUTPUT_FORMAT = OutputFormatCodec(_decode_output_format, _encode_output_format)
 
 
-CONFIG, TOOL_CONFIG, CALLING = "generationConfig", "toolConfig", "functionCallingConfig"
+_TOOL_CONFIG, _CALLING = "toolConfig", "functionCallingConfig"
 _KEYS = {
     "max_output_tokens": "maxOutputTokens",
     "temperature": "temperature",
@@ -213,15 +210,15 @@ _KEYS = {
 }
 _SHARED = {
     "tools",
-    *(f"{CONFIG}.{key}" for key in _KEYS.values()),
-    f"{TOOL_CONFIG}.{CALLING}.mode",
-    f"{TOOL_CONFIG}.{CALLING}.allowedFunctionNames",
+    *(f"{_CONFIG}.{key}" for key in _KEYS.values()),
+    f"{_TOOL_CONFIG}.{_CALLING}.mode",
+    f"{_TOOL_CONFIG}.{_CALLING}.allowedFunctionNames",
 }
 SHARED_KEYS = frozenset({*_SHARED, *(snake(key) for key in _SHARED)})
-"""The keys of a request that the shared options and the tools speak for."""
-_COMMON = (CONFIG, TOOL_CONFIG, "safetySettings")
+"""The keys of a request that options and tools determine."""
+_COMMON = (_CONFIG, _TOOL_CONFIG, "safetySettings")
 COMMON_KEYS = frozenset({*_COMMON, *map(snake, _COMMON)})
-"""Other keys that both hosts know; cached contents and labels belong to one."""
+"""Other keys that both hosts know; cached contents and labels belong to one of them."""
 
 _MODES: Mapping[Any, ToolMode] = {
     "AUTO": "auto",
@@ -232,88 +229,81 @@ _MODES: Mapping[Any, ToolMode] = {
     2: "required",
     3: "none",
 }
-_WORDS: Mapping[ToolMode, str] = {
+_MODE_NAMES: Mapping[ToolMode, str] = {
     "auto": "AUTO",
     "required": "ANY",
     "none": "NONE",
     "tool": "ANY",
 }
 
-TOOL_MODES = {"validated": {TOOL_CONFIG: {CALLING: {"mode": "VALIDATED"}}}}
-"""The mode that only Gemini has: tools are free, and arguments keep to the schema."""
+TOOL_MODES = {"validated": {_TOOL_CONFIG: {_CALLING: {"mode": "VALIDATED"}}}}
+"""The mode that only Gemini has: calls are optional, and their arguments follow the schema."""
 
 
 def decode_options(wire: Wire, model: str | None) -> AdapterOptions:
-    """The shared options of a request, with their spelling."""
-    spoken, output = REASONING.decode(wire).reasoning, OUTPUT_FORMAT.decode(wire).output
+    """Decode the options of a request, which itself becomes their native form.
+
+    The model is not in the body but in the path.
+    """
     return AdapterOptions(
-        model=model, **_shared(wire), reasoning=spoken, output=output, native={PROTOCOL: wire}
+        model=model,
+        **_decode_shared(wire),
+        reasoning=REASONING.decode(wire).reasoning,
+        output=OUTPUT_FORMAT.decode(wire).output,
+        native={PROTOCOL: wire},
     )
 
 
 def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> Wire:
-    """The options as keys of a request; a remembered spelling is kept while it says the same."""
+    """Encode options as keys of a request; native keys stay while they state the same."""
     wire = dict(options.native.get(PROTOCOL, {}))
-    remembered = _shared(wire)
+    native = _decode_shared(wire)
     changed = {
         key: getattr(options, name)
         for name, key in _KEYS.items()
-        if getattr(options, name) != remembered.get(name)
+        if getattr(options, name) != native.get(name)
     }
     if changed:
-        _set_inside(wire, CONFIG, changed)
-    if options.tool_choice != remembered.get("tool_choice"):
-        _set_choice(wire, options.tool_choice)
+        set_inner_fields(wire, _CONFIG, changed)
+    if options.tool_choice != native.get("tool_choice"):
+        choice = _encode_choice(options.tool_choice)
+        set_inner_fields(wire, _TOOL_CONFIG, {_CALLING: choice})
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
-    own = field(wire, "tools")
-    if tuple(tools) != decode_tools(own):
-        wire[present_key(wire, "tools")] = encode_tools(tools, own)
+    native_tools = field(wire, "tools")
+    if tuple(tools) != decode_tools(native_tools):
+        wire["tools"] = encode_tools(tools, native_tools)
     return wire
 
 
-def _set_inside(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
-    """Set fields of an object in a request, or take them away; an empty one is not sent."""
-    key = present_key(wire, name)
-    inner = dict(maybe_object(wire.get(key)))
-    for each, value in changes.items():
-        own = present_key(inner, each)
-        inner.pop(own, None)
-        if value is not None:
-            inner[own] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType] - strings
-    wire.pop(key, None)
-    if inner:
-        wire[key] = inner
+def _encode_choice(choice: ToolChoice | None) -> Wire | None:
+    if choice is None:
+        return None
+    wire: Wire = {"mode": _MODE_NAMES[choice.mode]}
+    if choice.name is not None:
+        wire["allowedFunctionNames"] = [choice.name]
+    return wire
 
 
-def _set_choice(wire: Wire, choice: ToolChoice | None) -> None:
-    calling: Wire | None = None
-    if choice is not None:
-        calling = {"mode": _WORDS[choice.mode]}
-        if choice.name is not None:
-            calling["allowedFunctionNames"] = [choice.name]
-    _set_inside(wire, TOOL_CONFIG, {CALLING: calling})
-
-
-def _shared(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """The shared options that a request states."""
+def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the shared options that a request states."""
     if not wire:
         return {}
-    config = maybe_object(field(wire, CONFIG))
-    found = {name: field(config, key) for name, key in _KEYS.items()}
-    stops = found["stop_sequences"]
-    found["stop_sequences"] = tuple(cast("list[str]", stops)) if isinstance(stops, list) else None
+    config = maybe_object(field(wire, _CONFIG))
+    options = {name: field(config, key) for name, key in _KEYS.items()}
+    stops = options["stop_sequences"]
+    options["stop_sequences"] = tuple(cast("list[str]", stops)) if isinstance(stops, list) else None
     for name in ("top_k", "max_output_tokens"):
-        if isinstance(found[name], float):
-            found[name] = int(found[name])
-    found["tool_choice"] = _choice(maybe_object(field(wire, TOOL_CONFIG)))
-    return {name: value for name, value in found.items() if value is not None}
+        if isinstance(options[name], float):
+            options[name] = int(options[name])
+    options["tool_choice"] = _decode_choice(maybe_object(field(wire, _TOOL_CONFIG)))
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _choice(config: Wire) -> ToolChoice | None:
-    calling = maybe_object(field(config, CALLING))
-    word = calling.get("mode")
-    mode = _MODES.get(word) if isinstance(word, str | int) else None
+def _decode_choice(config: Wire) -> ToolChoice | None:
+    calling = maybe_object(field(config, _CALLING))
+    name = calling.get("mode")
+    mode = _MODES.get(name) if isinstance(name, str | int) else None
     if mode is None:
         return None
     names = maybe_list(field(calling, "allowedFunctionNames"))

@@ -38,7 +38,7 @@ from metis.wire.gemini.key_names import (
     with_camel_keys,
     with_style,
 )
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 Media = ImageBlock | DocumentBlock | AudioBlock | VideoBlock | ArtifactBlock
 """The blocks that hold media."""
@@ -50,31 +50,42 @@ _IMAGES: Mapping[str, str] = {
     "png": "image/png",
     "webp": "image/webp",
 }
-_OWN_FILES = ("gs://", "https://generativelanguage.googleapis.com/", "projects/", "files/")
+_PROVIDER_FILES = ("gs://", "https://generativelanguage.googleapis.com/", "projects/", "files/")
 
 
-def decode_media(part: Wire, issuer: str, *, is_made: bool) -> ContentBlock | None:
-    """Our block for a part with media; None if it is none of those that we know.
-
-    `is_made` says that a model made them.
-    """
+def _decode_media(part: Wire, issuer: str, *, is_generated: bool) -> ContentBlock | None:
+    """Decode a part with media, which a model may have generated; None if it is unknown."""
     match part:
-        case {"inlineData": {"mimeType": str(kind), "data": str(data)}}:
-            text = None if is_made else _plain_text(kind, data)
+        case {"inlineData": {"mimeType": str(media_type), "data": str(data)}}:
+            text = None if is_generated else _plain_text(media_type, data)
             if text is not None:
-                return DocumentBlock(MediaSource("text", text), kind)
-            return _block("base64", plain_base64(data), kind, None, is_made=is_made)
-        case {"fileData": {"mimeType": str(kind), "fileUri": str(uri)}}:
-            if uri.startswith(_OWN_FILES):
-                return _block("file_id", uri, kind, issuer, is_made=is_made)
-            return _block("url", uri, kind, None, is_made=is_made)
+                return DocumentBlock(MediaSource("text", text), media_type)
+            source = MediaSource("base64", plain_base64(data))
+        case {"fileData": {"mimeType": str(media_type), "fileUri": str(uri)}}:
+            is_file = uri.startswith(_PROVIDER_FILES)
+            source = MediaSource("file_id", uri, issuer) if is_file else MediaSource("url", uri)
         case _:
             return None
+    return ArtifactBlock(source, media_type) if is_generated else _media_block(source, media_type)
 
 
-def _plain_text(kind: str, data: str) -> str | None:
-    """The words of a file that is text, which other providers take as such (G-010)."""
-    if not kind.startswith(("text/", "application/json")):
+def _media_block(source: MediaSource, media_type: str) -> ContentBlock | None:
+    match media_type.partition("/")[0], source.kind:
+        case "image", "base64" | "url" as kind:
+            return ImageBlock(ImageSource(kind, source.data), media_type)
+        case "image", _:
+            return None  # an image that is a file of one provider is opaque to all others
+        case "audio", _:
+            return AudioBlock(source, media_type)
+        case "video", _:
+            return VideoBlock(source, media_type)
+        case _:
+            return DocumentBlock(source, media_type)
+
+
+def _plain_text(media_type: str, data: str) -> str | None:
+    """Return the text of a text file, which other providers accept as such (G-010)."""
+    if not media_type.startswith(("text/", "application/json")):
         return None
     try:
         return base64.b64decode(plain_base64(data), validate=True).decode()
@@ -82,59 +93,43 @@ def _plain_text(kind: str, data: str) -> str | None:
         return None
 
 
-def _block(
-    where: str, data: str, kind: str, issuer: str | None, *, is_made: bool
-) -> ContentBlock | None:
-    family = kind.partition("/")[0]
-    if family == "image" and not is_made:
-        # An image that exists as a file of one provider only is opaque to everybody else.
-        if where == "file_id":
-            return None
-        return ImageBlock(ImageSource("base64" if where == "base64" else "url", data), kind)
-    source = MediaSource(
-        "base64" if where == "base64" else "url" if where == "url" else "file_id", data, issuer
-    )
-    if is_made:
-        return ArtifactBlock(source, kind)
-    if family == "audio":
-        return AudioBlock(source, kind)
-    return VideoBlock(source, kind) if family == "video" else DocumentBlock(source, kind)
-
-
-def encode_media(block: Media) -> Wire | None:
-    """The part for a block with media; None if its bytes are not at hand."""
-    source, kind = block.source, block.media_type
+def _encode_media(block: Media) -> Wire | None:
+    """Encode a block with media; None if its bytes are not available."""
+    source, media_type = block.source, block.media_type
     match source.kind:
         case "base64":
-            return {"inlineData": {"mimeType": kind, "data": source.data}}
+            return {"inlineData": {"mimeType": media_type, "data": source.data}}
         case "url" | "file_id":
-            if kind == ANY_IMAGE_TYPE:
-                kind = _kind_of(source.data)
-            return {"fileData": {"mimeType": kind, "fileUri": source.data}}
+            if media_type == ANY_IMAGE_TYPE:
+                media_type = _image_type_of(source.data)
+            return {"fileData": {"mimeType": media_type, "fileUri": source.data}}
         case "text":
             return {"text": source.data}
         case "file_ref":
             return None
 
 
-def _kind_of(url: str) -> str:
-    """The kind of an image by the end of its URL; the protocol wants one kind, not any."""
+def _image_type_of(url: str) -> str:
+    """Guess the media type of an image by its URL, because the API refuses `image/*`."""
     return _IMAGES.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/jpeg")
 
 
 _write_sorted = msgspec.json.Encoder(order="deterministic").encode
 _make_text = raw_constructor(TextBlock)
-_SAID = ("output", "result")
-_MANY = 2
+_TEXT_KEYS = ("output", "result")
+_MIN_TEXTS = 2
 
 
 def decode_result_text(response: Any) -> tuple[tuple[ContentBlock, ...], bool]:
-    """What a response object says, and whether it is an error."""
+    """Decode a response object into texts, and whether it is an error.
+
+    The API documents two keys, `output` and `error`; an object of another form becomes JSON.
+    """
     if type(response) is dict and len(cast("Wire", response)) == 1:
         ((key, value),) = cast("Wire", response).items()
         if key == "error":
             return (_make_text(value if type(value) is str else _text(value)),), True
-        if key in _SAID and type(value) is str:
+        if key in _TEXT_KEYS and type(value) is str:
             return (_make_text(value),), False
         if key == "output" and _are_texts(value):
             return tuple(_make_text(text) for text in value), False
@@ -146,18 +141,18 @@ def decode_result_text(response: Any) -> tuple[tuple[ContentBlock, ...], bool]:
 def _are_texts(value: Any) -> bool:
     return (
         type(value) is list
-        and len(cast("list[Any]", value)) >= _MANY
+        and len(cast("list[Any]", value)) >= _MIN_TEXTS
         and all(type(text) is str for text in cast("list[Any]", value))
     )
 
 
 def _text(value: Any) -> str:
-    # Sorted, so that the text is the same before and after the object was stored.
+    # Keys are sorted, so that the text is the same before and after the object was stored.
     return _write_sorted(value).decode()
 
 
 def encode_result_object(result: ToolResultBlock) -> Wire:
-    """The response object for a result."""
+    """Encode the texts of a result as a response object."""
     texts = [text for block in result.content if (text := _text_of(block)) is not None]
     if result.is_error:
         return {"error": "\n".join(texts)}
@@ -167,7 +162,7 @@ def encode_result_object(result: ToolResultBlock) -> Wire:
 
 
 def _text_of(block: ContentBlock) -> str | None:
-    """The words of a text, or of a document that is plain text; media of results have none."""
+    """Return the text of a text block or a plain-text document; other media have none."""
     if type(block) is TextBlock:
         return block.text
     if isinstance(block, DocumentBlock) and block.source.kind == "text":
@@ -176,33 +171,30 @@ def _text_of(block: ContentBlock) -> str | None:
 
 
 def has_same_text(response: Any, result: ToolResultBlock) -> bool:
-    """Whether a response object still says what a result says."""
-    texts, is_error = decode_result_text(response)
-    said = tuple(block for block in result.content if type(block) is TextBlock)
-    return is_error == result.is_error and _words(texts) == _words(said)
+    """Whether a response object still has the texts of a result."""
+    blocks, is_error = decode_result_text(response)
+    texts, expected = (
+        [block.text for block in content if isinstance(block, TextBlock)]
+        for content in (blocks, result.content)
+    )
+    return is_error == result.is_error and texts == expected
 
 
-def _words(blocks: tuple[ContentBlock, ...]) -> list[str]:
-    return [block.text for block in blocks if isinstance(block, TextBlock)]
-
-
-def decode_result_media(wire: Wire, issuer: str) -> tuple[ContentBlock, ...]:
-    """The media of a result."""
+def _decode_result_media(wire: Wire, issuer: str) -> tuple[ContentBlock, ...]:
     return tuple(
-        decode_media(maybe_object(part), issuer, is_made=False)
+        _decode_media(maybe_object(part), issuer, is_generated=False)
         or OpaqueBlock(issuer, msgspec.Raw(_write_sorted(part)), PROTOCOL)
         for part in maybe_list(wire.get("parts"))
     )
 
 
-def encode_result_media(result: ToolResultBlock) -> list[Any]:
-    """The parts for the media of a result."""
+def _encode_result_media(result: ToolResultBlock) -> list[Any]:
     parts: list[Any] = []
     for block in result.content:
         if isinstance(block, OpaqueBlock):
             parts.append(block.raw)
         elif isinstance(block, Media) and block.source.kind != "text":
-            part = encode_media(block)
+            part = _encode_media(block)
             if part is not None:
                 parts.append(part)
     return parts
@@ -210,9 +202,10 @@ def encode_result_media(result: ToolResultBlock) -> list[Any]:
 
 ALONE = "signature_alone"
 """The format of a signature that came on an empty text part."""
+WIRE_ID_PREFIX = "call_"
+"""The start of wire ids that are derived from ours."""
 
-_KEYS_OF_CALL = 2
-_KEYS_WITH_ID = 3
+_CALL_KEYS, _CALL_KEYS_WITH_ID = 2, 3
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode
 
@@ -222,65 +215,65 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 
 class CallIdSource(Protocol):
-    """Gives calls and results their ids; the provider's own may be missing."""
+    """Gives calls and results our ids; those of the provider may be missing."""
 
     def id_of_call(self, name: str, wire_id: str | None) -> str:
-        """Our id for a call."""
+        """Return our id for a call."""
         ...
 
     def id_of_result(self, name: str, wire_id: str | None) -> str:
-        """Our id of the call that a result answers."""
+        """Return our id of the call that a result belongs to."""
         ...
 
 
 class PartDecoder:
-    """Reads the parts of one message."""
+    """Decodes the parts of a message: of the model, or of the user."""
 
-    def __init__(self, issuer: str, names: CallIdSource, *, is_model: bool) -> None:
+    def __init__(self, issuer: str, ids: CallIdSource, *, is_model: bool) -> None:
         self._issuer = issuer
-        self._names = names
+        self._ids = ids
         self._is_model = is_model
 
     def decode(self, parts: list[Any], blocks: list[ContentBlock]) -> bool:
-        """Add the blocks of parts; whether each was in the form that we write ourselves."""
-        is_usual = True
+        """Add the blocks of parts; return whether each part has the form that metis writes."""
+        is_plain = True
         for part in parts:
             if type(part) is not dict:
                 blocks.append(self._opaque(part))
-                is_usual = False
+                is_plain = False
                 continue
-            own = cast("Wire", part)
-            text = own.get("text")
-            if type(text) is str and len(own) == 1:
+            wire = cast("Wire", part)
+            text = wire.get("text")
+            if type(text) is str and len(wire) == 1:
                 blocks.append(_make_text(text))
-            elif not self._read_usual_call(own, blocks):
-                is_usual = False
-                self._read_any(own, blocks)
-        return is_usual
+            elif not self._decode_plain_call(wire, blocks):
+                is_plain = False
+                self._decode_any(wire, blocks)
+        return is_plain
 
-    def _read_usual_call(self, part: Wire, blocks: list[ContentBlock]) -> bool:
-        """Read a call of the common form; False if it is something else."""
+    def _decode_plain_call(self, part: Wire, blocks: list[ContentBlock]) -> bool:
+        """Decode a call that has the form which metis writes; False if it is anything else."""
         call = part.get("functionCall")
         if type(call) is not dict or not self._is_model:
             return False
-        own = cast("Wire", call)
-        name, arguments, theirs = own.get("name"), own.get("args"), own.get("id")
+        wire = cast("Wire", call)
+        name, arguments, wire_id = wire.get("name"), wire.get("args"), wire.get("id")
         if type(name) is not str or type(arguments) is not dict:
             return False
-        if len(own) != (_KEYS_WITH_ID if theirs else _KEYS_OF_CALL):
+        if len(wire) != (_CALL_KEYS_WITH_ID if wire_id else _CALL_KEYS):
             return False
         signature = part.get("thoughtSignature")
         if len(part) != (2 if signature else 1) or type(signature) not in (str, type(None)):
             return False
-        if theirs is not None and type(theirs) is not str:
+        if wire_id is not None and type(wire_id) is not str:
             return False
         if signature:
             blocks.append(_make_thinking("", signature, None, SIGNATURE_ON_NEXT, self._issuer))
-        ours = self._names.id_of_call(name, theirs)
-        blocks.append(_make_call(ours, name, cast("Wire", arguments)))
+        tool_use_id = self._ids.id_of_call(name, wire_id)
+        blocks.append(_make_call(tool_use_id, name, cast("Wire", arguments)))
         return True
 
-    def _read_any(self, wire: Wire, blocks: list[ContentBlock]) -> None:
+    def _decode_any(self, wire: Wire, blocks: list[ContentBlock]) -> None:
         part = with_camel_keys(wire)
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and self._is_model else None
@@ -302,29 +295,26 @@ class PartDecoder:
                 return _make_thinking(text, signature, None, None, self._issuer)
             return _make_text(text)
         if "functionCall" in part:
-            return self._call(maybe_object(part["functionCall"])) if self._is_model else None
+            return self._decode_call(maybe_object(part["functionCall"])) if self._is_model else None
         if "functionResponse" in part:
-            return self._result(maybe_object(part["functionResponse"]))
-        return decode_media(part, self._issuer, is_made=self._is_model)
+            return self._decode_result(maybe_object(part["functionResponse"]))
+        return _decode_media(part, self._issuer, is_generated=self._is_model)
 
-    def _call(self, call: Wire) -> ContentBlock | None:
+    def _decode_call(self, call: Wire) -> ContentBlock | None:
         name, arguments = call.get("name"), call.get("args")
         if not isinstance(name, str) or not isinstance(arguments, dict | None):
             return None
-        theirs = call.get("id")
-        ours = self._names.id_of_call(name, theirs if isinstance(theirs, str) and theirs else None)
-        return _make_call(ours, name, cast("Wire", arguments or {}))
+        tool_use_id = self._ids.id_of_call(name, maybe_text(call.get("id")) or None)
+        return _make_call(tool_use_id, name, cast("Wire", arguments or {}))
 
-    def _result(self, answer: Wire) -> ContentBlock | None:
-        name, response, theirs = answer.get("name"), answer.get("response"), answer.get("id")
+    def _decode_result(self, result: Wire) -> ContentBlock | None:
+        name = result.get("name")
         if self._is_model or not isinstance(name, str):
             return None
-        ours = self._names.id_of_result(
-            name, theirs if isinstance(theirs, str) and theirs else None
-        )
-        said, is_error = decode_result_text(response)
-        media = decode_result_media(answer, self._issuer) if "parts" in answer else ()
-        return _make_result(ours, (*said, *media), is_error=is_error)
+        tool_use_id = self._ids.id_of_result(name, maybe_text(result.get("id")) or None)
+        texts, is_error = decode_result_text(result.get("response"))
+        media = _decode_result_media(result, self._issuer) if "parts" in result else ()
+        return _make_result(tool_use_id, (*texts, *media), is_error=is_error)
 
     def _opaque(self, part: Any) -> OpaqueBlock:
         kind = next((key for key in maybe_object(part) if key != "thoughtSignature"), None)
@@ -332,29 +322,26 @@ class PartDecoder:
 
 
 def is_result(part: Any) -> bool:
-    """Whether a part answers a call."""
-    if type(part) is not dict:
-        return False
-    own = cast("Wire", part)
-    answer = own.get("functionResponse") or own.get("function_response")
-    return isinstance(maybe_object(answer).get("name"), str)
+    """Whether a part is the result of a call."""
+    wire = maybe_object(part)
+    result = wire.get("functionResponse") or wire.get("function_response")
+    return isinstance(maybe_object(result).get("name"), str)
 
 
 class PartEncoder:
-    """Writes blocks as parts; knows the ids that the provider gave, and the names of the calls."""
+    """Encodes blocks as parts, with the wire ids and tool names of calls."""
 
-    def __init__(self, wire_id: Callable[[str], str | None], names: Mapping[str, str]) -> None:
+    def __init__(self, wire_id: Callable[[str], str | None], tool_names: Mapping[str, str]) -> None:
         self._wire_id = wire_id
-        self._names = names
+        self._tool_names = tool_names
 
     def encode(self, content: tuple[ContentBlock, ...]) -> list[Any]:
-        """The parts for blocks that were projected for this protocol."""
+        """Encode blocks that were projected for this protocol."""
         parts: list[Any] = []
         signature: str | None = None
         for block in content:
-            kind = type(block)
-            if kind is ThinkingBlock and cast("ThinkingBlock", block).format == SIGNATURE_ON_NEXT:
-                signature = cast("ThinkingBlock", block).signature
+            if type(block) is ThinkingBlock and block.format == SIGNATURE_ON_NEXT:
+                signature = block.signature
                 continue
             part = {"text": block.text} if type(block) is TextBlock else self._encode(block)
             if part is None:
@@ -372,35 +359,34 @@ class PartEncoder:
             case ToolUseBlock():
                 return {"functionCall": self._with_id(block.id, block.name, "args", block.input)}
             case ToolResultBlock():
-                return {"functionResponse": self._result(block)}
+                return {"functionResponse": self._encode_result(block)}
             case ThinkingBlock():
-                return _thought(block)
+                return _encode_thinking(block)
             case OpaqueBlock():
                 return block.raw
             case _ if isinstance(block, Media):
-                return encode_media(block)
+                return _encode_media(block)
             case _:
                 return None
 
-    def _with_id(self, ours: str, name: str, key: str, value: Any) -> Wire:
-        """A call or a result; an id is only told to a provider that gave it (T11)."""
-        theirs = self._wire_id(ours)
-        if theirs is None:
+    def _with_id(self, tool_use_id: str, name: str, key: str, value: Any) -> Wire:
+        """Encode a call or a result; the API refuses ids that it did not give (T11)."""
+        wire_id = self._wire_id(tool_use_id)
+        if wire_id is None:
             return {key: value, "name": name}
-        return {key: value, "id": theirs, "name": name}
+        return {key: value, "id": wire_id, "name": name}
 
-    def _result(self, result: ToolResultBlock) -> Wire:
-        ours = result.tool_use_id
-        wire = self._with_id(
-            ours, self._names.get(ours, ""), "response", encode_result_object(result)
-        )
-        media = encode_result_media(result)
+    def _encode_result(self, result: ToolResultBlock) -> Wire:
+        call = result.tool_use_id
+        name = self._tool_names.get(call, "")
+        wire = self._with_id(call, name, "response", encode_result_object(result))
+        media = _encode_result_media(result)
         if media:
             wire["parts"] = media
         return wire
 
 
-def _thought(block: ThinkingBlock) -> Wire:
+def _encode_thinking(block: ThinkingBlock) -> Wire:
     if block.format == ALONE:
         return {"text": "", "thoughtSignature": block.signature}
     wire: Wire = {"text": block.text, "thought": True}
@@ -409,24 +395,24 @@ def _thought(block: ThinkingBlock) -> Wire:
     return wire
 
 
-def original_form_of_parts(parts: list[Any], written: list[Any]) -> dict[str, Any]:
-    """What has to be remembered of parts that were read, so that they can be written again."""
-    if _are_equal(written, parts):
+def original_form_of_parts(parts: list[Any], encoded: list[Any]) -> dict[str, Any]:
+    """Return what must be stored to encode parts as they were, compared with how they would be."""
+    if _are_equal(encoded, parts):
         return {}
     style = style_of(parts)
-    if style and _are_equal(with_style(written, style), parts):
+    if style and _are_equal(with_style(encoded, style), parts):
         return {"style": style}
     return {"parts": parts}
 
 
-def _are_equal(written: Any, parts: Any) -> bool:
-    """Whether parts are those that were read; `1`, `1.0` and `true` are not the same."""
-    if isinstance(written, Raw):
-        written = _read(written)
-    if isinstance(written, list) and isinstance(parts, list):
-        ours, theirs = cast("list[Any]", written), cast("list[Any]", parts)
-        return len(ours) == len(theirs) and all(map(_are_equal, ours, theirs))
-    if isinstance(written, dict) and isinstance(parts, dict):
-        mine, own = cast("Wire", written), cast("Wire", parts)
-        return mine.keys() == own.keys() and all(_are_equal(mine[k], own[k]) for k in mine)
-    return type(cast("object", written)) is type(cast("object", parts)) and written == parts
+def _are_equal(encoded: Any, wire: Any) -> bool:
+    """Whether two JSON values are the same; `1`, `1.0` and `true` are not."""
+    if isinstance(encoded, Raw):
+        encoded = _read(encoded)
+    if isinstance(encoded, list) and isinstance(wire, list):
+        first, second = cast("list[Any]", encoded), cast("list[Any]", wire)
+        return len(first) == len(second) and all(map(_are_equal, first, second))
+    if isinstance(encoded, dict) and isinstance(wire, dict):
+        one, other = cast("Wire", encoded), cast("Wire", wire)
+        return one.keys() == other.keys() and all(_are_equal(one[k], other[k]) for k in one)
+    return type(cast("object", encoded)) is type(cast("object", wire)) and encoded == wire

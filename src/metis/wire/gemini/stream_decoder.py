@@ -1,38 +1,27 @@
-"""Stream decoder of Gemini: chunks in, stream events out.
-
-Every chunk is a small response. The decoder joins their parts and decodes the final message from
-them exactly as from a plain response, so that the two cannot differ. Pieces of text are joined; a
-part with a signature is never joined with another, because the signature belongs to that part.
-"""
+"""Stream decoder of Gemini: chunks in, stream events out."""
 
 import re
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.errors import NetworkError, ProviderError
-from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message
-from metis.canonical.metadata import MessageStatus, StopReason
+from metis.canonical.metadata import MessageStatus
 from metis.streaming import (
     BlockAdded,
     JsonArrayParser,
-    MessageComplete,
-    MessageStart,
     SseParser,
-    StreamError,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseStart,
-    UsageUpdate,
 )
 from metis.wire.call import RequestContext
-from metis.wire.errors import has_failed, stream_error
-from metis.wire.gemini.fast import WireTextChunk
+from metis.wire.errors import has_failed
 from metis.wire.gemini.key_names import PROTOCOL, field, with_camel_keys
 from metis.wire.gemini.parts import PartDecoder
 from metis.wire.gemini.request import CallPairing
@@ -45,59 +34,58 @@ from metis.wire.gemini.response import (
     refused_call,
 )
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.stream_decoder import BaseStreamDecoder
 
-_BLANKS = b" \t\r\n"
+_SPACES = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
-_HEAD_BYTES = 65536
 
 
-class ChunkParser:
-    """Splits the bytes of a stream into chunks of JSON; feed it as the bytes come, then finish."""
+class _ChunkParser:
+    """Splits the bytes of a stream into chunks of JSON.
 
-    def __init__(self) -> None:
+    A stream is server-sent events, an array of chunks, or one plain body. The first byte tells
+    which: an array begins with a bracket, a body with a brace, an event with neither.
+    """
+
+    def __init__(self, head_bytes: int) -> None:
         self._events = SseParser()
         self._array: JsonArrayParser | None = None
-        self._is_sure = False
+        self._is_recognised = False
         self._is_body: bool = False
-        self._head: bytes = b""
-        """What came before the first chunk, in case that it is no stream at all."""
+        self._head_bytes = head_bytes
+        self.head: bytes = b""
+        """The first bytes, if it is no array: they may be an error body."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The chunks that are complete with these bytes."""
-        if not self._is_sure:
+        """Return the chunks that are complete with these bytes."""
+        if not self._is_recognised:
             data = self._recognise(data)
         if self._is_body:
-            self._head += data
+            self.head += data
             return []
         if self._array is not None:
             return self._array.feed(data)
-        if len(self._head) < _HEAD_BYTES:
-            self._head += data
-        return [found for _, found in self._events.feed(data)]
+        if len(self.head) < self._head_bytes:
+            self.head += data
+        return [chunk for _, chunk in self._events.feed(data)]
 
     def finish(self) -> list[bytes]:
-        """The last chunks; bytes that were no stream are one chunk."""
-        if self._is_body or not self._is_sure:
-            return [self._head] if self._head.strip() else []
+        """Return the last chunks; bytes that were no stream are one chunk."""
+        if self._is_body or not self._is_recognised:
+            return [self.head] if self.head.strip() else []
         if self._array is not None:
             rest = self._array.finish()
             return [rest] if rest else []
-        return [found for _, found in self._events.finish()]
-
-    @property
-    def head(self) -> bytes:
-        """The beginning of what came, if it was no array."""
-        return self._head
+        return [chunk for _, chunk in self._events.finish()]
 
     def _recognise(self, data: bytes) -> bytes:
-        """Find out what kind of stream it is; the bytes that are to be read then."""
-        data = self._head + data
-        first = data.removeprefix(_BOM).lstrip(_BLANKS)[:1]
-        self._head = b""
+        """Recognise the kind of stream; return the bytes that can be parsed then."""
+        data, self.head = self.head + data, b""
+        first = data.removeprefix(_BOM).lstrip(_SPACES)[:1]
         if not first or _BOM.startswith(data):
-            self._head = data
+            self.head = data
             return b""
-        self._is_sure = True
+        self._is_recognised = True
         if first == b"[":
             self._array = JsonArrayParser()
         self._is_body = first == b"{"
@@ -108,23 +96,23 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]|\["([^"]*)"\]""
 _VALUES = ("stringValue", "numberValue", "boolValue")
 
 
-def is_partial(call: Wire) -> bool:
-    """Whether a call is a piece of one."""
+def _is_piece(call: Wire) -> bool:
+    """Whether a call is only a piece of one."""
     return bool(call.get("willContinue")) or "partialArgs" in call
 
 
-class PartialCall:
-    """A call that is coming in, piece by piece."""
+class _PartialCall:
+    """A call whose arguments come value by value, each under its JSON path."""
 
     def __init__(self) -> None:
         self._part: Wire = {}
         self._call: Wire = {}
         self._arguments: Wire = {}
-        self._growing: str | None = None
-        """The path of a string that goes on in the next piece."""
+        self._open_path: str | None = None
+        """The path of a string that continues in the next piece."""
 
     def add(self, part: Wire) -> bool:
-        """Take a piece into account; whether the call is whole now."""
+        """Add a piece; return whether the call is complete."""
         call = maybe_object(part.get("functionCall"))
         self._part |= {key: value for key, value in part.items() if key != "functionCall"}
         self._call |= {key: call[key] for key in ("id", "name") if key in call}
@@ -134,35 +122,35 @@ class PartialCall:
         return not call.get("willContinue")
 
     def to_wire(self) -> Wire:
-        """The call as a plain response would hold it."""
+        """Return the call as a plain response would hold it."""
         return {**self._part, "functionCall": {**self._call, "args": self._arguments}}
 
     def _set(self, piece: Wire) -> None:
         path = maybe_text(piece.get("jsonPath")) or ""
         steps = [
-            int(found[2]) if found[2] is not None else found[1] or found[3] or found[4] or ""
-            for found in _STEP.finditer(path.removeprefix("$"))
+            int(step[2]) if step[2] is not None else step[1] or step[3] or step[4] or ""
+            for step in _STEP.finditer(path.removeprefix("$"))
         ]
         if not steps:
             return
         value: Any = next((piece[key] for key in _VALUES if key in piece), None)
-        place = _place(self._arguments, steps)
-        if place is None:
+        target = _holder_of(self._arguments, steps)
+        if target is None:
             return
-        holder, last = place
-        if path == self._growing and isinstance(value, str):
+        holder, last = target
+        if path == self._open_path and isinstance(value, str):
             value = str(holder[last]) + value
-        elif path == self._growing and value is None and "nullValue" not in piece:
+        elif path == self._open_path and value is None and "nullValue" not in piece:
             value = holder[last]
         holder[last] = value
-        self._growing = path if piece.get("willContinue") and isinstance(value, str) else None
+        self._open_path = path if piece.get("willContinue") and isinstance(value, str) else None
 
 
-def _place(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
-    """The object or list that holds the last step, with that step; made where it is missing."""
+def _holder_of(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
+    """Return the object or list of the last step, and that step; missing ones are created."""
     holder: Any = root
     for step, following in zip(steps, [*steps[1:], None], strict=True):
-        if not _fit(holder, step):
+        if not _reserve(holder, step):
             return None
         if following is None:
             return holder, step
@@ -172,8 +160,8 @@ def _place(root: Wire, steps: list[str | int]) -> tuple[Any, str | int] | None:
     return None
 
 
-def _fit(holder: Any, step: str | int) -> bool:
-    """Whether a step can be taken; a list grows by one at a time."""
+def _reserve(holder: Any, step: str | int) -> bool:
+    """Create a missing entry; False if it cannot be: a list grows by one at a time."""
     if isinstance(holder, list) and isinstance(step, int):
         items = cast("list[Any]", holder)
         if step == len(items):
@@ -185,258 +173,218 @@ def _fit(holder: Any, step: str | int) -> bool:
     return False
 
 
-_read_text_chunk = msgspec.json.Decoder(WireTextChunk).decode
-_read_chunk = msgspec.json.Decoder(dict[str, Any]).decode
-_KEYS_OF_THOUGHT = 2
+_THOUGHT_KEYS = 2
 
 
-class GeminiStreamDecoder:
-    """Turns the bytes of a streamed answer into events; `message` is what has come so far."""
+class GeminiStreamDecoder(BaseStreamDecoder):
+    """Turns the bytes of one streamed response into events.
+
+    Every chunk is a small response, and their parts are joined: pieces of text become one part. A
+    part with a signature is never joined with another, because the signature belongs to that part.
+    """
 
     def __init__(self, context: RequestContext) -> None:
-        self._context = context
-        self._chunks = ChunkParser()
-        self._id = new_ulid()
-        self._scope = self._id
-        self._reader: PartDecoder | None = None
+        super().__init__(context)
+        self._chunks = _ChunkParser(self.head_bytes)
+        self._provider = context.provider or PROTOCOL
+        self._scope = self._message_id
+        self._part_decoder: PartDecoder | None = None
         self._body: Wire = {}
         self._candidate: Wire = {}
         self._parts: list[Any] = []
         self._pieces: list[str] = []
         """The text of the last part, while more may come."""
-        self._partial: PartialCall | None = None
+        self._partial_call: _PartialCall | None = None
         self._index = -1
         self._response_id: str | None = None
-        self._usage = Raw(b"")
-        self._end: MessageComplete | StreamError | None = None
-
-    @property
-    def message(self) -> Message:
-        """The message as far as it has come; whole once the stream has ended."""
-        if isinstance(self._end, MessageComplete):
-            return self._end.message
-        return self._message(MessageStatus.PARTIAL if self._end is None else MessageStatus.ERROR)
+        self._usage_json = Raw(b"")
+        """The usage of the last chunk, while nobody has read it."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
+        """Return the events that are complete with this chunk."""
         events: list[StreamEvent] = []
         for data in self._chunks.feed(chunk):
-            if not self._take_quickly(data, events):
-                self._take(data, events)
+            self._decode_chunk(data, events)
         return events
 
-    def finish(self) -> list[StreamEvent]:
-        """The last events; the protocol has no mark of the end but a reason to finish."""
-        events: list[StreamEvent] = []
+    def _decode_rest(self, events: list[StreamEvent]) -> None:
         for data in self._chunks.finish():
-            self._take(data, events)
-        if self._end is not None:
-            return events
-        self._close_partial(events)
-        if has_failed(self._context) or not self._has_ended():
-            self._fail(self._reason(), events)
-        else:
-            self._complete(events)
-        return events
+            self._decode_chunk(data, events)
 
-    def _has_ended(self) -> bool:
+    def _end_early(self, events: list[StreamEvent]) -> None:
+        # The protocol has no event for the end; a finish reason is the only mark of it.
+        self._close_partial_call(events)
         blocked = maybe_object(field(self._body, "promptFeedback"))
-        return bool(field(self._candidate, "finishReason") or field(blocked, "blockReason"))
+        has_reason = field(self._candidate, "finishReason") or field(blocked, "blockReason")
+        if has_reason and not has_failed(self._context):
+            self._complete(events)
+        else:
+            self._fail(self._early_end_error(), events)
 
-    def _reason(self) -> ProviderError:
-        """Why a stream ended too early: it was an error body, or it was cut off."""
-        if not self._body and has_failed(self._context):
+    def _early_end_error(self) -> ProviderError:
+        if not self._has_begun and has_failed(self._context):
             return self._error(read_error(self._chunks.head))
-        return NetworkError("the stream ended before the answer was complete")
+        return super()._early_end_error()
 
     def _error(self, wire: Wire) -> ProviderError:
-        return decode_error(wire, self._context.status, self._context.provider or PROTOCOL)
+        return decode_error(wire, self._context.status, self._provider)
 
-    def _take_quickly(self, data: bytes, events: list[StreamEvent]) -> bool:
-        """Take a chunk of text that continues a text; most chunks do nothing else."""
-        if not self._pieces or self._end is not None:
-            return False
-        try:
-            chunk = _read_text_chunk(data)
-        except (ValueError, RecursionError):
-            return False
-        (candidate,) = chunk.candidates
-        (part,) = candidate.content.parts
-        if chunk.response_id != self._response_id or not self._is_open(None):
-            return False
-        if candidate.index is not UNSET:
-            self._candidate["index"] = 0
-        self._body["modelVersion"] = chunk.model_version
-        self._usage = chunk.usage_metadata or self._usage
-        self._take_text(part.text, events)
-        return True
-
-    def _take(self, data: bytes, events: list[StreamEvent]) -> None:
-        """Take one chunk of the answer."""
+    def _decode_chunk(self, data: bytes, events: list[StreamEvent]) -> None:
         if self._end is not None or data == b"[DONE]":
             return
-        try:
-            wire = _read_chunk(data)
-        except (ValueError, RecursionError) as error:
-            if has_failed(self._context):
-                self._fail(self._error(read_error(data)), events)
-            else:
-                self._fail(NetworkError(f"the stream holds what is no event: {error}"), events)
+        if has_failed(self._context):
+            self._fail(self._error(read_error(data)), events)
             return
-        if "error" in wire or has_failed(self._context):
+        wire = self._read_event(data, events)
+        if wire is None:
+            return
+        if "error" in wire:
             self._fail(self._error(wire), events)
             return
-        if not self._body:
+        if not self._has_begun:
             self._start(wire, events)
         self._read_usage()
-        for key, value in wire.items():
-            if key != "candidates":
-                self._body[key] = value
+        self._body |= {key: value for key, value in wire.items() if key != "candidates"}
         count = len(self._parts)
         try:
-            self._take_candidate(first_candidate(wire), events)
+            self._add_candidate(first_candidate(wire), events)
         except RecursionError:
             del self._parts[count:]
-            self._fail(NetworkError("the stream holds what is nested too deeply"), events)
+            self._fail(NetworkError("the stream contains JSON that is nested too deeply"), events)
 
     def _start(self, wire: Wire, events: list[StreamEvent]) -> None:
         response_id = maybe_text(field(wire, "responseId"))
         self._response_id = response_id
-        self._scope = response_id or self._id
-        issuer = self._context.provider or PROTOCOL
-        names = CallPairing(call_scope(self._context, self._scope))
-        self._reader = PartDecoder(issuer, names, is_model=True)
-        model = self._context.model or maybe_text(field(wire, "modelVersion"))
+        self._scope = response_id or self._message_id
+        pairing = CallPairing(call_scope(self._context, self._scope))
+        self._part_decoder = PartDecoder(self._provider, pairing, is_model=True)
         self._body["candidates"] = []
-        events.append(MessageStart(self._id, model, response_id, protocol=PROTOCOL))
+        model = self._context.model or maybe_text(field(wire, "modelVersion"))
+        self._begin(events, model, response_id, PROTOCOL)
 
-    def _take_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:
+    def _add_candidate(self, candidate: Wire, events: list[StreamEvent]) -> None:
         for key, value in candidate.items():
             if key != "content":
-                # Metadata come in any chunk, and an empty object takes nothing away (T200).
+                # Metadata comes in any chunk, and an empty object later must not erase it (T200).
                 if value or key not in self._candidate:
                     self._candidate[key] = value
                 continue
             content = maybe_object(value)
             self._candidate.setdefault("content", {}).update(
-                {name: own for name, own in content.items() if name != "parts"}
+                {name: item for name, item in content.items() if name != "parts"}
             )
             for part in maybe_list(content.get("parts")):
-                self._take_part(part, events)
+                self._add_part(part, events)
 
-    def _take_part(self, part: Any, events: list[StreamEvent]) -> None:
+    def _add_part(self, part: Any, events: list[StreamEvent]) -> None:
         if type(part) is not dict:
-            self._take_whole(part, events)
+            self._add_complete_part(part, events)
             return
-        own = cast("Wire", part)
-        text = own.get("text")
+        wire = cast("Wire", part)
+        text = wire.get("text")
         if type(text) is str:
-            if len(own) == 1:
-                self._take_text(text, events)
+            if len(wire) == 1:
+                self._add_text(text, events)
                 return
-            if len(own) == _KEYS_OF_THOUGHT and type(own.get("thought")) is bool:
-                self._take_spoken(text, own["thought"], events)
+            if len(wire) == _THOUGHT_KEYS and type(wire.get("thought")) is bool:
+                self._add_flagged_text(text, wire["thought"], events)
                 return
-        call = own.get("functionCall") or own.get("function_call")
-        if self._partial is not None or (call and is_partial(with_camel_keys(maybe_object(call)))):
-            self._take_piece(own, events)
+        call = wire.get("functionCall") or wire.get("function_call")
+        is_piece = call and _is_piece(with_camel_keys(maybe_object(call)))
+        if self._partial_call is not None or is_piece:
+            self._add_call_piece(wire, events)
             return
-        self._take_whole(own, events)
+        self._add_complete_part(wire, events)
 
-    def _take_text(self, text: str, events: list[StreamEvent]) -> None:
+    def _add_text(self, text: str, events: list[StreamEvent]) -> None:
         if not text:
-            return  # an empty piece says nothing, and begins nothing
+            return  # an empty piece must not open a block of its own
         if not self._is_open(None):
-            self._open({}, events)
+            self._open_part({}, events)
         self._pieces.append(text)
-        events.append(TextDelta(self._id, self._index, text))
+        events.append(TextDelta(self._message_id, self._index, text))
 
-    def _take_spoken(self, text: str, thought: bool, events: list[StreamEvent]) -> None:  # noqa: FBT001 - the wire's own flag
-        """Take a piece that says whether it is a thought."""
+    def _add_flagged_text(self, text: str, thought: bool, events: list[StreamEvent]) -> None:  # noqa: FBT001 - the flag of the wire
+        """Add a piece of text whose flag `thought` is set, to true or to false."""
         if not self._is_open(thought):
-            self._open({"thought": thought}, events)
+            self._open_part({"thought": thought}, events)
         self._pieces.append(text)
         delta = ThinkingDelta if thought else TextDelta
-        events.append(delta(self._id, self._index, text))
+        events.append(delta(self._message_id, self._index, text))
 
-    def _is_open(self, thought: bool | None) -> bool:  # noqa: FBT001 - the same
-        """Whether the last part grows, and says the same of being a thought."""
+    def _is_open(self, thought: bool | None) -> bool:  # noqa: FBT001 - the flag of the wire
+        """Whether the last part is a text that grows, with the same flag."""
         return bool(self._pieces) and self._parts[-1].get("thought") is thought
 
-    def _open(self, part: Wire, events: list[StreamEvent]) -> None:
-        self._close_partial(events)
-        self._close()
+    def _open_part(self, part: Wire, events: list[StreamEvent]) -> None:
+        self._close_partial_call(events)
+        self._store_text()
+        self._pieces = []
         self._parts.append({"text": "", **part})
         self._index += 1
 
-    def _close(self) -> None:
+    def _store_text(self) -> None:
+        """Write the text so far into its part."""
         if self._pieces:
-            self._parts[-1]["text"] = "".join(self._pieces)
-            self._pieces = []
+            self._pieces = ["".join(self._pieces)]
+            self._parts[-1]["text"] = self._pieces[0]
 
-    def _take_piece(self, part: Wire, events: list[StreamEvent]) -> None:
-        """Take a piece of a call; what is no call ends the one that was coming."""
-        normal = with_camel_keys(part)
-        if self._partial is not None and "functionCall" not in normal:
-            self._close_partial(events)
-            self._take_part(part, events)
+    def _add_call_piece(self, part: Wire, events: list[StreamEvent]) -> None:
+        """Add a piece of a call; any other part ends the call."""
+        wire = with_camel_keys(part)
+        if self._partial_call is not None and "functionCall" not in wire:
+            self._close_partial_call(events)
+            self._add_part(part, events)
             return
-        self._partial = self._partial or PartialCall()
-        if self._partial.add(normal):
-            self._close_partial(events)
+        self._partial_call = self._partial_call or _PartialCall()
+        if self._partial_call.add(wire):
+            self._close_partial_call(events)
 
-    def _close_partial(self, events: list[StreamEvent]) -> None:
-        partial, self._partial = self._partial, None
+    def _close_partial_call(self, events: list[StreamEvent]) -> None:
+        partial, self._partial_call = self._partial_call, None
         if partial is not None:
-            self._take_whole(partial.to_wire(), events)
+            self._add_complete_part(partial.to_wire(), events)
 
-    def _take_whole(self, part: Any, events: list[StreamEvent]) -> None:
-        self._close()
+    def _add_complete_part(self, part: Any, events: list[StreamEvent]) -> None:
+        self._store_text()
+        self._pieces = []
         self._parts.append(part)
         blocks: list[ContentBlock] = []
-        if self._reader is not None:
-            self._reader.decode([part], blocks)
+        if self._part_decoder is not None:
+            self._part_decoder.decode([part], blocks)
         for block in blocks:
             self._index += 1
-            self._tell(block, events)
+            self._report(block, events)
 
-    def _tell(self, block: ContentBlock, events: list[StreamEvent]) -> None:
-        index = self._index
+    def _report(self, block: ContentBlock, events: list[StreamEvent]) -> None:
+        message_id, index = self._message_id, self._index
         match block:
             case TextBlock():
-                events.append(TextDelta(self._id, index, block.text))
+                events.append(TextDelta(message_id, index, block.text))
             case ThinkingBlock() if block.format is None:
-                events.append(ThinkingDelta(self._id, index, block.text, block.signature))
+                events.append(ThinkingDelta(message_id, index, block.text, block.signature))
             case ToolUseBlock():
-                events.append(ToolUseStart(self._id, index, block.id, block.name))
-                events.append(ToolUseEnd(self._id, index, block.id, block.input))
+                events.append(ToolUseStart(message_id, index, block.id, block.name))
+                events.append(ToolUseEnd(message_id, index, block.id, block.input))
             case _:
-                events.append(BlockAdded(self._id, index, block))
+                events.append(BlockAdded(message_id, index, block))
 
     def _complete(self, events: list[StreamEvent]) -> None:
-        message = self._message(MessageStatus.COMPLETE)
+        message = self._build_message(MessageStatus.COMPLETE)
         failure = refused_call(message, self._context)
         if failure is not None:
             self._fail(failure, events)
             return
-        if message.metadata.usage is not None:
-            events.append(UsageUpdate(self._id, message.metadata.usage))
-        reason = message.metadata.stop_reason or StopReason.UNKNOWN
-        self._end = MessageComplete(self._id, reason, message)
-        events.append(self._end)
-
-    def _fail(self, error: ProviderError, events: list[StreamEvent]) -> None:
-        self._end = stream_error(self._id, error, self._message(MessageStatus.ERROR))
-        events.append(self._end)
+        self._add_usage(message.metadata.usage, events)
+        self._end_with(message, events)
 
     def _read_usage(self) -> None:
-        """Read the usage that the last quick chunk left."""
-        if self._usage:
-            self._body["usageMetadata"] = msgspec.json.decode(self._usage)
-            self._usage = Raw(b"")
+        if self._usage_json:
+            self._body["usageMetadata"] = msgspec.json.decode(self._usage_json)
+            self._usage_json = Raw(b"")
 
-    def _message(self, status: MessageStatus) -> Message:
-        self._close_text()
+    def _build_message(self, status: MessageStatus) -> Message:
+        self._store_text()
         self._read_usage()
         candidate = dict(self._candidate)
         content = maybe_object(candidate.get("content"))
@@ -444,11 +392,5 @@ class GeminiStreamDecoder:
             candidate["content"] = {**content, "parts": list(self._parts)}
         body = {**self._body, "candidates": [candidate]} if candidate or self._parts else self._body
         return decode_body(
-            body, self._context, message_id=self._id, scope=self._scope, status=status
+            body, self._context, message_id=self._message_id, scope=self._scope, status=status
         )
-
-    def _close_text(self) -> None:
-        """Write the text so far into its part, without ending it."""
-        if self._pieces:
-            self._pieces = ["".join(self._pieces)]
-            self._parts[-1]["text"] = self._pieces[0]
