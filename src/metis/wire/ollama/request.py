@@ -116,8 +116,8 @@ def _decode_any_request(body: bytes, context: RequestContext) -> CanonicalReques
 
 def _prompt_messages(wire: Wire) -> list[ChatMessage]:
     """Return the messages that mean the same as a prompt."""
-    system, prompt = (_text_at(wire, key, f"$.{key}") for key in ("system", "prompt"))
-    images = _images_at(wire, "$.images")
+    system, prompt = (_text_at(wire, key, "$") for key in ("system", "prompt"))
+    images = _images_at(wire, "$")
     user = ChatMessage(role="user", content=prompt, images=images or UNSET)
     return [ChatMessage(role="system", content=system), user] if system else [user]
 
@@ -125,15 +125,15 @@ def _prompt_messages(wire: Wire) -> list[ChatMessage]:
 def _text_at(wire: Wire, key: str, path: str) -> str:
     text = wire.get(key)
     if not isinstance(text, str | None):
-        raise DecodeError(f"the {key} is not a string", path=path)
+        raise DecodeError(f"the {key} is not a string", path=f"{path}.{key}")
     return text or ""
 
 
 def _images_at(wire: Wire, path: str) -> list[str]:
     value = wire.get("images")
-    images = [] if value is None else list_at(value, path)
+    images = [] if value is None else list_at(value, f"{path}.images")
     if not all(isinstance(image, str) for image in images):
-        raise DecodeError("an image is a string of base64", path=path)
+        raise DecodeError("an image is a string of base64", path=f"{path}.images")
     return images
 
 
@@ -174,7 +174,10 @@ class _HistoryDecoder(RequestDraft):
             if not (wire.images is wire.thinking is wire.tool_calls is UNSET):
                 return False
             self._enter(_TOOL)
-            self._add_result(wire)
+            wire_id = "" if wire.tool_call_id is UNSET else wire.tool_call_id
+            name = "" if wire.tool_name is UNSET else wire.tool_name
+            inner: Content = (_new_text(wire.content),) if wire.content else ()
+            self._add_draft(_TOOL, *self._decode_result(wire_id, name, inner))
             return True
         if not (wire.tool_name is wire.tool_call_id is UNSET):
             return False
@@ -225,12 +228,6 @@ class _HistoryDecoder(RequestDraft):
             )
         self._drafts.append((role, content, metadata))
 
-    def _add_result(self, wire: ChatMessage) -> None:
-        wire_id = "" if wire.tool_call_id is UNSET else wire.tool_call_id
-        name = "" if wire.tool_name is UNSET else wire.tool_name
-        inner: Content = (_new_text(wire.content),) if wire.content else ()
-        self._add_draft(_TOOL, *self._decode_result(wire_id, name, inner))
-
     def _decode_result(
         self, wire_id: str, name: str, inner: Content
     ) -> tuple[Content, OriginalForm]:
@@ -247,10 +244,7 @@ class _HistoryDecoder(RequestDraft):
         """Decode the blocks of a message of any form."""
         if role is _ASSISTANT:
             return decode_any_assistant(wire, self._calls, self._origin, path), {}
-        text, images = (
-            _text_at(wire, "content", f"{path}.content"),
-            _images_at(wire, f"{path}.images"),
-        )
+        text, images = _text_at(wire, "content", path), _images_at(wire, path)
         texts: Content = (TextBlock(text),) if text else ()
         if role is _SYSTEM:
             # A canonical system message holds no images: they go back only to Ollama.

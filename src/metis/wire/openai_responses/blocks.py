@@ -51,6 +51,7 @@ PROTOCOL = "openai_responses"
 AnyThinking = ThinkingBlock | RedactedThinkingBlock
 OriginalForm = dict[str, Any]
 
+# With a version, for clients store envelopes for longer than we keep a format.
 _ENVELOPE_PREFIX = "metis1:"
 _PARAGRAPH = "\n\n"
 
@@ -260,6 +261,7 @@ _write_envelope = msgspec.json.Encoder().encode
 
 def decode_reasoning_item(wire: Wire, issuer: str) -> tuple[AnyThinking, OriginalForm] | None:
     """Decode a reasoning item to a block and its original form; None if its form is unknown."""
+    # Items of servers other than OpenAI may lack the id, the sealed part, or both.
     sealed, item_id = wire.get("encrypted_content"), wire.get("id")
     if not isinstance(sealed, str | None) or not isinstance(item_id, str | None):
         return None

@@ -210,6 +210,7 @@ class ResponsesHistoryEncoder(BaseHistoryEncoder):
             if _is_instructions(first):
                 self._instructions = _text_of(first.content)
                 messages = messages[1:]
+        # All calls first: an output may come in another batch than its call.
         for message in messages:
             if message.metadata.provider_raw is not None:
                 self._calls.add(original_form_of(message, PROTOCOL))

@@ -74,6 +74,7 @@ def decode_body(
     """Decode a response, complete or partial; `scope` is the response that its calls belong to."""
     provider = context.provider or DEFAULT_PROVIDER
     response_id, model = maybe_text(wire.get("id")) or None, maybe_text(wire.get("model"))
+    # A copy: a stream decodes its body again as it grows, and needs the output.
     envelope = wire.copy()
     ids = response_call_ids(context, scope or response_id or message_id, message_id)
     run = OutputRun(ids, context.provider or PROTOCOL)

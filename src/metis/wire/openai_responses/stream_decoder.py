@@ -31,7 +31,7 @@ from metis.wire.errors import has_failed, stream_error
 from metis.wire.json_access import Wire, maybe_count, maybe_list, maybe_object, maybe_text
 from metis.wire.openai_errors import decode_error
 from metis.wire.openai_responses.blocks import PROTOCOL, read_json
-from metis.wire.openai_responses.items import OutputRun
+from metis.wire.openai_responses.items import OutputRun, StreamItem
 from metis.wire.openai_responses.response import (
     DEFAULT_PROVIDER,
     decode_body,
@@ -43,103 +43,7 @@ from metis.wire.response import with_status
 from metis.wire.stream_decoder import BaseStreamDecoder
 from metis.wire.tool_ids import CallIds
 
-_PARAGRAPH = "\n\n"
 _FAILED_STATUSES = ("failed", "cancelled")
-
-
-class StreamItem:
-    """An output item that is coming in."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.is_done = False
-        self.first_index = -1
-        """The index of its first block; -1 while it waits for other items."""
-        self.block_count = 0
-        self.text_pieces: dict[int, list[str]] = {}
-        self.part_types: dict[int, str] = {}
-        self.parts: dict[int, Wire] = {}
-        self.argument_pieces: list[str] = []
-        self.summary_pieces: dict[int, list[str]] = {}
-        self.last_summary = -1
-        """The number of the last part of the summary."""
-        self.reasoning_pieces: list[str] = []
-        self.reported_thinking = 0
-        """How many characters of thinking were reported."""
-        self.summary_overlap = 0
-        """How many characters of the reasoning text to skip: a summary was reported for them."""
-        self.tool_use_id = ""
-        """Our id of a call, once it was reported."""
-
-    @property
-    def kind(self) -> str:
-        """The type of the item."""
-        return maybe_text(self.wire.get("type")) or ""
-
-    def add_summary(self, index: int, piece: str) -> str:
-        """Add a piece of a summary; return what it adds at the end of the readable text."""
-        pieces = self.summary_pieces.get(index)
-        addition = piece
-        if pieces is None:
-            pieces = self.summary_pieces[index] = []
-            addition = piece if self.last_summary < 0 else _PARAGRAPH + piece
-        pieces.append(piece)
-        # The reasoning itself replaces its summary, and text in the middle cannot be reported.
-        if self.reasoning_pieces or index < self.last_summary:
-            return ""
-        self.last_summary = index
-        return addition
-
-    def add_reasoning(self, piece: str) -> str:
-        """Add a piece of the reasoning text; return what of it was not reported as a summary."""
-        if not self.reasoning_pieces:
-            self.summary_overlap = self.reported_thinking
-        self.reasoning_pieces.append(piece)
-        skipped = min(self.summary_overlap, len(piece))
-        self.summary_overlap -= skipped
-        return piece[skipped:]
-
-    def readable_text(self) -> str:
-        """Return the readable text of thinking so far."""
-        if self.reasoning_pieces:
-            return "".join(self.reasoning_pieces)
-        return _PARAGRAPH.join(self._summaries())
-
-    def _summaries(self) -> list[str]:
-        return ["".join(self.summary_pieces[index]) for index in sorted(self.summary_pieces)]
-
-    def to_wire(self) -> Wire:
-        """Return the item as far as it has come, for servers that do not send it complete."""
-        if self.is_done:
-            return self.wire
-        wire = dict(self.wire)
-        if self.text_pieces or self.parts:
-            indexes = sorted({*self.text_pieces, *self.parts})
-            wire["content"] = [self._part(index) for index in indexes]
-        if self.summary_pieces:
-            texts = self._summaries()
-            wire["summary"] = [{"type": "summary_text", "text": text} for text in texts]
-        if self.reasoning_pieces:
-            text = "".join(self.reasoning_pieces)
-            wire["content"] = [{"type": "reasoning_text", "text": text}]
-        if self.argument_pieces:
-            key = "input" if self.kind == CUSTOM else "arguments"
-            wire[key] = "".join(self.argument_pieces)
-        return wire
-
-    def free_pieces(self) -> None:
-        """Free the pieces of a complete item, so that a long response is in memory once."""
-        self.text_pieces, self.summary_pieces = {}, {}
-        self.argument_pieces, self.reasoning_pieces = [], []
-
-    def _part(self, index: int) -> Wire:
-        part = dict(self.parts.get(index, {}))
-        text = "".join(self.text_pieces.get(index, ()))
-        if self.part_types.get(index) == "refusal" or part.get("type") == "refusal":
-            return {**part, "type": "refusal", "refusal": part.get("refusal") or text}
-        notes = maybe_list(part.get("annotations"))
-        keys: Wire = {"type": "output_text", **part, "annotations": notes}
-        return {**keys, "text": text or part.get("text") or ""}
 
 
 class ItemReporter:
@@ -354,6 +258,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
             self._decode_error(wire, events)
 
     def _decode_response(self, wire: Wire, events: list[StreamEvent]) -> None:
+        # Later snapshots of the response have more keys, and newer values of the same.
         self._body |= maybe_object(wire.get("response"))
         self._begin_response(events)
 
@@ -385,6 +290,7 @@ class ResponsesStreamDecoder(BaseStreamDecoder):
 
     def _item_of(self, wire: Wire, kind: str, events: list[StreamEvent]) -> StreamItem:
         """Return the item of an event; one that was never announced begins here."""
+        # OpenAI sends both; other servers leave out the id, the index, or the announcement.
         index, item_id = maybe_count(wire.get("output_index")), maybe_text(wire.get("item_id"))
         item = self._by_id.get(item_id or "")
         if item is None and index is not None:

@@ -88,6 +88,7 @@ class ResponsesStreamEncoder(BaseStreamEncoder):
 
     def _start(self, message_id: str, response_id: str | None, model: str | None) -> bytes:
         model_id = self._context.model or model or ""
+        # Thinking deltas do not name their issuer; the model id does.
         self._issuer = model_id.partition(":")[0] if ":" in model_id else None
         self._envelope = empty_envelope(
             response_id or f"resp_{message_id}",

@@ -151,6 +151,7 @@ def _is_run_by_client(wire: Wire) -> bool:
     """Return whether the client runs the tool of an item; OpenAI runs some of them itself."""
     if wire.get("type") in ("tool_search_call", "tool_search_output"):
         return wire.get("execution") == "client" and isinstance(wire.get("call_id"), str)
+    # In another environment OpenAI runs the shell in a container of its own.
     return maybe_object(wire.get("environment")).get("type") in (None, "local")
 
 
