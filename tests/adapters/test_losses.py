@@ -299,7 +299,8 @@ def test_marks_of_a_client_are_hints_that_keep_their_spelling() -> None:
 
 @pytest.mark.row("T01", "T02", "T03", "T13")
 @pytest.mark.parametrize(
-    "given_id", ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99]
+    "given_id",
+    ["functions.Bash:0", "Write:6", "x" * 44, "x" * 1324, "call_1__thought__" + "y" * 99],
 )
 def test_an_id_that_a_provider_does_not_take_is_replaced(given_id: str) -> None:
     wire_call = {"id": given_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
