@@ -24,6 +24,7 @@ MODEL_NAMES = ("sim-small", "sim-large", "sim-reasoner")
 """The listed models; every other name is accepted too."""
 
 _SSE_TYPE = "text/event-stream; charset=utf-8"
+_MODEL_PATHS = ("/v1/models", "/models", "/v1beta/models", "/api/tags")
 _CREATED_AT = "2026-01-01T00:00:00Z"
 _CREATED_SECONDS = 1_767_225_600
 
@@ -218,10 +219,9 @@ def list_models(path: str, headers: Mapping[str, str]) -> Wire | None:
     if (f"{base}/models" if name else path) not in _MODEL_PATHS:
         return None
     provider = _client_provider(path, headers)
-    encode = _MODEL_ENCODERS[provider]
     if name:
-        return encode(name) if name in MODEL_NAMES else None
-    models: list[Any] = [encode(one) for one in MODEL_NAMES]
+        return _encode_model(provider, name) if name in MODEL_NAMES else None
+    models: list[Any] = [_encode_model(provider, one) for one in MODEL_NAMES]
     match provider:
         case "anthropic":
             ends = {"first_id": MODEL_NAMES[0], "last_id": MODEL_NAMES[-1]}
@@ -241,30 +241,17 @@ def _client_provider(path: str, headers: Mapping[str, str]) -> str:
     return "anthropic" if "anthropic-version" in headers else "openai"
 
 
-_MODEL_PATHS = ("/v1/models", "/models", "/v1beta/models", "/api/tags")
-_MODEL_ENCODERS: Mapping[str, Callable[[str], Wire]] = {
-    "anthropic": lambda name: {
-        "type": "model",
-        "id": name,
-        "display_name": f"metis simulator ({name})",
-        "created_at": _CREATED_AT,
-    },
-    "openai": lambda name: {
-        "id": name,
-        "object": "model",
-        "created": _CREATED_SECONDS,
-        "owned_by": "metis-simulator",
-    },
-    "gemini": lambda name: {
-        "name": f"models/{name}",
-        "displayName": f"metis simulator ({name})",
-        "supportedGenerationMethods": ["generateContent", "countTokens"],
-    },
-    "ollama": lambda name: {
-        "name": name,
-        "model": name,
-        "modified_at": _CREATED_AT,
-        "size": 0,
-        "digest": "0" * 64,
-    },
-}
+def _encode_model(provider: str, name: str) -> Wire:
+    title = f"metis simulator ({name})"
+    match provider:
+        case "anthropic":
+            return {"type": "model", "id": name, "display_name": title, "created_at": _CREATED_AT}
+        case "openai":
+            facts = {"created": _CREATED_SECONDS, "owned_by": "metis-simulator"}
+            return {"id": name, "object": "model", **facts}
+        case "gemini":
+            methods = {"supportedGenerationMethods": ["generateContent", "countTokens"]}
+            return {"name": f"models/{name}", "displayName": title, **methods}
+        case _:
+            facts = {"modified_at": _CREATED_AT, "size": 0, "digest": "0" * 64}
+            return {"name": name, "model": name, **facts}

@@ -15,6 +15,7 @@ from metis.canonical.blocks import (
 )
 from metis.tools.workspace import Workspace
 
+# In base64 this stays below the 32 MB that Anthropic accepts in one request.
 MAX_BYTES = 20_000_000
 """The largest file that becomes a block."""
 

@@ -49,6 +49,7 @@ def walk_tree(
     """Yield the entries of an open directory sorted by name, and with `is_recursive` all below."""
     try:
         with os.scandir(directory) as scanned:
+            # Sorted: the same directory gives the same text, which prompt caches rely on (T176).
             entries = sorted((entry.name, _kind(entry)) for entry in scanned)
     except OSError:
         return

@@ -46,6 +46,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
     session_id: str
     turn_id: str
+    # An event, since cancelling the task could end a tool in the middle of a write.
     cancel: asyncio.Event
     workspace: Workspace | None = None
     tool_use_id: str = ""

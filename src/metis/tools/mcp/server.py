@@ -128,6 +128,7 @@ class McpTool:
 def tool_name(server: str, tool: str, existing: Collection[str] = ()) -> str:
     """Return `server___tool` in snake case, with a digest where it is too long or exists."""
     name = f"{snake_case(server)}{SEPARATOR}{snake_case(tool)}"
+    # Two tools may differ only in characters that are not allowed here, such as a dot (T13).
     if len(name) <= MAX_NAME_LENGTH and name not in existing:
         return name
     digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGEST_CHARACTERS]
