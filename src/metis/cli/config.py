@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,15 @@ def _text_as_toml(setting: Setting, text: str) -> str:
     if setting.kind is str:
         return _as_toml(text)
     if setting.kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise InvalidValueError(f"{setting.name}: expected true or false, got {text!r}")
         return text.lower()
     if setting.kind in (int, float, Decimal):
-        return text
+        try:
+            return f"{Decimal(text):f}"
+        except InvalidOperation:
+            reason = f"{setting.name}: expected a number, got {text!r}"
+            raise InvalidValueError(reason) from None
     return _as_toml(tuple(shlex.split(text.replace(",", " "))))
 
 

@@ -1,11 +1,12 @@
 """Errors as one line with the next step, at the command line and in the chat; exit codes."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import click
 
+from metis import adapters
 from metis.canonical.errors import (
     AmbiguousModelError,
     AuthenticationError,
@@ -124,11 +125,96 @@ def _sentence(text: str) -> str:
     return capitalised if capitalised.endswith((".", "!", "?")) else f"{capitalised}."
 
 
-def _explain(error: BaseException) -> _Explanation:
-    for kind, explain in _EXPLANATIONS.items():
-        if isinstance(error, kind):
-            return explain(error)
-    return _Explanation(_line(str(error)))
+def _explain(error: BaseException) -> _Explanation:  # noqa: C901, PLR0911 - one short case a kind
+    match error:
+        case ProviderError():
+            return _explain_provider(error)
+        case UnknownModelError():
+            return _unknown_model(error)
+        case AmbiguousModelError():
+            candidates = ", ".join(error.candidates[:_MAX_CANDIDATES])
+            more = len(error.candidates) - _MAX_CANDIDATES
+            rest = f" and {more} more" if more > 0 else ""
+            problem = f"{error.name!r} matches several models: {candidates}{rest}"
+            return _Explanation(problem, "use the full id", "use the full id")
+        case UnknownAdapterError():
+            return _Explanation(
+                f"unknown provider {error.name!r}. Providers: {', '.join(error.known)}"
+            )
+        case UnknownSessionError():
+            problem = f"no session has {error.session_id!r} in its id or title"
+            return _Explanation(problem, "`metis sessions` lists all", "/sessions lists all")
+        case BudgetExceededError():
+            command_step = f"raise it with `metis config set budget.{error.scope}_usd AMOUNT`"
+            return _Explanation(_line(str(error)), command_step, "/budget sets another")
+        case RefusedChoiceError():
+            steps = _REFUSED_STEPS.get(error.reason, ("", "/model picks another"))
+            return _Explanation(_line(str(error)), *steps)
+        case SwapRefusedError() if error.capability == "not_configured":
+            return _missing_key(error)
+        case NoModelError():
+            tried = "; ".join(f"{model}: {_line(reason)}" for model, reason in error.tried)
+            problem = f"no model can be used ({tried or 'none is configured'})"
+            return _Explanation(problem, "choose one with -m", "choose one with /model")
+        case ProblemsError():
+            # The first problem often causes the others, and an error is one line.
+            first, *others = error.problems
+            rest = f" (and {len(others)} more)" if others else ""
+            return _Explanation(f"{error.subject}: {first.path}: {_line(first.text)}{rest}")
+        case OSError():
+            location = f"{error.filename}: " if error.filename else ""
+            return _Explanation(f"{location}{error.strerror or type(error).__name__}")
+        case _:
+            return _Explanation(_line(str(error)))
+
+
+def _explain_provider(error: ProviderError) -> _Explanation:  # noqa: PLR0911 - one short case a kind
+    provider, text = error.provider or "the provider", _line(error.text)
+    match error:
+        case AuthenticationError() if error.status is None:
+            # Raised by us before a request, with the next step in the text.
+            return _Explanation(text)
+        case AuthenticationError():
+            source = "`metis doctor` shows where it comes from"
+            return _Explanation(
+                f"{provider} rejected the API key: {text}",
+                f"check the key; {source}",
+                f"fix the key ({source}) and /retry, or switch with /model",
+            )
+        case NetworkError():
+            return _explain_network(error, provider, text)
+        case RateLimitError():
+            wait = f"in {error.retry_after_s:g} s" if error.retry_after_s else "later"
+            problem = f"{provider} rate limit reached: {text}"
+            return _Explanation(
+                problem, f"try again {wait}", f"/retry {wait}, or switch with /model"
+            )
+        case ContextOverflowError():
+            return _Explanation(
+                f"the conversation is too long for the model: {text}",
+                "choose a model with a larger context window, or use /compact in the chat",
+                "/compact summarises old messages",
+            )
+        case ServerError():
+            problem = f"{provider} failed: {text}"
+            return _Explanation(problem, "try again", "/retry, or switch with /model")
+        case _:
+            problem = f"{provider} rejected the request: {text}"
+            return _Explanation(problem, "", "rephrase, or switch with /model")
+
+
+def _explain_network(error: NetworkError, provider: str, text: str) -> _Explanation:
+    if error.provider in _SELF_EXPLAINING:
+        return _Explanation(text)
+    if _BROKEN_STREAM.search(text):
+        problem = f"the connection to {provider} broke off in the middle of the response"
+        return _Explanation(problem, "try again", "/retry tries again")
+    problem = f"could not reach {provider}: {text}"
+    if error.provider in _LOCAL_SERVERS:
+        command_step = "start the server, or choose another model with -m"
+        return _Explanation(problem, command_step, "start it and /retry, or switch with /model")
+    command_step = "check the network; `metis -m sim` works without one"
+    return _Explanation(problem, command_step, "check the network and /retry, or use /model")
 
 
 def _unknown_model(error: UnknownModelError) -> _Explanation:
@@ -140,89 +226,14 @@ def _unknown_model(error: UnknownModelError) -> _Explanation:
     return _Explanation(problem, "`metis models` lists all", "/models lists all")
 
 
-def _ambiguous_model(error: AmbiguousModelError) -> _Explanation:
-    candidates = ", ".join(error.candidates[:_MAX_CANDIDATES])
-    more = len(error.candidates) - _MAX_CANDIDATES
-    rest = f" and {more} more" if more > 0 else ""
-    step = "use the full id"
-    return _Explanation(f"{error.name!r} matches several models: {candidates}{rest}", step, step)
-
-
-def _unknown_provider(error: UnknownAdapterError) -> _Explanation:
-    return _Explanation(f"unknown provider {error.name!r}. Providers: {', '.join(error.known)}")
-
-
-def _unknown_session(error: UnknownSessionError) -> _Explanation:
-    problem = f"no session has {error.session_id!r} in its id or title"
-    return _Explanation(problem, "`metis sessions` lists all", "/sessions lists all")
-
-
-def _authentication(error: AuthenticationError) -> _Explanation:
-    # Raised by us before a request, with the next step in the text.
-    if error.status is None:
-        return _Explanation(_line(error.text))
-    return _Explanation(
-        f"{_provider(error)} rejected the API key: {_line(error.text)}",
-        "check the key; `metis doctor` shows where it comes from",
-        "fix the key (`metis doctor` shows where it comes from) and /retry, or switch with /model",
-    )
-
-
-def _rate_limit(error: RateLimitError) -> _Explanation:
-    wait = f"in {error.retry_after_s:g} s" if error.retry_after_s else "later"
-    return _Explanation(
-        f"{_provider(error)} rate limit reached: {_line(error.text)}",
-        f"try again {wait}",
-        f"/retry {wait}, or switch with /model",
-    )
-
-
-def _network(error: NetworkError) -> _Explanation:
-    if error.provider in _SELF_EXPLAINING:
-        return _Explanation(_line(error.text))
-    if _BROKEN_STREAM.search(error.text):
-        problem = f"the connection to {_provider(error)} broke off in the middle of the response"
-        return _Explanation(problem, "try again", "/retry tries again")
-    is_local = error.provider in _LOCAL_SERVERS
-    return _Explanation(
-        f"could not reach {_provider(error)}: {_line(error.text)}",
-        "start the server, or choose another model with -m"
-        if is_local
-        else "check the network; `metis -m sim` works without one",
-        f"{'start the server' if is_local else 'check the network'} and /retry, "
-        "or switch with /model",
-    )
-
-
-def _context_overflow(error: ContextOverflowError) -> _Explanation:
-    return _Explanation(
-        f"the conversation is too long for the model: {_line(error.text)}",
-        "choose a model with a larger context window, or summarise it with /compact in the chat",
-        "/compact summarises old messages",
-    )
-
-
-def _server(error: ServerError) -> _Explanation:
-    problem = f"{_provider(error)} failed: {_line(error.text)}"
-    return _Explanation(problem, "try again", "/retry, or switch with /model")
-
-
-def _rejected_request(error: ProviderError) -> _Explanation:
-    problem = f"{_provider(error)} rejected the request: {_line(error.text)}"
-    return _Explanation(problem, "", "rephrase, or switch with /model")
-
-
-def _budget(error: BudgetExceededError) -> _Explanation:
-    return _Explanation(
-        _line(str(error)),
-        f"raise it with `metis config set budget.{error.scope}_usd AMOUNT`",
-        "/budget sets another",
-    )
-
-
-def _refused_choice(error: RefusedChoiceError) -> _Explanation:
-    command_step, chat_step = _REFUSED_STEPS.get(error.reason, ("", "/model picks another"))
-    return _Explanation(_line(str(error)), command_step, chat_step)
+def _missing_key(error: SwapRefusedError) -> _Explanation:
+    provider = error.model.partition(":")[0]
+    variable = adapters.profile_of(provider).auth.variable if provider in adapters.names() else None
+    if variable is None:
+        return _Explanation(_line(str(error)))
+    active = f". Still using {error.active}" if error.active else ""
+    step = f"set {variable} or run `metis keys set {provider}`"
+    return _Explanation(f"no API key for {provider}: {step}{active}")
 
 
 # The next step at the command line and in the chat, by why the model cannot be used.
@@ -239,60 +250,6 @@ _REFUSED_STEPS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _refused_swap(error: SwapRefusedError) -> _Explanation:
-    # The text of the error class is required wording, and says that nothing was changed (M-247).
-    if error.capability != "not_configured":
-        return _Explanation(_line(str(error)))
-    provider = error.model.partition(":")[0]
-    step = f"run `metis keys set {provider}` or set its environment variable"
-    active = f". Still using {error.active}" if error.active else ""
-    return _Explanation(f"cannot switch to {error.model}: {_line(error.why)}; {step}{active}")
-
-
-def _no_model(error: NoModelError) -> _Explanation:
-    tried = "; ".join(f"{model}: {_line(reason)}" for model, reason in error.tried)
-    problem = f"no model can be used ({tried or 'none is configured'})"
-    return _Explanation(problem, "choose one with -m", "choose one with /model")
-
-
-def _problems(error: ProblemsError) -> _Explanation:
-    # The first problem often causes the others, and an error is one line.
-    first = error.problems[0]
-    more = len(error.problems) - 1
-    rest = f" (and {more} more)" if more else ""
-    return _Explanation(f"{error.subject}: {first.path}: {_line(first.text)}{rest}")
-
-
-def _system(error: OSError) -> _Explanation:
-    location = f"{error.filename}: " if error.filename else ""
-    return _Explanation(f"{location}{error.strerror or type(error).__name__}")
-
-
-def _provider(error: ProviderError) -> str:
-    return error.provider or "the provider"
-
-
 def _line(text: str) -> str:
     """Return a text as one line without its full stop."""
     return " ".join(text.split()).rstrip(".")
-
-
-# How each kind of error is explained, subclasses before their bases; others have a full text.
-_EXPLANATIONS: Mapping[type[BaseException], Callable[[Any], _Explanation]] = {
-    UnknownModelError: _unknown_model,
-    AmbiguousModelError: _ambiguous_model,
-    UnknownAdapterError: _unknown_provider,
-    UnknownSessionError: _unknown_session,
-    AuthenticationError: _authentication,
-    NetworkError: _network,
-    RateLimitError: _rate_limit,
-    ContextOverflowError: _context_overflow,
-    ServerError: _server,
-    ProviderError: _rejected_request,
-    BudgetExceededError: _budget,
-    RefusedChoiceError: _refused_choice,
-    SwapRefusedError: _refused_swap,
-    NoModelError: _no_model,
-    ProblemsError: _problems,
-    OSError: _system,
-}

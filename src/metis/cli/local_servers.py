@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from metis import adapters
 from metis.catalog.models import is_model_id
+from metis.wire.json_access import maybe_list, maybe_object
 
 # How long the servers on this machine may take to list their models: every start waits for it.
 TIMEOUT_S = 0.25
@@ -65,7 +66,7 @@ async def _probe(name: str, url: str, timeout_s: float) -> Server | None:
     try:
         async with asyncio.timeout(timeout_s):
             body = await _get(parts.hostname, parts.port or 80, _LIST_PATHS[name])
-        names = _decode_list(body).names
+        names = _model_names(body)
     except (OSError, TimeoutError, ValueError):
         return None
     return None if names is None else Server(adapter=name, models=_ids(name, names))
@@ -87,27 +88,15 @@ async def _get(host: str, port: int, path: str) -> bytes:
     return body
 
 
-class _ListedModel(Struct, frozen=True):
-    """A model in a list: Ollama gives its name, the others an id."""
-
-    name: str | None = None
-    id: str | None = None
-
-
-class _ModelList(Struct, frozen=True):
-    models: tuple[_ListedModel, ...] | None = None
-    data: tuple[_ListedModel, ...] | None = None
-
-    @property
-    def names(self) -> list[str] | None:
-        """The names in the list; None if the response is not a list of models."""
-        rows = self.data if self.models is None else self.models
-        if rows is None:
-            return None
-        return [name for row in rows if (name := row.name or row.id)]
-
-
-_decode_list = msgspec.json.Decoder(_ModelList).decode
+def _model_names(body: bytes) -> list[str] | None:
+    """Return the names in a list of models; None if the response is something else."""
+    listed = maybe_object(msgspec.json.decode(body))
+    rows = listed.get("models", listed.get("data"))
+    if not isinstance(rows, list):
+        return None
+    # Ollama gives a name, the others an id.
+    models = map(maybe_object, maybe_list(rows))
+    return [name for model in models if isinstance(name := model.get("name", model.get("id")), str)]
 
 
 def _ids(adapter: str, names: list[str]) -> tuple[str, ...]:

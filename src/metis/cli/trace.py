@@ -13,7 +13,7 @@ from metis.canonical.message import Message, Role
 from metis.cli.render import render_block
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import cell_width, count, format_usd, screen_width, truncate
-from metis.events import Event, EventQuery
+from metis.events import EventQuery
 from metis.events.trace import SqliteTrace
 from metis.events.turn_events import LlmCallFailed
 from metis.settings import UserPaths
@@ -187,14 +187,11 @@ async def _event_steps(session_id: str) -> list[Step]:
         events = await trace.select(EventQuery(session_id=session_id, types=frozenset(_EVENTS)))
     finally:
         trace.close()
-    return [_event_step(event) for event in events if not _is_in_journal(event)]
-
-
-def _is_in_journal(event: Event) -> bool:
-    """Return whether the journal records an event: a stopped response has its own status."""
-    return isinstance(event.payload, LlmCallFailed) and event.payload.error_class == "cancelled"
-
-
-def _event_step(event: Event) -> Step:
-    what, describe = _EVENTS[event.type]
-    return Step(at=event.timestamp, what=what, detail=describe(event.payload))
+    steps: list[Step] = []
+    for event in events:
+        # A stopped response is in the journal, with its own status.
+        if isinstance(event.payload, LlmCallFailed) and event.payload.error_class == "cancelled":
+            continue
+        what, describe = _EVENTS[event.type]
+        steps.append(Step(at=event.timestamp, what=what, detail=describe(event.payload)))
+    return steps

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import msgspec
 from prompt_toolkit import PromptSession
@@ -31,32 +30,14 @@ _VERDICT_TEXTS = {
 _MAX_ARGUMENT_LINES = 24
 
 
-class Keyboard(Protocol):
-    """Reads a key or a line; Ctrl-C raises KeyboardInterrupt, the end of input EOFError."""
-
-    async def key(self, message: str, keys: str) -> str:
-        """Return one of some keys; keys that were pressed before the question do not count."""
-        ...
-
-    async def line(self, message: str) -> str:
-        """Return a line of text."""
-        ...
-
-    def interrupt(self) -> bool:
-        """Handle Ctrl-C that came as a signal; return whether something was being read."""
-        ...
-
-
-def keyboard_of(screen: Screen) -> Keyboard:
-    """Return the keyboard that belongs to a screen."""
-    return LineKeyboard(screen) if screen.is_plain else KeyKeyboard()
-
-
 class KeyKeyboard:
-    """The keyboard of a terminal that reports every key."""
+    """The keyboard of a terminal that reports every key.
+
+    Ctrl-C raises KeyboardInterrupt, the end of input EOFError.
+    """
 
     async def key(self, message: str, keys: str) -> str:
-        """Return one of some keys, as soon as it is pressed."""
+        """Return one of some keys, as soon as it is pressed after the question appeared."""
         session = PromptSession[str](message, key_bindings=_bindings(keys), erase_when_done=True)
         # A key that was typed ahead must not confirm a call that the user has not seen.
         discard_typed_input()
@@ -73,7 +54,7 @@ class KeyKeyboard:
 
 
 class LineKeyboard:
-    """The keyboard of a terminal that reports lines only, or a pipe."""
+    """The keyboard of a terminal that reports lines only, or a pipe; it raises the same errors."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -131,6 +112,14 @@ class LineKeyboard:
             return False
         self._waiting.set_exception(KeyboardInterrupt())
         return True
+
+
+Keyboard = KeyKeyboard | LineKeyboard
+
+
+def keyboard_of(screen: Screen) -> Keyboard:
+    """Return the keyboard that belongs to a screen."""
+    return LineKeyboard(screen) if screen.is_plain else KeyKeyboard()
 
 
 def _bindings(keys: str) -> KeyBindings:

@@ -30,9 +30,8 @@ _COST_COLUMNS = ("model", "calls", "in", "cached", "out", "cost")
 _RULE_NAMES = {Rule.AUTO: "runs", Rule.ASK: "asks", Rule.DENY: "denied"}
 
 
-async def show_why(state: ChatState, argument: str) -> None:
+async def show_why(state: ChatState, _: str) -> None:
     """Show why the last model was chosen, and which others were considered."""
-    del argument
     why = state.session.why()
     if why is None:
         state.screen.print("No model has answered yet.", "dim")
@@ -70,9 +69,8 @@ async def show_context(state: ChatState, model: str) -> None:
     state.screen.write([Text(window.model, "bold"), bar, Text(f"{used}, {share}, in {messages}")])
 
 
-async def show_cost(state: ChatState, argument: str) -> None:
+async def show_cost(state: ChatState, _: str) -> None:
     """Show tokens and cost of the session, by model."""
-    del argument
     cost = state.session.cost()
     cells = [[Text(name, "bold") for name in _COST_COLUMNS]]
     for model, amount in cost.by_model.items():
@@ -113,9 +111,8 @@ def _parse_limit(text: str) -> Decimal | None:
     return amount
 
 
-async def list_tools(state: ChatState, argument: str) -> None:
+async def list_tools(state: ChatState, _: str) -> None:
     """List the tools, and whether they run without confirmation."""
-    del argument
     options = state.library.options
     if options.tools is None:
         state.screen.print("This conversation has no tools.", "dim")

@@ -1,0 +1,58 @@
+"""`metis doctor`."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metis.cli.main import cli
+from metis.cli.text import cell_width
+
+
+def run(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+@pytest.fixture(autouse=True)
+def home(user: Path) -> Path:
+    return user
+
+
+def test_the_doctor_says_what_is_missing_and_never_a_key(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = run("doctor")
+    assert well.exit_code == 0
+    assert "No problems found." in well.stdout
+    assert "OPENAI_API_KEY" in well.stdout
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    (home / "keys.toml").write_text('[keys]\ngroq = "gsk-secret"\n')
+    (home / "keys.toml").chmod(0o600)
+    run("say hi")
+    keyed = run("doctor")
+    assert "openai: from $OPENAI_API_KEY" in keyed.stdout
+    assert "groq: from" in keyed.stdout
+    assert "secret" not in keyed.output
+    assert max(map(cell_width, keyed.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("fault", ["rules", "settings", "keys", "store"])
+def test_the_doctor_finds_what_is_broken(home: Path, fault: str) -> None:
+    match fault:
+        case "rules":
+            Path(".metis").mkdir()
+            Path(".metis/routing.toml").write_text(
+                'schema_version = 1\nglobal_defualt = "sonnet"\n'
+            )
+        case "settings":
+            (home / "config.toml").write_text("model = 7\n")
+        case "keys":
+            (home / "keys.toml").write_text('[keys]\nopenai = "sk-secret"\n')
+            (home / "keys.toml").chmod(0o644)
+        case _:
+            (home / "metis.db").write_bytes(b"no database at all, only words" * 100)
+    done = run("doctor")
+    assert done.exit_code == 1
+    assert "✗" in done.stdout
+    assert "1 problem found." in done.stdout
+    assert "secret" not in done.output
