@@ -22,7 +22,7 @@ from metis.wire.gemini import fast as gemini_fast
 from metis.wire.gemini.history import GeminiHistoryEncoder
 from metis.wire.gemini.request import decode_request as decode_gemini
 from metis.wire.gemini.stream_decoder import GeminiStreamDecoder
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.ollama import fast as ollama_fast
 from metis.wire.ollama.history import OllamaHistoryEncoder
 from metis.wire.ollama.request import decode_request as decode_ollama
@@ -48,7 +48,7 @@ class Paths(NamedTuple):
     """The careful path and the fast one, if there is one, for each kind of work of a protocol."""
 
     requests: tuple[DecodeRequest, DecodeRequest | None]
-    histories: tuple[Callable[[], BaseHistoryEncoder], Callable[[], BaseHistoryEncoder]]
+    histories: tuple[Callable[[], HistoryEncoder], Callable[[], HistoryEncoder]]
     streams: tuple[type[BaseStreamDecoder], type[BaseStreamDecoder]]
 
 
@@ -86,7 +86,7 @@ PATHS = {
 }
 
 
-def decoded(decode: DecodeRequest, body: bytes, history: BaseHistoryEncoder) -> Any:
+def decoded(decode: DecodeRequest, body: bytes, history: HistoryEncoder) -> Any:
     """Decode a request into values that can be compared, and what it is encoded to again.
 
     The ids of messages are new each time, and an original form may be stored in several ways.

@@ -65,7 +65,7 @@ def test_a_stream_that_breaks_off_ends_in_an_error(
     data = write(name, *events)
     last = read(name, data)[-1]
     assert isinstance(last, StreamError)
-    assert last.text == "the stream ended before the answer was complete"
+    assert last.text == "the stream ended before the response was complete"
     assert b"[DONE]" not in data
     assert b"message_stop" not in data
 

@@ -46,7 +46,8 @@ from metis.wire.call import (
     ToolChoice,
     WireRequest,
 )
-from metis.wire.codec import HistoryEncoder, StreamDecoder, StreamEncoder
+from metis.wire.codec import StreamDecoder, StreamEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.original_form import has_foreign_form, without_original_form
 from metis.wire.output_format import OutputFormat
 

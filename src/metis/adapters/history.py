@@ -33,7 +33,7 @@ from metis.projection import (
     project,
     project_appended,
 )
-from metis.wire.codec import HistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.original_form import EMPTY, PROTOCOL_ONLY_KEYS, with_tool_ids
 
 MAX_CONVERSATIONS: Final = 256

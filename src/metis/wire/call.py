@@ -1,4 +1,4 @@
-"""One call of a model, as values: what is asked, under which options, and what is sent."""
+"""One model call as values: context, options, canonical request and wire request."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -25,33 +25,33 @@ def _now() -> datetime:
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
-    """What a codec must know beside the bytes to make messages of them."""
+    """What a codec needs beside the bytes of a request or response."""
 
     session_id: str = msgspec.field(default_factory=new_session_id)
     model: str | None = None
-    """The canonical id of the model that answers, if the bytes do not tell."""
+    """The canonical id of the model, for responses that do not name it."""
     provider: str | None = None
     status: int | None = None
     """The HTTP status of a response, so that error bodies become the right error."""
     created_at: datetime = msgspec.field(default_factory=_now)
     latency_ms: int = 0
     path: str | None = None
-    """The path that a client called, where a protocol has several."""
+    """The path that a client called, for protocols where it states options."""
     tools: tuple[str, ...] = ()
-    """Our names of the tools that the model was told of: calls in an answer are read by them."""
+    """The names of the tools in the request, by which calls in a text are recognised."""
     output: OutputFormat | None = None
-    """What the answer shall be: JSON that stands among thoughts is found by it (T118)."""
+    """The requested output format; some hosts send its JSON within the thinking (T118)."""
     on_loss: Callable[[Loss], None] | None = None
-    """Who is told what an answer was changed in, beside the log."""
+    """Called with each loss in a response, beside the log."""
 
     def __post_init__(self) -> None:
-        """Times are in UTC from here on."""
+        """Convert the time to UTC."""
         if self.created_at.tzinfo is not UTC:
             force_setattr(self, "created_at", to_utc(self.created_at))
 
 
 ToolMode = Literal["auto", "none", "required", "tool"]
-"""May the model call tools, must it not, must it, or must it call the one that is named."""
+"""Calls are optional, forbidden, required, or required of one tool by its name."""
 
 
 class ToolChoice(Struct, frozen=True):
@@ -61,18 +61,18 @@ class ToolChoice(Struct, frozen=True):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no provider could be told."""
+        """Refuse an unknown mode."""
         if self.mode not in ("auto", "none", "required", "tool"):
-            raise InvalidValueError(f"{self.mode!r} is no way to choose tools", path="$.mode")
+            raise InvalidValueError(f"unknown tool choice {self.mode!r}", path="$.mode")
 
 
 class AdapterOptions(Struct, frozen=True, kw_only=True):
-    """How a model is asked: the options that providers share, and those of one protocol.
+    """The options of a model call: those that providers share, and those of one protocol.
 
-    `native` remembers, by protocol, the options of a request as they were spelled. A spelling is
-    used as long as it says the same as the shared option beside it; change the option, and the
-    option wins. `origin` is the provider whose client spelled them: another provider of the
-    protocol gets of them what all its hosts know. Without it they are meant for every host.
+    `native` stores, by protocol, the options of a request in their original form. Its keys are sent
+    as long as they state the same as the shared option; a changed option wins. `origin` is the
+    provider whose client sent them: another provider of the protocol gets only the keys that all
+    its hosts know. Without an origin they are meant for every host.
     """
 
     model: str | None = None
@@ -83,17 +83,17 @@ class AdapterOptions(Struct, frozen=True, kw_only=True):
     stop_sequences: tuple[str, ...] | None = None
     tool_choice: ToolChoice | None = None
     tool_mode: str | None = None
-    """The same in a word of a provider, such as `any` or `VALIDATED`; it goes before the choice."""
+    """The tool choice by the name of one provider, such as `VALIDATED`; it precedes the other."""
     search: bool | None = None
-    """Whether the provider searches the web by itself; one that cannot refuses."""
+    """Whether the provider itself searches the web; an error where it cannot."""
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
     output: OutputFormat | None = None
     include_thinking: bool = False
-    """Whether thoughts of other models go along as text between `<thinking>` tags (T69)."""
+    """Whether thinking of other models is sent as text between `<thinking>` tags (T69)."""
     image_budget: int | None = None
-    """How many characters of pictures a request may hold; the newest stay, the others are told."""
+    """The most characters of image data in a request; older images are dropped as losses."""
     native: Mapping[str, Mapping[str, Any]] = {}
     origin: str | None = None
 
@@ -107,7 +107,7 @@ class CanonicalRequest(Struct, frozen=True):
 
 
 class WireRequest(Struct, frozen=True, kw_only=True):
-    """A request as it goes over the wire, and what was lost on the way there."""
+    """A request as it is sent, and the losses of encoding it."""
 
     path: str
     body: bytes

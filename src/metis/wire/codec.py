@@ -1,4 +1,4 @@
-"""Codec: what each protocol package offers, as one value."""
+"""Codec: the functions and properties of one protocol, as one value."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -12,80 +12,64 @@ from metis.canonical.tools import ToolDefinition
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object
-from metis.wire.original_form import EMPTY
 from metis.wire.output_format import OutputFormatCodec
 from metis.wire.reasoning import ReasoningCodec
 
 
 class StreamDecoder(Protocol):
-    """Turns the bytes of a streamed answer into events."""
+    """Turns the bytes of a streamed response into events."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that are complete with this chunk."""
+        """Return the events that are complete with this chunk."""
         ...
 
     def finish(self) -> list[StreamEvent]:
-        """The last events."""
+        """Return the last events."""
         ...
 
     @property
     def message(self) -> Message:
-        """The message as far as it has come."""
+        """The message received so far."""
         ...
 
 
 class StreamEncoder(Protocol):
-    """Turns events into the bytes of a streamed answer."""
+    """Turns events into the bytes of a streamed response."""
 
     def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for one event."""
+        """Encode one event."""
         ...
 
     def finish(self) -> bytes:
-        """The bytes that close the stream."""
-        ...
-
-
-class HistoryEncoder(Protocol):
-    """Writes the turns of a conversation, each once, and request bodies with them."""
-
-    def add(self, messages: Sequence[Message], ids: Mapping[str, str] = EMPTY) -> None:
-        """Add messages that were projected for the protocol; `ids` are those of odd calls."""
-        ...
-
-    def body(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bytes:
-        """The request body with these turns."""
-        ...
-
-    def copy(self) -> "HistoryEncoder":
-        """The same turns, to which others can be added."""
+        """Return the bytes that close the stream."""
         ...
 
 
 class Route(Struct, frozen=True):
-    """Where a request goes, and which of its protocol's own options have no place there."""
+    """The path of a request, and the native options that are not sent there."""
 
     path: str
     lost_options: tuple[str, ...] = ()
 
 
 EncodeCitation = Callable[[Citation], Mapping[str, Any] | None]
-"""Writes a citation that another provider gave; None if the protocol has no words for it."""
+"""Encodes a citation of another provider; None if the protocol has no citations like it."""
 
 
-def _nothing(_: Message) -> Iterable[str]:
+def _no_paths(_: Message) -> Iterable[str]:
     return ()
-
-
-def _marks(wire: Mapping[str, Any]) -> list[Wire]:
-    """The marks on a request itself and on its tools."""
-    parts = (wire, *map(maybe_object, maybe_list(wire.get("tools"))))
-    return [mark for part in parts if (mark := maybe_object(part.get("cache_control")))]
 
 
 def _no_citation(_: Citation) -> None:
     return None
+
+
+def _cache_marks(wire: Mapping[str, Any]) -> list[Wire]:
+    """Return the cache marks on a request itself and on its tools."""
+    parts = (wire, *map(maybe_object, maybe_list(wire.get("tools"))))
+    return [mark for part in parts if (mark := maybe_object(part.get("cache_control")))]
 
 
 class Codec(Struct, frozen=True, kw_only=True):
@@ -100,37 +84,34 @@ class Codec(Struct, frozen=True, kw_only=True):
     stream_encoder: Callable[[RequestContext], StreamEncoder]
     decode_error: Callable[[dict[str, Any], int | None], ProviderError]
     encode_error: Callable[[ProviderError], tuple[int, bytes]]
+    reasoning: ReasoningCodec
+    output: OutputFormatCodec
     shared_keys: frozenset[str]
-    """The keys of a request that the shared options speak for; inner keys have dots."""
+    """The keys of a request that shared options determine; inner keys have dots."""
     common_keys: frozenset[str] = frozenset()
     """Other keys of a request that mean the same at every host of the protocol."""
-    reasoning: ReasoningCodec = ReasoningCodec()
-    """How a request says how much the model shall think."""
-    output: OutputFormatCodec = OutputFormatCodec()
-    """How a request says what the answer shall be."""
     server_tools: Callable[[Mapping[str, Any]], list[str]] | None = None
-    """The provider's own tools in a request, where they have a shape of their own."""
+    """Returns the tools that the provider runs, where they have a shape of their own."""
     unmapped_tool_paths: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] | None = None
-    """What such a request says of the client's tools beyond their definitions: tool and path."""
+    """Yields name and path of keys of client tools that `ToolDefinition` has no field for."""
     tool_modes: Mapping[str, Mapping[str, Any]] = {}
-    """What a request says for words of a tool mode that no other protocol has, in small letters."""
+    """The native keys for tool modes that no other protocol has, by their names in lower case."""
     route: Callable[[HistoryEncoder, Sequence[ToolDefinition], AdapterOptions], Route] | None = None
-    """Where a request goes, if the protocol has more than one place for it."""
-    unmapped_paths: Callable[[Message], Iterable[str]] = _nothing
-    """The paths of what a message says in this protocol only, kept in its spelling."""
+    """Returns the path of a request, if the protocol has more than one."""
+    unmapped_paths: Callable[[Message], Iterable[str]] = _no_paths
+    """Yields the paths in the original form of a message that other protocols have no field for."""
     fit_target: Callable[[Target, AdapterOptions], Target] | None = None
-    """What the options of a request change about its target."""
+    """Changes the target of a projection by the options of the request."""
     encode_citation: EncodeCitation = _no_citation
-    """How an answer cites what another provider cited."""
     stream_citations: Literal["all", "last", "none"] = "none"
-    """Which texts of a streamed answer may have citations: they are known when it has come."""
-    cache_marks: Callable[[Mapping[str, Any]], list[Wire]] = _marks
-    """The cache marks that a request sets beside its messages."""
+    """Which texts of a stream may have citations: they are only known when the message ends."""
+    cache_marks: Callable[[Mapping[str, Any]], list[Wire]] = _cache_marks
+    """Returns the cache marks that a request sets outside of its messages."""
     has_private_parts: bool = False
-    """Whether a host of the protocol has parts of its own that clients of others cannot read."""
+    """Whether a host of the protocol has parts that clients of its other hosts cannot read."""
     has_sealed_thinking: bool = False
-    """Whether an answer may hold thoughts that the client cannot read."""
+    """Whether a response may hold thinking that the client cannot read."""
     has_generated_images: bool = False
-    """Whether an answer may hold pictures that the model made."""
+    """Whether a response may hold images that the model generated."""
     generated_media_types: frozenset[str] | None = None
-    """The media types of what a model made that an answer may hold, where not all may."""
+    """The media types of generated media in a response, where not all are allowed."""

@@ -20,14 +20,14 @@ from metis.streaming import StreamError
 from metis.wire.call import RequestContext
 from metis.wire.json_access import Wire, read_object
 
-STREAM_CUT_OFF = "the stream ended before the answer was complete"
-"""What is said of a stream that breaks off."""
+STREAM_CUT_OFF = "the stream ended before the response was complete"
+"""The error text for a stream that ends too early."""
 
 FIRST_ERROR_STATUS = 400
-"""From here on a status says that a request failed."""
+"""The lowest status of a failed request."""
 
 _FIRST_SERVER_STATUS = 500
-_TEXT_KEPT = 500
+_MAX_TEXT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
@@ -36,7 +36,6 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     429: RateLimitError,
     529: RateLimitError,
 }
-_OTHERS = (ServerError, InvalidRequestError, OtherProviderError)
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
@@ -47,20 +46,20 @@ _OVERFLOW = re.compile(
 
 
 def has_failed(context: RequestContext) -> bool:
-    """Whether the status of a response says that it is an error."""
+    """Whether the status of a response is that of an error."""
     return (context.status or 0) >= FIRST_ERROR_STATUS
 
 
 def read_error(body: bytes, key: str = "message") -> Wire:
-    """An error body; what is no JSON object, such as a page of a proxy, is its own text."""
+    """Read an error body; one that is no JSON object, such as a page of a proxy, is its text."""
     try:
         return read_object(body, "response")
     except DecodeError:
-        return {key: body.decode(errors="replace")[:_TEXT_KEPT] or "an empty body"}
+        return {key: body.decode(errors="replace")[:_MAX_TEXT] or "an empty body"}
 
 
 def class_of_status(status: int | None) -> type[ProviderError]:
-    """The class that a status alone stands for."""
+    """Return the error class for a status alone."""
     if status is None:
         return OtherProviderError
     if status in _BY_STATUS:
@@ -69,37 +68,26 @@ def class_of_status(status: int | None) -> type[ProviderError]:
 
 
 def class_of_text(text: str) -> type[ProviderError] | None:
-    """The class that the words of an error stand for, if they do; many hosts have no code for it.
-
-    Throttling that speaks of tokens is no overflow, so it is asked first (T185).
-    """
+    """Return the error class that a text tells, if it does; many hosts have no code for it."""
+    # Throttling first: "too many tokens, wait" is no context overflow (T185).
     if _THROTTLED.search(text):
         return RateLimitError
     return ContextOverflowError if _OVERFLOW.search(text) else None
 
 
-_BY_NAME = {kind.__name__: kind for kind in (*_BY_STATUS.values(), *_OTHERS)}
-
-
 def stream_error(message_id: str, error: ProviderError, message: Message) -> StreamError:
-    """The end of a stream that an error broke off, with what had come of the answer."""
+    """Make the event that ends a stream with an error and the message received so far."""
     return StreamError(
         message_id, type(error).__name__, error.text, message, error.status, error.is_retryable
     )
 
 
-def error_of_event(event: StreamError) -> ProviderError:
-    """The error that ended a stream; what it is called decides how each protocol tells it."""
-    kind = _BY_NAME.get(event.error_class, ServerError)
-    return kind(event.text, status=event.status)
-
-
 def is_failed_stop(reason: StopReason | None) -> bool:
-    """Whether an answer that ended so is no whole answer, so that no clean end may be told."""
+    """Whether a response with this stop reason is not complete, so that no clean end is encoded."""
     return reason in (StopReason.ERROR, StopReason.CANCELLED)
 
 
 def failed_stop_error(reason: StopReason | None) -> ProviderError:
-    """The error that tells of an answer that was not ended by the model."""
+    """Return the error for a response that the model did not end."""
     is_cancelled = reason is StopReason.CANCELLED
-    return ServerError("the answer was cancelled" if is_cancelled else "the answer failed")
+    return ServerError("the response was cancelled" if is_cancelled else "the response failed")

@@ -5,32 +5,31 @@ from typing import Any, cast
 
 from metis.canonical.blocks import ContentBlock, TextBlock
 from metis.canonical.tools import SideEffects, ToolDefinition
-from metis.wire.json_access import Wire, maybe_list, maybe_object
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
 
 
 def decode_functions(wire: Any) -> tuple[ToolDefinition, ...]:
-    """The tools that the client runs itself; all others stay with the options."""
-    found = (decode_function(tool) for tool in maybe_list(wire))
-    return tuple(tool for tool in found if tool is not None)
+    """Decode the tools that the client runs; all others stay in the native options."""
+    tools = map(decode_function, maybe_list(wire))
+    return tuple(tool for tool in tools if tool is not None)
 
 
 def decode_function(wire: Any) -> ToolDefinition | None:
-    """Our definition for one of the wire; None if it is no function."""
+    """Decode the definition of a function; None for any other tool."""
     function = maybe_object(maybe_object(wire).get("function"))
     name, schema = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not isinstance(schema, dict | None):
         return None
-    description = function.get("description")
     return ToolDefinition(
         name=name,
-        description=description if isinstance(description, str) else "",
+        description=maybe_text(function.get("description")) or "",
         input_schema=cast("Wire", schema or {"type": "object", "properties": {}}),
         side_effects=SideEffects.EXECUTE,
     )
 
 
 def encode_functions(tools: Sequence[ToolDefinition]) -> list[Wire]:
-    """The definitions of the client's own tools."""
+    """Encode the definitions of tools that the client runs."""
     return [
         {
             "type": "function",
@@ -45,23 +44,21 @@ def encode_functions(tools: Sequence[ToolDefinition]) -> list[Wire]:
 
 
 def set_functions(native: Wire, tools: Sequence[ToolDefinition]) -> None:
-    """Put tools into the spelled keys of a request; a spelling that says the same is kept."""
-    spelled = maybe_list(native.get("tools"))
-    if (spelled or not tools) and decode_functions(spelled) == tuple(tools):
+    """Set the tools of a request; native ones stay while they state the same."""
+    entries = maybe_list(native.get("tools"))
+    if (entries or not tools) and decode_functions(entries) == tuple(tools):
         return
-    foreign = [tool for tool in spelled if decode_function(tool) is None]
-    wanted = [*foreign, *encode_functions(tools)]
-    if wanted:
-        native["tools"] = wanted
-    else:
-        native.pop("tools", None)
+    others = [entry for entry in entries if decode_function(entry) is None]
+    native["tools"] = [*others, *encode_functions(tools)]
+    if not native["tools"]:
+        del native["tools"]
 
 
 _ERROR = "Error: "
 
 
 def with_error_prefix(content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
-    """The result of a failed call, which the protocol has no flag for (T26)."""
+    """Mark the result of a failed call in its text, because the protocol has no flag (T26)."""
     match content:
         case (TextBlock(text=str(text)), *rest):
             return (TextBlock(text if text.startswith(_ERROR) else _ERROR + text), *rest)

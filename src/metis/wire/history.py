@@ -34,8 +34,9 @@ class Envelope(Struct, frozen=True, gc=False):
 
     def matches(self, tools: Sequence[ToolDefinition], options: AdapterOptions) -> bool:
         """Whether it was encoded from these very tools and equal options."""
-        known = self.tools
-        return len(known) == len(tools) and all(map(is_, known, tools)) and self.options == options
+        if len(self.tools) != len(tools) or self.options != options:
+            return False
+        return all(map(is_, self.tools, tools))
 
 
 class EncodedMessages:
@@ -124,7 +125,7 @@ class EncodedMessages:
         return Envelope(tuple(tools), options, before, after)
 
 
-class BaseHistoryEncoder(ABC):
+class HistoryEncoder(ABC):
     """Encodes the messages of one conversation, each once, and request bodies with them.
 
     A copy shares what its original knows of wire ids, which are the same for both.
@@ -160,5 +161,5 @@ class BaseHistoryEncoder(ABC):
         """Encode options, tools and the system prompt as keys of the request."""
 
     def _wire_id(self, tool_use_id: str) -> str:
-        known = self._wire_ids.get(tool_use_id)
-        return known or self.wire_id_prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)
+        wire_id = self._wire_ids.get(tool_use_id)
+        return wire_id or self.wire_id_prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)

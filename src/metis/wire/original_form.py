@@ -1,4 +1,4 @@
-"""How a provider spelled a message, kept so that the same JSON can be written back.
+"""The original form of a message: how a provider wrote it, so that it is written back the same.
 
 The canonical form states what a message means; a wire message can state the same in different JSON.
 For requests to the same provider the difference is stored in the metadata of the message, under the
@@ -24,19 +24,19 @@ from metis.canonical.message import Message
 
 EMPTY: Mapping[str, Any] = {}
 PROTOCOL_ONLY_KEYS = frozenset({"apart", "digest", "ids", "joined", "plain", "success"})
-"""What a spelling remembers that is only of use in its own protocol."""
+"""The keys of an original form that other protocols lose nothing by."""
 CANONICAL_KEYS = frozenset({"role", "content", "tool_calls"})
-"""Keys of a message that blocks speak for, however they are spelled."""
+"""Keys of a wire message that blocks hold, in whatever form."""
 
 
 def original_form_of(message: Message, protocol: str) -> Mapping[str, Any]:
-    """How a message was spelled in a protocol; empty if it did not come from there."""
+    """Return the original form of a message in a protocol; empty if it has none."""
     raw = message.metadata.provider_raw
     return EMPTY if raw is None else raw.get(protocol, EMPTY)
 
 
 def has_foreign_form(message: Message, protocol: str, provider: str) -> bool:
-    """Whether a message is spelled in the protocol, but by another provider or its client."""
+    """Whether the original form in a protocol is that of another provider or its client."""
     metadata = message.metadata
     raw = metadata.provider_raw
     return (
@@ -45,73 +45,74 @@ def has_foreign_form(message: Message, protocol: str, provider: str) -> bool:
 
 
 def extra_keys(message: Message, protocol: str) -> list[str]:
-    """The keys of the wire message that say something which the canonical form does not."""
+    """Return the keys of the wire message that the canonical form has no field for."""
     keys: Mapping[str, Any] = original_form_of(message, protocol).get("keys") or EMPTY
     return [key for key, value in keys.items() if value and key not in CANONICAL_KEYS]
 
 
 def without_original_form(message: Message) -> Message:
-    """The message as the canonical form alone says it."""
+    """Return a message without its original form."""
     return replace(message, metadata=replace(message.metadata, provider_raw=None))
 
 
-def original_blocks(message: Message, spelling: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parts as they came, by index, if the content is still what it was then."""
-    blocks = spelling.get("blocks", EMPTY)
-    return blocks if blocks and spelling.get("digest") == message.content_digest() else EMPTY
+def original_blocks(message: Message, form: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the original blocks by index, if the content has not changed since."""
+    blocks = form.get("blocks", EMPTY)
+    return blocks if blocks and form.get("digest") == message.content_digest() else EMPTY
 
 
-def provider_raw_of(protocol: str, spelling: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The value for `provider_raw` that remembers a spelling; None if there is none."""
-    kept = {name: value for name, value in spelling.items() if value}
-    return {protocol: kept} if kept else None
+def provider_raw_of(protocol: str, form: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the value of `provider_raw` for an original form; None if the form is empty."""
+    stored = {name: value for name, value in form.items() if value}
+    return {protocol: stored} if stored else None
 
 
-_IDLE_KEYS = frozenset({"cache_control", "caller", "index"})
-"""Keys that mean something to their own protocol only; cache marks are hints of the message."""
-_IDLE_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
-_IDLE = (("detail", "auto"), ("type", "custom"), ("type", "function"))
+# Cache marks are hints of the message, and the others mean nothing outside of their protocol.
+_MEANINGLESS_KEYS = frozenset({"cache_control", "caller", "index"})
+_MEANINGLESS_VALUES: tuple[object, ...] = (None, "", False, [], {}, {"type": "direct"})
+_DEFAULTS = (("detail", "auto"), ("type", "custom"), ("type", "function"))
 
 
 def unmapped_paths(wire: object, plain: object, path: str) -> Iterator[str]:
-    """The paths of what a part says beyond its plain form; other words for the same are no loss."""
+    """Yield the paths of keys that a part has beyond its plain form; other values are no loss."""
     if isinstance(wire, dict) and isinstance(plain, dict):
-        known = cast("dict[str, object]", plain)
+        mapped = cast("dict[str, object]", plain)
         for key, value in cast("dict[str, object]", wire).items():
-            place = f"{path}.{key}"
-            if key in known:
-                yield from unmapped_paths(value, known[key], place)
+            if key in mapped:
+                yield from unmapped_paths(value, mapped[key], f"{path}.{key}")
             elif is_meaningful(key, value):
-                yield place
+                yield f"{path}.{key}"
     elif isinstance(wire, list) and isinstance(plain, list):
         pairs = zip(cast("list[object]", wire), cast("list[object]", plain), strict=False)
-        for index, (one, other) in enumerate(pairs):
-            yield from unmapped_paths(one, other, f"{path}[{index}]")
+        for index, (item, plain_item) in enumerate(pairs):
+            yield from unmapped_paths(item, plain_item, f"{path}[{index}]")
 
 
 def is_meaningful(key: str, value: object) -> bool:
-    """Whether a key that other protocols do not have says anything."""
-    return key not in _IDLE_KEYS and value not in _IDLE_VALUES and (key, value) not in _IDLE
+    """Whether another protocol loses something without a key."""
+    if key in _MEANINGLESS_KEYS or value in _MEANINGLESS_VALUES:
+        return False
+    return (key, value) not in _DEFAULTS
 
 
 def provider_tool_ids(message: Message) -> dict[str, str]:
-    """The provider's ids of the calls in a message, by ours."""
-    found: dict[str, str] = {}
-    for spelling in (message.metadata.provider_raw or EMPTY).values():
-        if isinstance(spelling, Mapping):
-            found.update(cast("Mapping[str, Any]", spelling).get("ids") or {})
-    return found
+    """Return the wire ids of the calls in a message, by our ids."""
+    wire_ids: dict[str, str] = {}
+    for form in (message.metadata.provider_raw or EMPTY).values():
+        if isinstance(form, Mapping):
+            wire_ids.update(cast("Mapping[str, Any]", form).get("ids") or {})
+    return wire_ids
 
 
 def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
-    """The same message with what is remembered of its calls kept under other ids of ours."""
+    """Return a message whose calls have other ids of ours: `ids` maps the old ones to new ones."""
     raw = message.metadata.provider_raw
     if not provider_tool_ids(message) or raw is None:
         return message
     renamed: dict[str, Any] = {
-        protocol: {**spelling, "ids": {ids.get(our, our): their for our, their in kept.items()}}
-        if isinstance(spelling, dict) and (kept := cast("dict[str, Any]", spelling).get("ids"))
-        else spelling
-        for protocol, spelling in raw.items()
+        protocol: {**form, "ids": {ids.get(call, call): wire_id for call, wire_id in old.items()}}
+        if isinstance(form, dict) and (old := cast("dict[str, Any]", form).get("ids"))
+        else form
+        for protocol, form in raw.items()
     }
     return replace(message, metadata=replace(message.metadata, provider_raw=renamed))

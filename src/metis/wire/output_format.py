@@ -11,67 +11,59 @@ from metis.catalog.model_rules import SchemaDialect
 from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 DEFAULT_SCHEMA_NAME = "answer"
-"""What a schema is called where a protocol wants a name and nobody gave one."""
+"""The name of a schema without one, where a protocol requires it."""
 
 
 class OutputFormat(Struct, frozen=True):
-    """What an answer shall be: JSON that keeps to a schema, or any JSON object.
+    """The format of a response: JSON that follows a schema, or any JSON object.
 
     >>> OutputFormat({"type": "object", "properties": {"city": {"type": "string"}}}, "place").name
     'place'
     """
 
     schema: Mapping[str, Any] | None = None
-    """The JSON Schema; None leaves it to the model which object it writes."""
+    """The JSON Schema; None accepts any object."""
     name: str | None = None
     description: str | None = None
     strict: bool = True
-    """Whether the answer must keep to the schema, and not only try to."""
+    """Whether the provider must enforce the schema, and not only show it to the model."""
 
     def __post_init__(self) -> None:
-        """Refuse what no provider could be told."""
+        """Refuse a schema that no provider could read."""
         if self.schema is None:
             return
         fault = json_fault(self.schema)
         if fault or not isinstance(cast("object", self.schema), dict):
-            place, text = fault or ("$", "a schema is an object")
-            raise InvalidValueError(text, path=place.replace("$", "$.schema", 1))
+            path, text = fault or ("$", "a schema is an object")
+            raise InvalidValueError(text, path=path.replace("$", "$.schema", 1))
 
 
 class DecodedOutput(Struct, frozen=True):
-    """What the keys of a request say of the answer, and which keys say it."""
+    """The output format that a request states, and the keys that state it."""
 
     output: OutputFormat | None = None
     keys: frozenset[str] = frozenset()
 
 
 UNSTATED_OUTPUT = DecodedOutput()
-"""Nothing."""
-
-
-def _unspoken(_: Mapping[str, Any]) -> DecodedOutput:
-    return UNSTATED_OUTPUT
-
-
-def _mute(_: Wire, _output: OutputFormat | None, _dialect: SchemaDialect) -> None:
-    """Say nothing."""
+"""The value for a request that states no output format."""
 
 
 class OutputFormatCodec(Struct, frozen=True):
-    """How one protocol says what an answer shall be."""
+    """How one protocol decodes and encodes the output format."""
 
-    decode: Callable[[Mapping[str, Any]], DecodedOutput] = _unspoken
-    encode: Callable[[Wire, OutputFormat | None, SchemaDialect], None] = _mute
-    """Say it in a request; None takes it out."""
+    decode: Callable[[Mapping[str, Any]], DecodedOutput]
+    encode: Callable[[Wire, OutputFormat | None, SchemaDialect], None]
+    """Sets the keys of a request; None removes them."""
     has_name: bool = False
-    """Whether a schema has a name and a description beside it."""
+    """Whether a schema can have a name and a description beside it."""
     is_strict: bool = False
-    """Whether an answer must keep to the schema, and nobody can say otherwise."""
+    """Whether the provider always enforces the schema."""
 
     def apply(self, wire: Wire, output: OutputFormat | None, *, keep_native: bool) -> None:
-        """Bring a request in line with the option; a spelling that says the same is kept.
+        """Set the option in a request; native keys stay while they state the same.
 
-        Without the option a spelling stays where `is_free` says that nobody decoded it.
+        Without the option they stay, too, if `keep_native` states that nobody decoded them.
         """
         if output is None and keep_native:
             return
@@ -80,23 +72,23 @@ class OutputFormatCodec(Struct, frozen=True):
 
 
 def decode_named_schema(wire: object, prefix: str) -> DecodedOutput:
-    """A schema with its name, as both protocols of OpenAI write it; `place` leads to it."""
-    own = maybe_object(wire)
-    schema = own.get("schema")
+    """Decode a schema with its name, in the form of both OpenAI protocols."""
+    stated = maybe_object(wire)
+    schema = stated.get("schema")
     if not isinstance(schema, dict | None):
         return UNSTATED_OUTPUT
-    found = OutputFormat(
+    output = OutputFormat(
         cast("Wire", schema or {}),
-        maybe_text(own.get("name")),
-        maybe_text(own.get("description")),
-        strict=own.get("strict") is True,
+        maybe_text(stated.get("name")),
+        maybe_text(stated.get("description")),
+        strict=stated.get("strict") is True,
     )
-    said = ("schema", "name", "description", "strict", "type")
-    return DecodedOutput(found, frozenset(prefix + key for key in said))
+    keys = ("schema", "name", "description", "strict", "type")
+    return DecodedOutput(output, frozenset(prefix + key for key in keys))
 
 
 def encode_named_schema(output: OutputFormat) -> Wire:
-    """A schema with its name, as both protocols of OpenAI write it."""
+    """Encode a schema with its name, in the form of both OpenAI protocols."""
     wire: Wire = {"name": output.name or DEFAULT_SCHEMA_NAME}
     if output.description:
         wire["description"] = output.description

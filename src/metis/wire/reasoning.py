@@ -11,7 +11,7 @@ from metis.wire.json_access import Wire, maybe_count, maybe_object, maybe_text
 
 
 class Reasoning(Struct, frozen=True):
-    """How much a model shall think: a word, or a number of tokens; neither leaves it to the model.
+    """How much a model thinks: an effort or a number of tokens; neither lets the model decide.
 
     >>> Reasoning("low")
     Reasoning(effort='low', budget_tokens=None)
@@ -21,54 +21,46 @@ class Reasoning(Struct, frozen=True):
     budget_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no provider could be told."""
+        """Refuse an unknown effort or an empty budget."""
         if self.effort is not None and self.effort not in EFFORTS:
-            fault = f"{self.effort!r} is no effort; there are {', '.join(EFFORTS)}"
+            fault = f"unknown effort {self.effort!r}; use one of {', '.join(EFFORTS)}"
             raise InvalidValueError(fault, path="$.effort")
         if self.budget_tokens is not None and self.budget_tokens < 1:
-            fault = "a budget is a number of tokens above zero; the effort 'none' is no thinking"
+            fault = "a budget must be above zero; use the effort 'none' to turn thinking off"
             raise InvalidValueError(fault, path="$.budget_tokens")
 
     @property
     def is_off(self) -> bool:
-        """Whether it shall not think at all."""
+        """Whether thinking is turned off."""
         return self.effort == "none"
 
 
 REASONING_OFF = Reasoning("none")
-"""No thinking."""
+"""The option that turns thinking off."""
 
 
 class DecodedReasoning(Struct, frozen=True):
-    """What the keys of a request say of thinking, and which keys say it."""
+    """The reasoning that a request states, and the keys that state it."""
 
     reasoning: Reasoning | None = None
     keys: frozenset[str] = frozenset()
 
 
 UNSTATED_REASONING = DecodedReasoning()
-"""Nothing."""
-
-
-def _silent(_: Mapping[str, Any]) -> DecodedReasoning:
-    return UNSTATED_REASONING
-
-
-def _mute(_: Wire, _reasoning: Reasoning | None, _form: ReasoningForm | None) -> None:
-    """Say nothing."""
+"""The value for a request that states no reasoning."""
 
 
 class ReasoningCodec(Struct, frozen=True):
-    """How one protocol says how much a model shall think."""
+    """How one protocol decodes and encodes reasoning."""
 
-    decode: Callable[[Mapping[str, Any]], DecodedReasoning] = _silent
-    encode: Callable[[Wire, Reasoning | None, ReasoningForm | None], None] = _mute
-    """Say it in a request, in one of the forms of the protocol; None takes it out."""
+    decode: Callable[[Mapping[str, Any]], DecodedReasoning]
+    encode: Callable[[Wire, Reasoning | None, ReasoningForm | None], None]
+    """Sets the keys of a request, in one of the forms of the protocol; None removes them."""
 
     def apply(self, wire: Wire, reasoning: Reasoning | None, *, keep_native: bool) -> None:
-        """Bring a request in line with the option; a spelling that says the same is kept.
+        """Set the option in a request; native keys stay while they state the same.
 
-        Without the option a spelling stays where `is_free` says that nobody decoded it.
+        Without the option they stay, too, if `keep_native` states that nobody decoded them.
         """
         if reasoning is None and keep_native:
             return
@@ -77,17 +69,17 @@ class ReasoningCodec(Struct, frozen=True):
 
 
 def effort_of(value: object) -> Effort | None:
-    """The word, if it is one."""
+    """Return an effort, if the value is one."""
     return value if isinstance(value, str) and value in EFFORTS else None
 
 
 def budget_of(value: object) -> int | None:
-    """The number of tokens, if it is one that a model can be given."""
+    """Return a number of tokens above zero, if the value is one."""
     return maybe_count(value) or None
 
 
 def set_inner_keys(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
-    """Set keys of an object in a request, or take them away; an empty one is not sent."""
+    """Set keys of an object within a request; None removes one, and an empty object goes."""
     inner = dict(maybe_object(wire.get(name)))
     for key, value in changes.items():
         inner.pop(key, None)
@@ -106,9 +98,9 @@ _TYPE, _BUDGET = f"{CLAUDE_THINKING}.type", f"{CLAUDE_THINKING}.budget_tokens"
 def decode_claude_thinking(
     wire: Mapping[str, Any], prefix: str = "", fallback_key: str = ""
 ) -> DecodedReasoning:
-    """How much the model shall think; `around` is where its keys stand in the request.
+    """Decode the reasoning of a Claude model from keys whose path begins with `prefix`.
 
-    `beside` names a place that tells the effort where these keys do not, with its word in `wire`.
+    `fallback_key` is a key of `wire` that states the effort if the usual ones do not.
     """
     thinking = maybe_object(wire.get(CLAUDE_THINKING))
     inner = effort_of(maybe_object(wire.get(CLAUDE_OUTPUT)).get("effort"))
@@ -122,8 +114,8 @@ def decode_claude_thinking(
             return DecodedReasoning(Reasoning(effort), keys | kind)
         case "enabled":
             budget = budget_of(thinking.get("budget_tokens"))
-            told = kind if budget is None else {*kind, prefix + _BUDGET}
-            return DecodedReasoning(Reasoning(effort, budget), keys | told)
+            stated = kind if budget is None else {*kind, prefix + _BUDGET}
+            return DecodedReasoning(Reasoning(effort, budget), keys | stated)
         case _:
             return DecodedReasoning(Reasoning(effort) if effort else None, keys)
 
@@ -131,16 +123,17 @@ def decode_claude_thinking(
 def encode_claude_thinking(
     wire: Wire, reasoning: Reasoning | None, form: ReasoningForm | None
 ) -> None:
-    """Newer models weigh a word, older ones count tokens (T48)."""
-    told: Wire = {"type": None, "budget_tokens": None}
+    """Encode reasoning for a Claude model: newer ones take an effort, older ones a budget (T48)."""
+    thinking: Wire = {"type": None, "budget_tokens": None}
     effort = None
     if reasoning is not None and reasoning.is_off:
-        told["type"] = "between_tools" if form == "between" else "disabled"
+        thinking["type"] = "between_tools" if form == "between" else "disabled"
     elif reasoning is not None and reasoning.budget_tokens is not None:
-        told |= {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
+        thinking |= {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
     elif reasoning is not None:
-        told["type"], effort = "adaptive", reasoning.effort
-    if told["type"] in (None, "disabled", "between_tools"):
-        told["display"] = None
-    set_inner_keys(wire, CLAUDE_THINKING, told)
+        thinking["type"], effort = "adaptive", reasoning.effort
+    # The API refuses `display` for thinking that is turned off.
+    if thinking["type"] in (None, "disabled", "between_tools"):
+        thinking["display"] = None
+    set_inner_keys(wire, CLAUDE_THINKING, thinking)
     set_inner_keys(wire, CLAUDE_OUTPUT, {"effort": effort})

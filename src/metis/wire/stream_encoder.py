@@ -23,8 +23,9 @@ from metis.streaming import (
     ToolUseStart,
     UsageUpdate,
 )
+from metis.streaming.events import provider_error
 from metis.wire.call import RequestContext
-from metis.wire.errors import STREAM_CUT_OFF, error_of_event, failed_stop_error, is_failed_stop
+from metis.wire.errors import STREAM_CUT_OFF, failed_stop_error, is_failed_stop
 from metis.wire.json_access import Wire
 from metis.wire.tool_ids import derived_id
 
@@ -95,7 +96,7 @@ class BaseStreamEncoder(ABC):
         return b""
 
     def _error(self, event: StreamError) -> bytes:
-        return self._fail(error_of_event(event))
+        return self._fail(provider_error(event, ""))
 
     def _complete(self, event: MessageComplete) -> bytes:
         self._usage = event.message.metadata.usage or self._usage

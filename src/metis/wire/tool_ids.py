@@ -1,8 +1,8 @@
-"""Ids of tool calls on the wire: ours for theirs, theirs for ours, always the same.
+"""Ids of tool calls: our id for a wire id, and the wire id for ours, always the same.
 
-A provider's id becomes a canonical one by a hash over session and id, so that the same history
-gives the same ids every time it is read, in every process. The way back is remembered with the
-message that holds the call; for other providers an id is derived from ours.
+A wire id becomes ours by a hash over session and id, so that the same history gives the same ids
+each time it is decoded, in every process. The wire id is stored with the message that holds the
+call; other providers get one that is derived from ours.
 """
 
 import hashlib
@@ -17,74 +17,76 @@ from msgspec import Struct
 from metis.canonical.ids import hashed_tool_id
 
 TOOL_ID_PREFIX = "tu_"
-"""How an id begins that we minted."""
+"""The start of ids that metis made."""
 
-_IDS_KEPT = 20_000  # a client sends its whole history again with every request
-_USUAL = "[a-zA-Z0-9_-]+"
+_CACHE_SIZE = 20_000  # a client sends its whole history again with every request
+_USUAL_PATTERN = "[a-zA-Z0-9_-]+"
 _ALNUM = string.digits + string.ascii_letters
 
 
-@lru_cache(maxsize=_IDS_KEPT)
+@lru_cache(maxsize=_CACHE_SIZE)
 def canonical_tool_id(session_id: str, provider_id: str, occurrence: int = 0) -> str:
-    """Our id for a provider's; `occurrence` tells calls apart that reuse an id in a later turn."""
+    """Return our id for a wire id; `occurrence` counts the calls with the same wire id."""
     return hashed_tool_id(session_id, provider_id, str(occurrence))
 
 
 def derived_id(tool_use_id: str, prefix: str) -> str:
-    """An id for a call that the target did not make: its prefix, and what is unique of ours."""
+    """Return a wire id for a call of another provider."""
     return prefix + tool_use_id.removeprefix(TOOL_ID_PREFIX)
 
 
 class IdRule(Struct, frozen=True, kw_only=True):
-    """Which ids of calls a provider takes."""
+    """The ids of calls that a provider accepts."""
 
     prefix: str
-    """How an id begins that is derived from ours."""
-    pattern: str = _USUAL
+    """The start of ids that are derived from ours."""
+    pattern: str = _USUAL_PATTERN
     max_length: int = 64
     hash_length: int = 24
-    """How many letters and digits stand in for an id that does not fit."""
+    """The number of characters of a hash that replaces an id which is not accepted."""
 
     def fits(self, wire_id: str) -> bool:
-        """Whether the provider takes an id."""
+        """Whether the provider accepts an id."""
         return len(wire_id) <= self.max_length and bool(re.fullmatch(self.pattern, wire_id))
 
     def fits_all(self, wire_ids: Collection[str]) -> bool:
-        """Whether the provider takes each of these ids; all at once, where that is simple."""
-        if self.pattern != _USUAL:
+        """Whether the provider accepts all of these ids."""
+        # A history may have thousands; joined they are checked ten times as fast as one by one.
+        if self.pattern != _USUAL_PATTERN:
             return all(map(self.fits, wire_ids))
-        letters = "".join(wire_ids).replace("_", "").replace("-", "")
-        are_letters = letters.isascii() and letters.isalnum()
-        return (
-            are_letters
-            and len(min(wire_ids, key=len)) > 0
-            and (len(max(wire_ids, key=len)) <= self.max_length)
-        )
+        joined = "".join(wire_ids).replace("_", "").replace("-", "")
+        if not (joined.isascii() and joined.isalnum()):
+            return False
+        return all(wire_ids) and len(max(wire_ids, key=len)) <= self.max_length
 
     def wire_id(self, tool_use_id: str, used: Collection[str] = ()) -> str:
-        """The id for a call: derived from ours, or as it is, else a hash of it all (T02, T13)."""
+        """Return the wire id for a call: derived from ours if that is accepted, else a hash.
+
+        Some providers refuse long ids or characters such as a colon (T02, T13).
+        """
         is_ours = tool_use_id.startswith(TOOL_ID_PREFIX)
         derived = derived_id(tool_use_id, self.prefix) if is_ours else tool_use_id
         if self.fits(derived) and derived not in used:
             return derived
-        candidates = (_hashed(f"{tool_use_id}{salt or ''}", self.hash_length) for salt in count())
-        return next(self.prefix + one for one in candidates if self.prefix + one not in used)
+        hashes = (_hash(f"{tool_use_id}{salt or ''}", self.hash_length) for salt in count())
+        candidates = (self.prefix + digits for digits in hashes)
+        return next(wire_id for wire_id in candidates if wire_id not in used)
 
 
-def _hashed(text: str, length: int) -> str:
+def _hash(text: str, length: int) -> str:
     number = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
-    letters: list[str] = []
+    digits: list[str] = []
     for _ in range(length):
-        number, rest = divmod(number, len(_ALNUM))
-        letters.append(_ALNUM[rest])
-    return "".join(letters)
+        number, digit = divmod(number, len(_ALNUM))
+        digits.append(_ALNUM[digit])
+    return "".join(digits)
 
 
 class CallIds:
-    """Our ids for the calls of one conversation, by the order in which calls and results come.
+    """Gives the calls and results of one conversation our ids, in the order in which they come.
 
-    An id that comes again is another call (T08, T09), and an empty one names nothing (T10): what
-    has no id of its own is told apart by its turn, `scope`, and its position there.
+    A wire id that comes again is another call (T08, T09). A call with an empty one is identified by
+    its name and position within `scope` (T10).
     """
 
     def __init__(self, session_id: str, scope: str = "") -> None:
@@ -93,24 +95,24 @@ class CallIds:
         self._calls: dict[str, list[str]] = {}
         self._answered: dict[str, int] = {}
 
-    def enter_response(self, answer: str) -> None:
-        """Take the ids that follow for those of one answer: hosts count anew in each (T09)."""
-        self._session_id = f"{self._session_id}\0{answer}"
+    def enter_response(self, response: str) -> None:
+        """Give later ids the scope of one response: some hosts count anew in each (T09)."""
+        self._session_id = f"{self._session_id}\0{response}"
 
     def of_call(self, wire_id: str, *, is_id: bool = True) -> str:
-        """Our id for the next call that goes by this id or name."""
+        """Return our id for the next call with this wire id or, unless `is_id`, this name."""
         key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:
-            ours = canonical_tool_id(self._session_id, key)
-            self._calls[key] = [ours]
+            tool_use_id = canonical_tool_id(self._session_id, key)
+            self._calls[key] = [tool_use_id]
         else:
-            ours = canonical_tool_id(self._session_id, key, len(calls))
-            calls.append(ours)
-        return ours
+            tool_use_id = canonical_tool_id(self._session_id, key, len(calls))
+            calls.append(tool_use_id)
+        return tool_use_id
 
     def of_result(self, wire_id: str, *, is_id: bool = True) -> str:
-        """Our id for the call that a result answers: the oldest that waits for one, or the last."""
+        """Return our id of the call of a result: the oldest that waits for one, or the last."""
         key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:

@@ -23,7 +23,7 @@ from metis.wire.anthropic.blocks import (
 )
 from metis.wire.anthropic.options import encode_options
 from metis.wire.call import AdapterOptions
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 
@@ -39,7 +39,7 @@ class _WireMessage(Struct, gc=False):
     role: str
 
 
-class AnthropicHistoryEncoder(BaseHistoryEncoder):
+class AnthropicHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
     wire_id_prefix = WIRE_ID_PREFIX

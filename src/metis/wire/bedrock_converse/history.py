@@ -23,7 +23,7 @@ from metis.wire.bedrock_converse.blocks import (
 )
 from metis.wire.bedrock_converse.options import encode_options
 from metis.wire.call import AdapterOptions
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.original_form import EMPTY, original_blocks, original_form_of
 
@@ -37,7 +37,7 @@ class _WireMessage(Struct, gc=False):
     role: str
 
 
-class ConverseHistoryEncoder(BaseHistoryEncoder):
+class ConverseHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
     wire_id_prefix = WIRE_ID_PREFIX

@@ -25,7 +25,7 @@ from metis.wire.call import AdapterOptions
 from metis.wire.gemini.key_names import PROTOCOL, with_camel_keys, with_style
 from metis.wire.gemini.options import encode_options
 from metis.wire.gemini.parts import PartEncoder, has_same_text
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_object
 from metis.wire.original_form import EMPTY, is_meaningful, original_form_of, unmapped_paths
 
@@ -39,7 +39,7 @@ class _Content(Struct, gc=False):
     role: str
 
 
-class GeminiHistoryEncoder(BaseHistoryEncoder):
+class GeminiHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once."""
 
     def __init__(self) -> None:

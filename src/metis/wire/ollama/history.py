@@ -20,9 +20,9 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message, Role
 from metis.canonical.tools import ToolDefinition
 from metis.wire.call import AdapterOptions
-from metis.wire.codec import HistoryEncoder, Route
+from metis.wire.codec import Route
 from metis.wire.function_tools import with_error_prefix
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire
 from metis.wire.ollama.blocks import (
     CHAT_PATH,
@@ -56,7 +56,7 @@ def route(
     return Route(CHAT_PATH, tuple(key for key in _PROMPT_OPTIONS if native.get(key)))
 
 
-class OllamaHistoryEncoder(BaseHistoryEncoder):
+class OllamaHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once, and request bodies with them."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
 from metis.wire.function_tools import decode_functions, with_error_prefix
-from metis.wire.history import BaseHistoryEncoder
+from metis.wire.history import HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text, read_object
 from metis.wire.openai_chat.assistant import decode_assistant, encode_assistant
 from metis.wire.openai_chat.blocks import (
@@ -233,7 +233,7 @@ def wire_id_lookup(form: Mapping[str, Any]) -> WireIdOf:
     return wire_id_of
 
 
-class ChatHistoryEncoder(BaseHistoryEncoder):
+class ChatHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once, and request bodies with them."""
 
     wire_id_prefix = WIRE_ID_PREFIX

@@ -15,7 +15,7 @@ from metis.canonical.metadata import MessageMetadata, MessageStatus
 from metis.canonical.tools import ToolDefinition
 from metis.canonical.value import raw_constructor
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
-from metis.wire.history import BaseHistoryEncoder, EncodedMessages
+from metis.wire.history import EncodedMessages, HistoryEncoder
 from metis.wire.json_access import Wire, maybe_list, maybe_text, object_at, read_object
 from metis.wire.openai_responses.blocks import (
     PROTOCOL,
@@ -179,7 +179,7 @@ class InputDecoder(RequestDraft):
             self._add(Role.ASSISTANT, content, run.original_form())
 
 
-class ResponsesHistoryEncoder(BaseHistoryEncoder):
+class ResponsesHistoryEncoder(HistoryEncoder):
     """Encodes the messages of a conversation, each once, and request bodies with them."""
 
     wire_id_prefix = WIRE_ID_PREFIX
