@@ -17,9 +17,8 @@ import psycopg
 from plain import AnyBlock, Metadata, PlainMessage
 
 from metis.canonical import Message
-from metis.store import schema
 from metis.store.append import AppendJob, prepare_message
-from metis.store.database import Rows
+from metis.store.database import Rows, schema_steps
 from metis.store.sqlite import SqliteTransaction
 from metis.store.tables import Tables
 
@@ -136,7 +135,7 @@ def rows_in_sqlite(path: Path, sessions: Iterable[str], groups: list[list[Statem
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA temp_store = MEMORY")
-        for _, text in schema.steps("sqlite"):
+        for _, text in schema_steps("sqlite"):
             connection.executescript(text)
         connection.executemany(_SESSION, [(each,) for each in sessions])
         execute, clock = connection.execute, Clock()

@@ -24,7 +24,7 @@ from metis.events.system_events import BudgetScope
 OPUS, HAIKU = "anthropic:claude-opus-4-7", "anthropic:claude-haiku-4-5"
 
 
-def told(*payloads: Any, session_id: str = "sess_1", **settings: Any) -> list[Event]:
+def emitted_events(*payloads: Any, session_id: str = "sess_1", **settings: Any) -> list[Event]:
     bus, events = recording_bus()
     for payload in payloads:
         bus.emit(payload, session_id=session_id, **settings)
@@ -32,8 +32,12 @@ def told(*payloads: Any, session_id: str = "sess_1", **settings: Any) -> list[Ev
 
 
 CALLS = [
-    *told(completed(HAIKU, cost_usd=Decimal("0.1")), completed(OPUS, cost_usd=Decimal("0.2"))),
-    *told(completed("openai:gpt-5", cost_usd=Decimal("1E-12"), user_id="u"), session_id="sess_2"),
+    *emitted_events(
+        completed(HAIKU, cost_usd=Decimal("0.1")), completed(OPUS, cost_usd=Decimal("0.2"))
+    ),
+    *emitted_events(
+        completed("openai:gpt-5", cost_usd=Decimal("1E-12"), user_id="u"), session_id="sess_2"
+    ),
 ]
 
 
@@ -59,13 +63,15 @@ def test_costs_are_summed_exactly_by_group(grouping: Grouping, groups: dict[str,
 
 
 def test_the_hit_rate_counts_all_three_buckets() -> None:
-    calls = told(completed(input_tokens=1, cached_input_tokens=2, cache_creation_input_tokens=1))
+    calls = emitted_events(
+        completed(input_tokens=1, cached_input_tokens=2, cache_creation_input_tokens=1)
+    )
     assert cache_usage(calls).hit_rate == 0.5
     assert cache_usage([]).hit_rate is None
 
 
 def test_every_slot_is_listed_and_failures_are_counted() -> None:
-    events = told(*(decided(policy) for policy in ChainPolicy), decided(model=None))
+    events = emitted_events(*(decided(policy) for policy in ChainPolicy), decided(model=None))
     report = routing_report([*events, *CALLS])
     assert report.by_slot == dict.fromkeys(ChainPolicy, 1)
     assert report.hard_failures == 1
@@ -75,7 +81,7 @@ def test_every_slot_is_listed_and_failures_are_counted() -> None:
 
 
 def test_reliability_tells_errors_and_latencies() -> None:
-    events = told(
+    events = emitted_events(
         *(completed(HAIKU, latency_ms=ms) for ms in range(1, 101)),
         failed("rate_limit", HAIKU),
         failed("rate_limit", HAIKU),
@@ -93,15 +99,17 @@ def test_reliability_tells_errors_and_latencies() -> None:
 def test_a_percentile_is_one_of_the_numbers_and_covers_its_part(
     numbers: list[int], percent: int
 ) -> None:
-    found = percentile(numbers, percent)
-    assert found in numbers
-    covered = sum(1 for number in numbers if number <= found)
+    result = percentile(numbers, percent)
+    assert result in numbers
+    covered = sum(1 for number in numbers if number <= result)
     assert covered * 100 >= percent * len(numbers)
 
 
 @pytest.mark.row("M-191")
 def test_the_past_can_be_priced_by_another_table() -> None:
-    calls = told(completed(HAIKU, input_tokens=1_000_000, output_tokens=0), completed("x:unknown"))
+    calls = emitted_events(
+        completed(HAIKU, input_tokens=1_000_000, output_tokens=0), completed("x:unknown")
+    )
     before = list(calls)
     repriced = reprice_calls(calls, price_table())
     assert repriced.old_cost_usd == Decimal("0.001")

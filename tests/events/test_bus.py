@@ -33,7 +33,7 @@ TURN = TurnStarted(user_message_hash="h", estimated_input_tokens=1)
 
 @pytest.mark.anyio
 async def test_everybody_gets_every_event_in_order() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     first, second = list[Event](), list[Event]()
 
     async def one(event: Event) -> None:
@@ -47,7 +47,7 @@ async def test_everybody_gets_every_event_in_order() -> None:
     bus.subscribe_batches(many, name="many")
     run_turn(bus)
     await bus.drain()
-    assert first == second == told
+    assert first == second == emitted
     await bus.close()
     with pytest.raises(EventError, match="closed"):
         bus.emit(TURN)
@@ -55,20 +55,22 @@ async def test_everybody_gets_every_event_in_order() -> None:
 
 @pytest.mark.anyio
 async def test_a_filter_lets_through_what_is_wanted() -> None:
-    bus, told = recording_bus()
-    heard: dict[str, list[Event]] = {"session": [], "type": [], "actor": []}
+    bus, emitted = recording_bus()
+    received: dict[str, list[Event]] = {"session": [], "type": [], "actor": []}
     filters = {
         "session": Filter(session_ids={"sess_2"}),
         "type": Filter(types={"route.decided"}),
         "actor": Filter(actors={Actor.USER}),
     }
-    for name, wanted in filters.items():
-        bus.subscribe_fast(heard[name].append, name=name, event_filter=wanted)
+    for name, expected in filters.items():
+        bus.subscribe_fast(received[name].append, name=name, event_filter=expected)
     run_turn(bus)
     run_turn(bus, "sess_2")
-    assert heard["session"] == [event for event in told if event.session_id == "sess_2"]
-    assert heard["type"] == [event for event in told if isinstance(event.payload, RouteDecided)]
-    assert heard["actor"] == [event for event in told if event.actor is Actor.USER]
+    assert received["session"] == [event for event in emitted if event.session_id == "sess_2"]
+    assert received["type"] == [
+        event for event in emitted if isinstance(event.payload, RouteDecided)
+    ]
+    assert received["actor"] == [event for event in emitted if event.actor is Actor.USER]
     with pytest.raises(InvalidEventError, match=r"route\.undecided"):
         Filter(types={"route.undecided"})
 
@@ -77,9 +79,9 @@ async def test_a_filter_lets_through_what_is_wanted() -> None:
 async def test_a_listener_that_is_slow_or_raises_harms_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     gate = asyncio.Event()
-    heard, stuck = list[Event](), list[Event]()
+    received, stuck = list[Event](), list[Event]()
 
     async def waits(event: Event) -> None:
         await gate.wait()
@@ -92,7 +94,7 @@ async def test_a_listener_that_is_slow_or_raises_harms_nobody(
         raise asyncio.CancelledError
 
     async def listens(event: Event) -> None:
-        heard.append(event)
+        received.append(event)
 
     def raises_at_once(event: Event) -> None:
         raise ValueError("secret words")
@@ -104,14 +106,14 @@ async def test_a_listener_that_is_slow_or_raises_harms_nobody(
     bus.subscribe_fast(raises_at_once, name="fast")
     run_turn(bus)
     await last.drain()
-    assert heard == told
+    assert received == emitted
     assert stuck == []
     gate.set()
     await bus.drain()
-    assert stuck == told, "the slow one gets everything in the end"
+    assert stuck == emitted, "the slow one gets everything in the end"
     run_turn(bus)
     await bus.drain()
-    assert heard == told, "a listener stays after an error"
+    assert received == emitted, "a listener stays after an error"
     assert "subscriber raises raised ValueError" in caplog.text
     assert "secret words" not in caplog.text
     await bus.close()
@@ -119,7 +121,7 @@ async def test_a_listener_that_is_slow_or_raises_harms_nobody(
 
 @pytest.mark.anyio
 async def test_a_full_queue_is_an_error_for_who_sends(caplog: pytest.LogCaptureFixture) -> None:
-    bus, told = recording_bus(capacity=3)
+    bus, emitted = recording_bus(capacity=3)
     gate = asyncio.Event()
 
     async def waits(event: Event) -> None:
@@ -132,7 +134,7 @@ async def test_a_full_queue_is_an_error_for_who_sends(caplog: pytest.LogCaptureF
         bus.emit(TURN)
     assert (caught.value.subscriber, caught.value.capacity) == ("stuck", 3)
     assert "stuck" in caplog.text
-    assert len(told) == 3, "nobody gets an event that not all can get"
+    assert len(emitted) == 3, "nobody gets an event that not all can get"
     gate.set()
     await bus.drain()
     bus.emit(TURN)
@@ -156,21 +158,21 @@ async def test_a_listener_that_never_ends_does_not_hold_up_the_end(
 
 @pytest.mark.anyio
 async def test_a_closed_subscription_hears_no_more() -> None:
-    bus, told = recording_bus()
-    heard: list[Event] = []
+    bus, emitted = recording_bus()
+    received: list[Event] = []
 
     async def listens(event: Event) -> None:
-        heard.append(event)
+        received.append(event)
 
     subscription = bus.subscribe(listens, name="listens")
-    end = bus.subscribe_fast(heard.append, name="fast")
+    end = bus.subscribe_fast(received.append, name="fast")
     bus.emit(TURN)
     await subscription.close()
     await subscription.close()
     end()
     bus.emit(TURN)
-    assert len(told) == 2
-    assert heard == [told[0], told[0]]
+    assert len(emitted) == 2
+    assert received == [emitted[0], emitted[0]]
 
 
 @slow
@@ -190,14 +192,14 @@ def test_slow_listeners_are_refused_on_the_fast_path() -> None:
 def test_listeners_that_tell_what_they_hear_do_not_go_round_in_circles(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
 
     def echoes(event: Event) -> None:
         bus.emit(event.payload)
 
     bus.subscribe_fast(echoes, name="echo")
     bus.emit(TURN)
-    assert len(told) == 1
+    assert len(emitted) == 1
     assert "subscriber echo raised EventError" in caplog.text
 
 
@@ -212,24 +214,24 @@ def test_ids_increase_whatever_the_clock_does(times: list[int]) -> None:
 
 @given(st.integers(1, 3), st.integers(0, 9))
 def test_every_cause_is_there_and_cuts_are_noticed(turns: int, cut: int) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     for number in range(turns):
         run_turn(bus, turn_id=f"turn_{number}")
-    assert cause_faults(told) == ()
-    assert unfinished_events(told) == ()
-    ids = {event.id for event in told}
-    assert all(event.parent_event_id in {*ids, None} for event in told)
-    left = told[: len(told) - cut]
-    assert bool(unfinished_events(left)) == (0 < cut < 9)
+    assert cause_faults(emitted) == ()
+    assert unfinished_events(emitted) == ()
+    ids = {event.id for event in emitted}
+    assert all(event.parent_event_id in {*ids, None} for event in emitted)
+    remaining = emitted[: len(emitted) - cut]
+    assert bool(unfinished_events(remaining)) == (0 < cut < 9)
 
 
 def test_wrong_causes_are_found() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     turn = bus.emit(TURN)
     bus.emit(completed(), parent=turn)
     bus.emit(decided())
     bus.emit(decided(), parent="01J00000000000000000000000")
-    texts = [fault.text for fault in cause_faults(told)]
+    texts = [fault.text for fault in cause_faults(emitted)]
     assert texts == [
         "turn.started cannot be the cause of llm.call_completed",
         "route.decided has no cause",
@@ -241,11 +243,11 @@ def test_wrong_causes_are_found() -> None:
 def test_a_dropped_block_is_a_line_in_the_log_and_no_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _, told = recording_bus()
+    _, emitted = recording_bus()
     hm = thinking("hm", signature="c2ln", issuer="anthropic")
     answer = assistant(hm, "yes", session_id="sess_bus", id=ulid(2))
     with caplog.at_level(logging.WARNING, logger="metis.adapters"):
         adapters.get("openai").to_wire([user("so?"), answer], [], AdapterOptions())
     lines = [line for line in caplog.records if line.levelno == logging.WARNING]
     assert [getattr(line, "block_type", None) for line in lines] == ["thinking"]
-    assert told == []
+    assert emitted == []

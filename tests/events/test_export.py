@@ -15,9 +15,9 @@ ASK = LlmCallStarted(model="gemini:gemini-4-argon", provider="gemini", request_i
 
 
 def turn() -> list[Event]:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     run_turn(bus)
-    return told
+    return emitted
 
 
 def attributes(span: dict[str, Any]) -> dict[str, Any]:
@@ -25,17 +25,17 @@ def attributes(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_turn_is_a_trace_of_its_calls_and_tools() -> None:
-    found = list(spans(turn()))
-    assert [span["name"] for span in found] == [
+    result = list(spans(turn()))
+    assert [span["name"] for span in result] == [
         *("invoke_agent metis", "chat claude-haiku-4-5"),
         *("execute_tool read_file", "chat claude-haiku-4-5"),
     ]
-    assert len({span["traceId"] for span in found}) == 1
-    assert len({span["spanId"] for span in found}) == 4
-    assert {span.get("parentSpanId") for span in found[1:]} == {found[0]["spanId"]}
-    assert all(span["startTimeUnixNano"] < span["endTimeUnixNano"] for span in found)
-    assert [span["status"]["code"] for span in found] == [1, 1, 1, 1]
-    assert found[0]["events"][0]["name"] == "route.decided"
+    assert len({span["traceId"] for span in result}) == 1
+    assert len({span["spanId"] for span in result}) == 4
+    assert {span.get("parentSpanId") for span in result[1:]} == {result[0]["spanId"]}
+    assert all(span["startTimeUnixNano"] < span["endTimeUnixNano"] for span in result)
+    assert [span["status"]["code"] for span in result] == [1, 1, 1, 1]
+    assert result[0]["events"][0]["name"] == "route.decided"
 
 
 def test_attributes_are_those_of_the_conventions() -> None:
@@ -53,17 +53,17 @@ def test_attributes_are_those_of_the_conventions() -> None:
 
 
 def test_failures_and_what_never_ended_are_errors() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     start = bus.emit(TurnStarted(user_message_hash="h", estimated_input_tokens=1), turn_id="t")
     call = bus.emit(ASK, turn_id="t", parent=start)
     bus.emit(failed("rate_limit"), turn_id="t", parent=call)
-    open_turn, closed_call = spans(told)
+    open_turn, closed_call = spans(emitted)
     assert attributes(open_turn)["error.type"] == "unfinished"
     assert open_turn["endTimeUnixNano"] == closed_call["endTimeUnixNano"]
     assert attributes(closed_call)["error.type"] == "rate_limit"
     assert attributes(closed_call)["gen_ai.provider.name"] == "gcp.gemini"
     assert closed_call["status"] == {"code": 2}
-    assert "upstream" not in otlp_json(told).decode()
+    assert "upstream" not in otlp_json(emitted).decode()
 
 
 def test_the_same_events_give_the_same_bytes() -> None:

@@ -10,7 +10,7 @@ from metis.events.event import encode_json
 MODES = [Redaction.PASSTHROUGH, Redaction.PSEUDONYMIZE, Redaction.REDACT_PRIVATE]
 
 
-def told(events: list[Event]) -> str:
+def emitted_events(events: list[Event]) -> str:
     return b"".join(encode_json(event) for event in events).decode()
 
 
@@ -24,8 +24,8 @@ def test_redaction_gives_the_same_every_time_and_once_is_enough(mode: Redaction,
 
 def test_each_mode_takes_out_what_it_promises() -> None:
     events = every_event()
-    plain, pseudonymous, private = (told(list(redact(events, mode))) for mode in MODES)
-    assert plain == told(events)
+    plain, pseudonymous, private = (emitted_events(list(redact(events, mode))) for mode in MODES)
+    assert plain == emitted_events(events)
     assert REFERENCE not in pseudonymous
     assert "sess_1" not in pseudonymous
     assert "turn_1" not in pseudonymous
@@ -68,6 +68,6 @@ def test_of_aggregates_only_sums_are_left() -> None:
 
 @given(st.text(), st.sampled_from(["user", "session"]), st.text())
 def test_a_pseudonym_is_stable_and_hides_the_name(name: str, tag: str, salt: str) -> None:
-    made = pseudonym(name, tag, salt)
-    assert made.startswith(f"ps:{tag}:") or made == name
-    assert pseudonym(name, tag, salt) == made == pseudonym(made, tag, salt)
+    created = pseudonym(name, tag, salt)
+    assert created.startswith(f"ps:{tag}:") or created == name
+    assert pseudonym(name, tag, salt) == created == pseudonym(created, tag, salt)

@@ -54,15 +54,15 @@ def test_a_type_is_at_least_as_private_as_its_fields(name: str) -> None:
 
 
 def test_no_type_has_a_field_for_what_was_said() -> None:
-    words = {"text", "prompt", "content", "message", "messages", "input", "output", "email"}
-    assert not [name for name, row in CATALOGUE.items() if words & row.fields.keys()]
+    text = {"text", "prompt", "content", "message", "messages", "input", "output", "email"}
+    assert not [name for name, row in CATALOGUE.items() if text & row.fields.keys()]
 
 
 @pytest.mark.parametrize("payload", every_payload(), ids=name_of)
 def test_a_valid_payload_is_told_and_read_back(payload: Payload) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     event = bus.emit(payload)
-    assert told == [event]
+    assert emitted == [event]
     assert event is not None
     assert event.payload == payload
     assert read_event(encode_json(event)) == event
@@ -81,31 +81,31 @@ def test_an_invalid_payload_is_refused_or_dropped(
 ) -> None:
     for name in payload.__struct_fields__:
         wrong = replace(payload, **{name: {"no": "such"}})
-        bus, told = recording_bus()
+        bus, emitted = recording_bus()
         with pytest.raises(InvalidEventError, match=name) as caught:
             bus.emit(wrong)
         assert name_of(payload) in caught.value.path
-        lenient, heard = recording_bus(strict=False)
+        lenient, received = recording_bus(strict=False)
         with caplog.at_level(logging.ERROR):
             assert lenient.emit(wrong) is None
-        assert told == heard == []
+        assert emitted == received == []
         assert "dropped an invalid event" in caplog.text
 
 
 def test_money_is_a_number_and_what_is_told_is_what_is_read_back() -> None:
     with pytest.raises(InvalidEventError, match="cost_usd"):
         completed(cost_usd=Decimal("NaN"))
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     bus.emit(replace(filled(ToolCompleted), files_modified=["a", "b"]))
-    assert isinstance(told[0].payload, ToolCompleted)
-    assert told[0].payload.files_modified == ("a", "b")
+    assert isinstance(emitted[0].payload, ToolCompleted)
+    assert emitted[0].payload.files_modified == ("a", "b")
 
 
 def test_a_payload_that_is_not_in_the_catalogue_is_refused() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     with pytest.raises(InvalidEventError, match="not in the catalogue"):
         bus.emit(Foreign())
-    assert told == []
+    assert emitted == []
 
 
 @pytest.mark.parametrize("payload", every_payload(), ids=name_of)
@@ -113,10 +113,10 @@ def test_an_emitter_can_only_be_more_open(payload: Payload) -> None:
     row = event_type_of(payload)
     assert row is not None
     for sensitivity in Sensitivity:
-        bus, told = recording_bus()
+        bus, emitted = recording_bus()
         if sensitivity.openness >= row.sensitivity.openness:
             bus.emit(payload, sensitivity=sensitivity)
-            assert told[0].sensitivity is sensitivity
+            assert emitted[0].sensitivity is sensitivity
         else:
             with pytest.raises(InvalidEventError, match="more open"):
                 bus.emit(payload, sensitivity=sensitivity)
@@ -124,7 +124,7 @@ def test_an_emitter_can_only_be_more_open(payload: Payload) -> None:
 
 @pytest.mark.row("M-120")
 def test_the_class_of_a_tool_is_told_when_it_is_called() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     for effect in SideEffects:
         bus.emit(
             ToolCalled(
@@ -135,7 +135,7 @@ def test_the_class_of_a_tool_is_told_when_it_is_called() -> None:
                 input_size_bytes=1,
             )
         )
-    assert [getattr(event.payload, "side_effects", None) for event in told] == list(SideEffects)
+    assert [getattr(event.payload, "side_effects", None) for event in emitted] == list(SideEffects)
 
 
 @pytest.mark.row("M-079", "M-309")
@@ -152,8 +152,8 @@ def test_an_unknown_type_or_field_is_skipped_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     data = encode_json(every_event()[0])
-    known = every_event()[0].type.encode()
-    assert read_event(data.replace(b'"type":"' + known, b'"type":"future.done')) is None
+    expected = every_event()[0].type.encode()
+    assert read_event(data.replace(b'"type":"' + expected, b'"type":"future.done')) is None
     assert read_event(data.replace(b'"payload":{', b'"payload":{"future":1,')) is None
     assert caplog.text.count("skipped an event") == 2
 
@@ -165,8 +165,8 @@ def test_any_bytes_are_an_event_or_an_error(data: Any) -> None:
 
 
 def test_every_kind_of_word_is_told_apart() -> None:
-    told = b"".join(encode_json(event) for event in every_event()).decode()
-    assert all(word in told for word in (PRIVATE, NAMED, REFERENCE))
+    emitted = b"".join(encode_json(event) for event in every_event()).decode()
+    assert all(word in emitted for word in (PRIVATE, NAMED, REFERENCE))
 
 
 def test_events_are_values() -> None:

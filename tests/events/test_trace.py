@@ -44,16 +44,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TraceStore
 
 
 async def test_what_is_replayed_is_what_was_live(store: TraceStore) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     bus.subscribe_batches(store.append, name="trace")
     run_turn(bus)
     run_turn(bus, "sess_2", "turn_2")
     await bus.close()
-    live = [event for event in told if event.session_id == "sess_1"]
+    live = [event for event in emitted if event.session_id == "sess_1"]
     assert await store.select(EventQuery(session_id="sess_1")) == live
     cursor = live[3].id
     assert await store.select(EventQuery(session_id="sess_1", after=cursor)) == live[4:]
-    assert await store.select(EventQuery()) == told
+    assert await store.select(EventQuery()) == emitted
 
 
 async def test_every_type_comes_back_as_it_was(store: TraceStore) -> None:
@@ -64,21 +64,21 @@ async def test_every_type_comes_back_as_it_was(store: TraceStore) -> None:
 
 
 async def test_each_part_of_a_query_narrows_it(store: TraceStore) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     run_turn(bus)
     run_turn(bus, "sess_2", "turn_2")
-    await store.append(told)
+    await store.append(emitted)
 
-    async def found(query: EventQuery, wanted: Callable[[Event], bool]) -> None:
-        assert await store.select(query) == [event for event in told if wanted(event)]
+    async def selected(query: EventQuery, expected: Callable[[Event], bool]) -> None:
+        assert await store.select(query) == [event for event in emitted if expected(event)]
 
-    middle = told[7].timestamp
-    await found(EventQuery(turn_id="turn_2"), lambda event: event.turn_id == "turn_2")
-    await found(EventQuery(types={"tool.called"}), lambda event: event.type == "tool.called")
-    await found(EventQuery(types=frozenset()), lambda _: False)
-    await found(EventQuery(since=middle), lambda event: event.timestamp >= middle)
-    await found(EventQuery(until=middle), lambda event: event.timestamp < middle)
-    assert await store.select(EventQuery(limit=2)) == told[:2]
+    middle = emitted[7].timestamp
+    await selected(EventQuery(turn_id="turn_2"), lambda event: event.turn_id == "turn_2")
+    await selected(EventQuery(types={"tool.called"}), lambda event: event.type == "tool.called")
+    await selected(EventQuery(types=frozenset()), lambda _: False)
+    await selected(EventQuery(since=middle), lambda event: event.timestamp >= middle)
+    await selected(EventQuery(until=middle), lambda event: event.timestamp < middle)
+    assert await store.select(EventQuery(limit=2)) == emitted[:2]
 
 
 async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStore) -> None:
@@ -92,13 +92,13 @@ async def test_a_sweep_deletes_what_is_old_but_spares_the_audit(store: TraceStor
     assert dry.deleted_count == len(old) - len(audit)
     assert dry.spared_count == len(audit) > 0
     assert await store.select(EventQuery()) == events
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     done = await sweep_trace(store, before=cutoff, dry_run=False, bus=bus)
     assert done.deleted == dry.deleted
-    assert isinstance(told[0].payload, TraceSwept)
-    assert told[0].payload.deleted_count == done.deleted_count
-    left = await store.select(EventQuery())
-    assert left == [event for event in events if event in audit or event.timestamp >= cutoff]
+    assert isinstance(emitted[0].payload, TraceSwept)
+    assert emitted[0].payload.deleted_count == done.deleted_count
+    remaining = await store.select(EventQuery())
+    assert remaining == [event for event in events if event in audit or event.timestamp >= cutoff]
     assert (await store.sweep(before=cutoff, dry_run=False)).deleted_count == 0
 
 
@@ -112,15 +112,15 @@ def test_the_audit_is_what_somebody_may_have_to_answer_for() -> None:
 
 
 async def test_what_a_crash_left_open_is_told_once(store: TraceStore) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     run_turn(bus)
-    await store.append(told[:5])
-    later, heard = recording_bus(ids=UlidSource(after=told[-1].id))
+    await store.append(emitted[:5])
+    later, received = recording_bus(ids=UlidSource(after=emitted[-1].id))
     gaps = await report_gaps(store, later)
     assert [event.type for event in gaps] == ["turn.started", "tool.called"]
-    assert [type(event.payload) for event in heard] == [BusGapDetected] * 2
-    assert heard[0].parent_event_id == told[0].id
-    await store.append(heard)
+    assert [type(event.payload) for event in received] == [BusGapDetected] * 2
+    assert received[0].parent_event_id == emitted[0].id
+    await store.append(received)
     assert await report_gaps(store, later) == ()
 
 
@@ -140,9 +140,9 @@ def test_exports_are_the_same_bytes_every_time() -> None:
 
 
 def test_a_cell_is_never_a_formula() -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     bus.emit(every_event()[0].payload, session_id="=1+1")
-    assert b",'=1+1," in b"".join(write_csv(told))
+    assert b",'=1+1," in b"".join(write_csv(emitted))
 
 
 async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:
@@ -159,16 +159,16 @@ async def test_the_file_is_a_table_that_others_can_read(tmp_path: Path) -> None:
             ]
             (stamp,) = reader.execute("SELECT MIN(timestamp_us) FROM events").fetchone()
             assert stamp == int(START.timestamp()) * 1_000_000 + START.microsecond
-    with closing(SqliteTrace(path)) as again:
-        assert await again.select(EventQuery()) == every_event()
+    with closing(SqliteTrace(path)) as reread:
+        assert await reread.select(EventQuery()) == every_event()
 
 
 async def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
-    odd, newer = tmp_path / "odd.db", tmp_path / "newer.db"
-    odd.write_bytes(b"this is not a database, not at all" * 40)
+    unusual, newer = tmp_path / "odd.db", tmp_path / "newer.db"
+    unusual.write_bytes(b"this is not a database, not at all" * 40)
     with closing(sqlite3.connect(newer)) as writer:
         writer.execute("PRAGMA user_version = 9")
-    for path in (odd, newer):
+    for path in (unusual, newer):
         with pytest.raises(EventError, match=path.name):
             SqliteTrace(path)
 
@@ -183,10 +183,10 @@ async def test_unknown_types_in_a_file_are_skipped(tmp_path: Path) -> None:
 
 
 async def test_many_appends_at_once_lose_nothing(tmp_path: Path) -> None:
-    bus, told = recording_bus()
+    bus, emitted = recording_bus()
     for number in range(20):
         run_turn(bus, turn_id=f"turn_{number}")
     with closing(SqliteTrace(tmp_path / "trace.db")) as trace:
-        await asyncio.gather(*(trace.append(told[n : n + 9]) for n in range(0, len(told), 9)))
-        assert await trace.select(EventQuery()) == told
+        await asyncio.gather(*(trace.append(emitted[n : n + 9]) for n in range(0, len(emitted), 9)))
+        assert await trace.select(EventQuery()) == emitted
     assert threading.active_count() < 50

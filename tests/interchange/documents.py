@@ -32,7 +32,7 @@ raw_arguments = st.one_of(
 def record(required: dict[str, Any], optional: dict[str, Any] | None = None) -> SearchStrategy[Any]:
     """An object with all of some keys and any of others, in any order."""
     drawn = st.fixed_dictionaries(required, optional=optional or {})
-    return drawn.flatmap(lambda found: st.permutations(list(found.items())).map(dict))
+    return drawn.flatmap(lambda result: st.permutations(list(result.items())).map(dict))
 
 
 # klaude-code: a typed event on each line.
@@ -262,9 +262,9 @@ def gpt_frames(draw: st.DrawFn) -> list[Record]:
     for index in range(draw(st.integers(0, 5))):
         meta: Record = draw(record({}, {"role": gpt_roles, "cache": st.booleans()}))
         meta |= draw(record({}, {"options": gpt_options}) | record({"inherited": gpt_options}))
-        known = [frame["id"] for frame in frames] + named
-        if known and draw(st.booleans()):
-            one = st.sampled_from(known)
+        expected = [frame["id"] for frame in frames] + named
+        if expected and draw(st.booleans()):
+            one = st.sampled_from(expected)
             meta["continues"] = draw(one | st.lists(one, min_size=1, max_size=2, unique=True))
         if draw(st.booleans()):
             meta["head"] = draw(_heads)
@@ -287,19 +287,19 @@ def _stored(meta: Record) -> SearchStrategy[Record]:
     }
     blocks = st.lists(gpt_block, max_size=3)
     return st.one_of(
-        blocks.map(lambda found: {"meta": as_json, "content": found}),
-        blocks.map(lambda found: {"meta": as_json, "content": json.dumps(found)}),
-        words.map(lambda found: {"meta": meta, "content": found}),
+        blocks.map(lambda result: {"meta": as_json, "content": result}),
+        blocks.map(lambda result: {"meta": as_json, "content": json.dumps(result)}),
+        words.map(lambda result: {"meta": meta, "content": result}),
         st.just({"meta": document, "content": "aWY="}),
     )
 
 
 DOCUMENTS: dict[str, SearchStrategy[bytes]] = {
     "klaude-code": klaude_histories().map(klaude_bytes),
-    "attocode": atto_histories.map(lambda found: json.dumps(found).encode()),
-    "attocode-response": atto_responses.map(lambda found: json.dumps(found).encode()),
-    "gpt2099-context": gpt_contexts.map(lambda found: json.dumps(found).encode()),
-    "gpt2099-thread": gpt_threads().map(lambda found: json.dumps(found).encode()),
+    "attocode": atto_histories.map(lambda result: json.dumps(result).encode()),
+    "attocode-response": atto_responses.map(lambda result: json.dumps(result).encode()),
+    "gpt2099-context": gpt_contexts.map(lambda result: json.dumps(result).encode()),
+    "gpt2099-thread": gpt_threads().map(lambda result: json.dumps(result).encode()),
     "gpt2099": gpt_frames().map(klaude_bytes),
 }
 """Valid documents of each format, as bytes."""

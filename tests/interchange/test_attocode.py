@@ -33,11 +33,11 @@ EXAMPLE: list[dict[str, Any]] = [
 
 def loaded(*messages: Any) -> LoadedDocument:
     """The messages as entries, after the proof that they come back as they were."""
-    found = interchange.load("attocode", json.dumps(messages))
-    back = interchange.dump("attocode", found.entries)
+    result = interchange.load("attocode", json.dumps(messages))
+    back = interchange.dump("attocode", result.entries)
     assert json.loads(back.data) == list(messages)
     assert back.losses == []
-    return found
+    return result
 
 
 def result_of(message: Message) -> ToolResultBlock:
@@ -48,25 +48,25 @@ def result_of(message: Message) -> ToolResultBlock:
 
 @pytest.mark.row("A-002", "A-003", "A-004", "A-006", "A-008", "A-009", "A-010")
 def test_the_example_of_the_text_loses_nothing() -> None:
-    found = loaded(*EXAMPLE)
-    assert found.losses == []
-    assert [str(message.role) for message in found.messages] == [
+    result = loaded(*EXAMPLE)
+    assert result.losses == []
+    assert [str(message.role) for message in result.messages] == [
         "system",
         "user",
         "assistant",
         "tool",
     ]
-    called = found.messages[2].content[0]
+    called = result.messages[2].content[0]
     assert isinstance(called, ToolUseBlock)
     assert called.input == {"path": "src/main.ts"}
-    assert result_of(found.messages[3]).tool_use_id == called.id
+    assert result_of(result.messages[3]).tool_use_id == called.id
 
 
 @pytest.mark.row("A-019", "A-021", "A-022")
 def test_the_example_becomes_the_body_that_the_text_prints() -> None:
     options = AdapterOptions(model="claude-sonnet-4-20250514")
-    found = loaded(*EXAMPLE)
-    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    result = loaded(*EXAMPLE)
+    body = json.loads(adapters.get("anthropic").to_wire(result.messages, (), options).body)
     called = body["messages"][1]["content"][0]
     assert _plain(body["system"]) == "You are a coding assistant..."
     assert _plain(body["messages"][0]["content"]) == "Read the file"
@@ -86,21 +86,21 @@ def _plain(content: Any) -> str:
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_content_is_text_or_a_list_of_blocks(role: str) -> None:
     blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": MARK}]
-    found = loaded({"role": role, "content": blocks}, {"role": role, "content": "c"})
-    assert found.losses == []
-    assert [len(message.content) for message in found.messages] == [2, 1]
+    result = loaded({"role": role, "content": blocks}, {"role": role, "content": "c"})
+    assert result.losses == []
+    assert [len(message.content) for message in result.messages] == [2, 1]
 
 
 def test_a_cache_mark_is_a_hint_behind_its_block() -> None:
     blocks = [{"type": "text", "text": "a", "cache_control": MARK}, {"type": "text", "text": "b"}]
-    found = loaded({"role": "system", "content": blocks}, {"role": "user", "content": blocks})
-    assert [[hint.after for hint in m.metadata.hints] for m in found.messages] == [[0], [0]]
+    result = loaded({"role": "system", "content": blocks}, {"role": "user", "content": blocks})
+    assert [[hint.after for hint in m.metadata.hints] for m in result.messages] == [[0], [0]]
 
 
 @pytest.mark.row("A-007")
 def test_metadata_are_kept_verbatim_and_reported() -> None:
-    found = loaded({"role": "user", "content": "hi", "metadata": {"b": [1, 2.5], "a": None}})
-    assert [(loss.path, loss.block_type) for loss in found.losses] == [
+    result = loaded({"role": "user", "content": "hi", "metadata": {"b": [1, 2.5], "a": None}})
+    assert [(loss.path, loss.block_type) for loss in result.losses] == [
         ("$[0].metadata", "metadata")
     ]
 
@@ -113,9 +113,9 @@ def test_arguments_that_were_no_json_are_never_an_input() -> None:
         "arguments": {},
         "parseError": "Unexpected end",
     }
-    kept = {"id": "d", "name": "f", "arguments": {"_raw": '{"a":'}, "parseError": "cut off"}
-    found = loaded({"role": "assistant", "content": "", "toolCalls": [broken, kept]})
-    blocks = found.messages[0].content
+    stored = {"id": "d", "name": "f", "arguments": {"_raw": '{"a":'}, "parseError": "cut off"}
+    result = loaded({"role": "assistant", "content": "", "toolCalls": [broken, stored]})
+    blocks = result.messages[0].content
     assert all(isinstance(block, ToolUseBlock) and block.input == {} for block in blocks)
     raws = [b.invalid.raw for b in blocks if isinstance(b, ToolUseBlock) and b.invalid]
     assert raws == ["{}", '{"a":']
@@ -126,46 +126,46 @@ def test_arguments_that_were_no_json_are_never_an_input() -> None:
 def test_results_keep_their_values(value: Any) -> None:
     calls = [CALL, CALL | {"id": "call_2"}]
     results = [{"callId": "call_1", "result": value}, {"callId": "call_2", "result": "x"}]
-    found = loaded(
+    result = loaded(
         {"role": "assistant", "content": "", "toolCalls": calls},
         {"role": "tool", "content": "", "toolResults": results},
     )
-    assert [message.role for message in found.messages] == [Role.ASSISTANT, Role.TOOL, Role.TOOL]
-    outcome = found.messages[1].metadata.outcome
+    assert [message.role for message in result.messages] == [Role.ASSISTANT, Role.TOOL, Role.TOOL]
+    outcome = result.messages[1].metadata.outcome
     assert outcome is not None
     assert outcome.value == value
-    assert found.losses == []
+    assert result.losses == []
 
 
 @pytest.mark.row("A-014")
 def test_an_error_is_an_error_on_the_wire() -> None:
     results = [{"callId": "call_1", "result": None, "error": "no such file"}]
-    found = loaded(EXAMPLE[1], EXAMPLE[2], {"role": "tool", "content": "", "toolResults": results})
-    assert result_of(found.messages[-1]).is_error
+    result = loaded(EXAMPLE[1], EXAMPLE[2], {"role": "tool", "content": "", "toolResults": results})
+    assert result_of(result.messages[-1]).is_error
     options = AdapterOptions(model="claude-sonnet-4-6")
-    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    body = json.loads(adapters.get("anthropic").to_wire(result.messages, (), options).body)
     sent = body["messages"][2]["content"][0]
     assert sent["is_error"] is True
     assert _plain(sent["content"]) == "no such file"
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "unusual",
     [
         {"role": "tool", "content": "x", "toolCallId": "nobody"},
         {"role": "tool", "content": "x"},
         {"role": "user", "content": "x", "toolResults": [{"callId": "nobody", "result": 1}]},
     ],
 )
-def test_a_result_without_a_call_is_told_and_reported(odd: dict[str, Any]) -> None:
-    found = loaded(odd)
-    assert {message.role for message in found.messages} == {Role.USER}
-    assert "tool_result" in {loss.block_type for loss in found.losses}
+def test_a_result_without_a_call_is_told_and_reported(unusual: dict[str, Any]) -> None:
+    result = loaded(unusual)
+    assert {message.role for message in result.messages} == {Role.USER}
+    assert "tool_result" in {loss.block_type for loss in result.losses}
 
 
 def test_what_stands_where_it_means_nothing_is_reported() -> None:
-    found = loaded({"role": "user", "content": "x", "toolCalls": [CALL], "toolCallId": "call_1"})
-    assert sorted(loss.path for loss in found.losses) == ["$[0].toolCallId", "$[0].toolCalls"]
+    result = loaded({"role": "user", "content": "x", "toolCalls": [CALL], "toolCallId": "call_1"})
+    assert sorted(loss.path for loss in result.losses) == ["$[0].toolCallId", "$[0].toolCalls"]
 
 
 BAD: list[tuple[Any, str]] = [
@@ -233,16 +233,16 @@ RESPONSE = {
 
 @pytest.mark.row("A-038", "A-039", "A-040", "A-041", "A-042", "A-043", "A-044", "A-049")
 def test_a_response_is_one_answer_with_all_that_it_says() -> None:
-    found = interchange.load("attocode-response", json.dumps(RESPONSE))
-    message = found.messages[0]
-    assert found.losses == []
+    result = interchange.load("attocode-response", json.dumps(RESPONSE))
+    message = result.messages[0]
+    assert result.losses == []
     assert [type(block) for block in message.content] == [ThinkingBlock, TextBlock, ToolUseBlock]
     counts = message.metadata.usage
     assert counts is not None
     assert (counts.input_tokens, counts.output_tokens) == (10, 5)
     assert (counts.cached_input_tokens, counts.cache_creation_input_tokens) == (3, 2)
     assert str(counts.reported_cost_usd) == "0.25"
-    assert json.loads(interchange.dump("attocode-response", found.entries).data) == RESPONSE
+    assert json.loads(interchange.dump("attocode-response", result.entries).data) == RESPONSE
 
 
 @pytest.mark.row("A-045", "A-046", "A-047", "A-048")

@@ -37,9 +37,9 @@ def contents(tmp_path: Path) -> ContentStore:
 
 
 def archive(path: Path, *names: str) -> bytes:
-    with zipfile.ZipFile(path, "w") as made:
+    with zipfile.ZipFile(path, "w") as created:
         for name in ("[Content_Types].xml", *names):
-            made.writestr(name, "<x/>")
+            created.writestr(name, "<x/>")
     return path.read_bytes()
 
 
@@ -47,16 +47,16 @@ def archive(path: Path, *names: str) -> bytes:
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_of_a_name_tells_the_media_type(end: str) -> None:
     """The types of the standard library are the judge, with the system's own tables left out."""
-    known = mimetypes.MimeTypes().guess_type(f"a.{end}")[0]
+    expected = mimetypes.MimeTypes().guess_type(f"a.{end}")[0]
     ours = media_type(f"Some File.{end.upper()}", b"\xff")
     assert ours == MEDIA_TYPES[f".{end}"]
     later = {"docx", "xlsx", "webp", "md"}  # not in the tables of every version
-    assert ours == known or (end in later and known is None)
+    assert ours == expected or (end in later and expected is None)
 
 
 @pytest.mark.row("GX-05")
 def test_without_a_known_end_the_bytes_tell(tmp_path: Path) -> None:
-    found = {
+    result = {
         "image/png": PNG,
         "image/jpeg": b"\xff\xd8\xff\xe0rest",
         "image/gif": b"GIF89a...",
@@ -68,7 +68,7 @@ def test_without_a_known_end_the_bytes_tell(tmp_path: Path) -> None:
         "application/zip": archive(tmp_path / "c", "else"),
         UNKNOWN: b"\xfe\xff\x00\x01",
     }
-    for kind, data in found.items():
+    for kind, data in result.items():
         assert media_type("unnamed", data) == kind
         assert media_type("odd.bin", data) == kind
     assert media_type("x", b"PK\x03\x04broken") == UNKNOWN
@@ -90,10 +90,10 @@ def test_a_registered_file_is_a_turn_and_its_bytes_are_kept(
     data = b"# Tides\n"
     (tmp_path / "tides.md").write_bytes(data)
     monkeypatch.chdir(tmp_path)
-    found = register_document("tides.md", contents, is_cached=True)
-    assert found.hash == "sha256-" + base64.b64encode(hashlib.sha256(data).digest()).decode()
-    assert contents.get(found.hash) == data
-    message = found.message
+    result = register_document("tides.md", contents, is_cached=True)
+    assert result.hash == "sha256-" + base64.b64encode(hashlib.sha256(data).digest()).decode()
+    assert contents.get(result.hash) == data
+    message = result.message
     assert message.role is Role.USER
     assert validate(message) == []
     (block,) = message.content
@@ -126,11 +126,11 @@ def test_a_picture_is_shown_as_one_under_a_name_of_ones_own(
     tmp_path: Path, contents: ContentStore
 ) -> None:
     (tmp_path / "x").write_bytes(PNG)
-    found = register_document(tmp_path / "x", contents, name="harbour")
-    (block,) = found.message.content
+    result = register_document(tmp_path / "x", contents, name="harbour")
+    (block,) = result.message.content
     assert isinstance(block, ImageBlock)
     assert block.media_type == "image/png"
-    meta = json.loads(interchange.dump("gpt2099", [found.message]).data)["meta"]
+    meta = json.loads(interchange.dump("gpt2099", [result.message]).data)["meta"]
     assert (meta["document_name"], meta["file_size"]) == ("harbour", len(PNG))
     assert (meta["content_type"], meta["cache"]) == ("image/png", False)
 
@@ -139,8 +139,8 @@ def test_a_picture_is_shown_as_one_under_a_name_of_ones_own(
 def test_no_file_is_larger_than_a_hundred_megabytes(tmp_path: Path, contents: ContentStore) -> None:
     assert MAX_BYTES == 100_000_000
     large = tmp_path / "large.txt"
-    with large.open("wb") as made:
-        made.truncate(MAX_BYTES + 1)
+    with large.open("wb") as created:
+        created.truncate(MAX_BYTES + 1)
     with pytest.raises(InvalidValueError, match="larger than 100000000 bytes"):
         register_document(large, contents)
     assert not (tmp_path / "contents").exists()
@@ -167,16 +167,16 @@ def test_the_same_bytes_are_kept_once_and_proved_when_they_are_read(
     assert len(files) == 2
     assert one in contents
     assert ContentStore(folder).get(one) == b"one"
-    (place,) = [path for path in files if path.read_bytes() == b"one"]
-    place.write_bytes(b"changed")
+    (position,) = [path for path in files if path.read_bytes() == b"one"]
+    position.write_bytes(b"changed")
     with pytest.raises(StoreCorruptError):
         contents.get(one)
-    gone = "sha256-" + base64.b64encode(bytes(32)).decode()
-    assert gone not in contents
-    for wrong, told in (
-        (gone, "nothing is stored"),
+    removed = "sha256-" + base64.b64encode(bytes(32)).decode()
+    assert removed not in contents
+    for wrong, reasons in (
+        (removed, "nothing is stored"),
         ("sha1-x", "not a sha256"),
         ("sha256-!", "not a sha256"),
     ):
-        with pytest.raises(InvalidValueError, match=told):
+        with pytest.raises(InvalidValueError, match=reasons):
             contents.get(wrong)

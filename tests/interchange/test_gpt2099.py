@@ -53,8 +53,8 @@ RESULT = {
 }
 
 
-def said(words: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "text", "text": words, **fields}
+def text_block(text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **fields}
 
 
 def spoke(role: str, *blocks: Any) -> dict[str, Any]:
@@ -71,37 +71,37 @@ def frames(*lines: dict[str, Any]) -> LoadedDocument:
 
 
 def frame(number: int, content: Any = None, **meta: Any) -> dict[str, Any]:
-    blocks = [said(f"t{number}")] if content is None else content
+    blocks = [text_block(f"t{number}")] if content is None else content
     stated = {"content_type": "application/json", **meta}
     return {"topic": "gpt.turn", "id": scru128(number), "meta": stated, "content": blocks}
 
 
 def _proved(name: str, data: str) -> LoadedDocument:
     """The document as entries, after the proof that it comes back as it was."""
-    found = interchange.load(name, data)
-    back = interchange.dump(name, found.entries)
+    result = interchange.load(name, data)
+    back = interchange.dump(name, result.entries)
     if name == "gpt2099":
         assert back.data.decode() == data
     else:
         assert json.loads(back.data) == json.loads(data)
     assert back.losses == []
-    return found
+    return result
 
 
-def threads(found: LoadedDocument) -> Threads:
-    return Threads(found.entries)
+def threads(result: LoadedDocument) -> Threads:
+    return Threads(result.entries)
 
 
 @pytest.mark.row("G-001", "G-002", "G-003", "G-008", "G-011", "G-013", "G-015")
 def test_results_ride_in_messages_of_the_user_and_are_messages_here() -> None:
-    found = context(
-        spoke("system", said("be kind")),
-        spoke("user", said("hi", cache_control=MARK)),
-        spoke("assistant", said("ok"), USE),
-        spoke("user", RESULT, said("and now?")),
+    result = context(
+        spoke("system", text_block("be kind")),
+        spoke("user", text_block("hi", cache_control=MARK)),
+        spoke("assistant", text_block("ok"), USE),
+        spoke("user", RESULT, text_block("and now?")),
     )
-    assert found.losses == []
-    roles = [str(message.role) for message in found.messages]
+    assert result.losses == []
+    roles = [str(message.role) for message in result.messages]
     assert roles == ["system", "user", "assistant", "tool", "user"]
 
 
@@ -109,9 +109,9 @@ def test_results_ride_in_messages_of_the_user_and_are_messages_here() -> None:
 def test_calls_without_ids_are_paired_by_the_name_of_the_tool() -> None:
     use: dict[str, Any] = {"type": "tool_use", "name": "read", "input": {}}
     answer: dict[str, Any] = {"type": "tool_result", "name": "read", "content": []}
-    found = context(spoke("assistant", use, use), spoke("user", answer, answer))
-    calls = [block.id for block in found.messages[0].content if isinstance(block, ToolUseBlock)]
-    results = [message.content[0] for message in found.messages[1:]]
+    result = context(spoke("assistant", use, use), spoke("user", answer, answer))
+    calls = [block.id for block in result.messages[0].content if isinstance(block, ToolUseBlock)]
+    results = [message.content[0] for message in result.messages[1:]]
     assert [r.tool_use_id for r in results if isinstance(r, ToolResultBlock)] == calls
     assert len(set(calls)) == 2
 
@@ -119,9 +119,11 @@ def test_calls_without_ids_are_paired_by_the_name_of_the_tool() -> None:
 @pytest.mark.row("G-016")
 def test_an_error_reaches_the_provider() -> None:
     failed = RESULT | {"is_error": True}
-    found = context(spoke("user", said("go")), spoke("assistant", USE), spoke("user", failed))
+    result = context(
+        spoke("user", text_block("go")), spoke("assistant", USE), spoke("user", failed)
+    )
     options = AdapterOptions(model="claude-sonnet-4-6")
-    body = json.loads(adapters.get("anthropic").to_wire(found.messages, (), options).body)
+    body = json.loads(adapters.get("anthropic").to_wire(result.messages, (), options).body)
     assert body["messages"][2]["content"][0]["is_error"] is True
 
 
@@ -138,16 +140,16 @@ def test_an_error_reaches_the_provider() -> None:
 )
 def test_the_media_type_decides_what_a_document_is(media: str, kind: type[object]) -> None:
     source = {"type": "base64", "media_type": media, "data": "aWY="}
-    found = context(spoke("user", {"type": "document", "source": source, "cache_control": MARK}))
-    assert isinstance(found.messages[0].content[0], kind)
-    assert found.losses == []
+    result = context(spoke("user", {"type": "document", "source": source, "cache_control": MARK}))
+    assert isinstance(result.messages[0].content[0], kind)
+    assert result.losses == []
 
 
 @pytest.mark.row("G-004", "G-038")
 def test_options_are_optional_and_hold_from_the_first_message_on() -> None:
-    found = context(spoke("user", said("hi")), provider_ptr="kilo", search=True)
-    assert threads(found).view().options == {"provider_ptr": "kilo", "search": True}
-    assert context(spoke("user", said("hi"))).messages[0].metadata.options is None
+    result = context(spoke("user", text_block("hi")), provider_ptr="kilo", search=True)
+    assert threads(result).view().options == {"provider_ptr": "kilo", "search": True}
+    assert context(spoke("user", text_block("hi"))).messages[0].metadata.options is None
     assert context(provider_ptr="kilo").messages == []
 
 
@@ -166,13 +168,13 @@ def test_a_thread_keeps_ids_options_and_cache_flags() -> None:
     turn = {
         "id": scru128(1),
         "role": "user",
-        "content": [said("hi")],
+        "content": [text_block("hi")],
         "options": {"search": True},
         "cache": True,
     }
-    found = _proved("gpt2099-thread", json.dumps([turn]))
-    message = found.messages[0]
-    assert found.losses == []
+    result = _proved("gpt2099-thread", json.dumps([turn]))
+    message = result.messages[0]
+    assert result.losses == []
     assert message.metadata.options == {"search": True}
     assert [hint.after for hint in message.metadata.hints] == [0]
     assert message.metadata.external == {"gpt2099": {"id": scru128(1)}}
@@ -180,18 +182,18 @@ def test_a_thread_keeps_ids_options_and_cache_flags() -> None:
 
 @pytest.mark.row("G-019", "G-027")
 def test_a_stored_turn_is_of_the_user_unless_it_says_otherwise() -> None:
-    found = frames(frame(1, cache=True), frame(2, role="assistant", continues=scru128(1)))
-    assert [message.role for message in found.messages] == [Role.USER, Role.ASSISTANT]
-    assert found.messages[0].metadata.hints[0].after == 0
-    assert found.losses == []
+    result = frames(frame(1, cache=True), frame(2, role="assistant", continues=scru128(1)))
+    assert [message.role for message in result.messages] == [Role.USER, Role.ASSISTANT]
+    assert result.messages[0].metadata.hints[0].after == 0
+    assert result.losses == []
 
 
 @pytest.mark.row("G-020")
 @pytest.mark.parametrize("name", ["options", "inherited"])
 def test_options_are_read_under_both_names(name: str) -> None:
-    found = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
-    assert found.messages[0].metadata.options == {"provider_ptr": "nano"}
-    assert found.losses == []
+    result = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
+    assert result.messages[0].metadata.options == {"provider_ptr": "nano"}
+    assert result.losses == []
 
 
 @pytest.mark.row("G-020", "G-052")
@@ -223,15 +225,15 @@ class OldFrame(Struct):
 
 
 @pytest.mark.row("G-052")
-@pytest.mark.parametrize(("name", "seen"), [("options", {"search": True}), ("inherited", {})])
+@pytest.mark.parametrize(("name", "shown"), [("options", {"search": True}), ("inherited", {})])
 def test_a_reader_of_the_old_name_reads_all_that_follows_its_own_turns(
-    name: str, seen: dict[str, Any]
+    name: str, shown: dict[str, Any]
 ) -> None:
-    found = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
+    result = frames(frame(1, **{name: {"provider_ptr": "nano"}}))
     more = user("go on", metadata=MessageMetadata(options={"search": True}))
-    dumped = interchange.dump("gpt2099", [*found.entries, *numbered(more)])
+    dumped = interchange.dump("gpt2099", [*result.entries, *numbered(more)])
     lines = [msgspec.json.decode(line, type=OldFrame) for line in dumped.data.splitlines()]
-    assert lines[1].meta.options == seen
+    assert lines[1].meta.options == shown
     back = interchange.load("gpt2099", dumped.data)
     assert threads(back).view().options == {"provider_ptr": "nano", "search": True}
 
@@ -249,40 +251,40 @@ def test_of_five_marked_turns_the_last_four_stay_marked() -> None:
 
 @pytest.mark.row("G-026", "G-037")
 def test_turns_continue_ids_and_bookmarks_one_or_several() -> None:
-    found = frames(
+    result = frames(
         frame(1, head="work"),
         frame(2, continues=scru128(1)),
         frame(3, continues="work"),
         frame(4, continues=[scru128(2), scru128(3)]),
     )
-    assert found.losses == []
-    seen = [message.content[0] for message in threads(found).path()]
-    assert [getattr(block, "text", "") for block in seen] == ["t1", "t2", "t3", "t4"]
-    ids = [message.id for message in found.messages]
-    assert found.messages[2].metadata.parents == (ids[0],)
-    assert found.messages[3].metadata.parents == (ids[1], ids[2])
+    assert result.losses == []
+    shown = [message.content[0] for message in threads(result).path()]
+    assert [getattr(block, "text", "") for block in shown] == ["t1", "t2", "t3", "t4"]
+    ids = [message.id for message in result.messages]
+    assert result.messages[2].metadata.parents == (ids[0],)
+    assert result.messages[3].metadata.parents == (ids[1], ids[2])
 
 
 @pytest.mark.row("G-025", "G-043", "G-046")
 def test_a_head_is_a_bookmark_that_resolves_to_the_newest_turn() -> None:
-    found = frames(frame(1, head="work"), frame(2, head="work", continues=scru128(1)))
-    assert threads(found).resolve("work") == found.messages[1].id
-    assert [type(entry) for entry in found.entries].count(BookmarkEntry) == 2
+    result = frames(frame(1, head="work"), frame(2, head="work", continues=scru128(1)))
+    assert threads(result).resolve("work") == result.messages[1].id
+    assert [type(entry) for entry in result.entries].count(BookmarkEntry) == 2
 
 
 def test_a_second_root_and_a_missing_parent_are_reported() -> None:
-    found = frames(frame(1), frame(2), frame(3, continues=scru128(77)))
-    assert [loss.path for loss in found.losses] == ["$.meta.continues", "$.meta.continues"]
+    result = frames(frame(1), frame(2), frame(3, continues=scru128(77)))
+    assert [loss.path for loss in result.losses] == ["$.meta.continues", "$.meta.continues"]
 
 
 @pytest.mark.row("G-028")
 def test_content_is_blocks_json_or_plain_text() -> None:
-    inline = frame(1, json.dumps([said("a")]))
+    inline = frame(1, json.dumps([text_block("a")]))
     legacy = {"topic": "gpt.turn", "id": scru128(2)}
     legacy |= {"meta": {"continues": scru128(1)}, "content": "b"}
-    found = frames(inline, legacy)
-    assert [getattr(m.content[0], "text", "") for m in found.messages] == ["a", "b"]
-    assert found.losses == []
+    result = frames(inline, legacy)
+    assert [getattr(m.content[0], "text", "") for m in result.messages] == ["a", "b"]
+    assert result.losses == []
 
 
 @pytest.mark.row("G-029", "G-032", "G-033")
@@ -297,14 +299,14 @@ def test_an_uploaded_file_is_a_document_with_its_name() -> None:
         "file_size": 4,
         "cache_control": "ephemeral",
     }
-    found = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
-    block = found.messages[0].content[0]
+    result = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
+    block = result.messages[0].content[0]
     assert isinstance(block, DocumentBlock)
     assert (block.name, block.media_type, block.source.data) == ("a.pdf", "application/pdf", data)
-    assert found.messages[0].metadata.hints
-    assert [loss.path for loss in found.losses] == ["$.meta.original_path"]
+    assert result.messages[0].metadata.hints
+    assert [loss.path for loss in result.losses] == ["$.meta.original_path"]
     about = MessageMetadata(external={"gpt2099": {"document": True}})
-    bare = replace(found.messages[0], metadata=about)
+    bare = replace(result.messages[0], metadata=about)
     written = json.loads(interchange.dump("gpt2099", [bare]).data)
     assert (written["meta"]["document_name"], written["meta"]["file_size"]) == ("a.pdf", 4)
 
@@ -314,14 +316,14 @@ def test_a_file_without_a_name_bears_that_of_its_path_and_false_facts_are_told()
     data = base64.b64encode(b"a,b").decode()
     meta: dict[str, Any] = {"type": "document", "content_type": "text/csv"}
     line: dict[str, Any] = {"topic": "gpt.turn", "id": scru128(1), "content": data}
-    found = frames(line | {"meta": meta | {"original_path": "/docs/t.csv", "file_size": 3}})
-    block = found.messages[0].content[0]
+    result = frames(line | {"meta": meta | {"original_path": "/docs/t.csv", "file_size": 3}})
+    block = result.messages[0].content[0]
     assert isinstance(block, DocumentBlock)
     assert block.name == "t.csv"
-    found = frames(line | {"meta": meta | {"original_path": "docs/t.csv", "file_size": 5}})
-    told = {loss.path: loss.reason for loss in found.losses}
-    assert "not an absolute path" in told["$.meta.original_path"]
-    assert told["$.meta.file_size"] == "the frame says 5 bytes, the file has 3"
+    result = frames(line | {"meta": meta | {"original_path": "docs/t.csv", "file_size": 5}})
+    reasons = {loss.path: loss.reason for loss in result.losses}
+    assert "not an absolute path" in reasons["$.meta.original_path"]
+    assert reasons["$.meta.file_size"] == "the frame says 5 bytes, the file has 3"
     assert frames(line | {"meta": meta}).losses == []
 
 
@@ -335,8 +337,8 @@ def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
         "original_path": "/docs/tides.pdf",
         "file_size": 4,
     }
-    found = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
-    block = found.messages[0].content[0]
+    result = frames({"topic": "gpt.turn", "id": scru128(1), "meta": meta, "content": data})
+    block = result.messages[0].content[0]
     assert isinstance(block, DocumentBlock)
     assert block.name == "tides.pdf"
 
@@ -344,11 +346,11 @@ def test_a_file_without_a_name_goes_by_that_of_its_path() -> None:
 @pytest.mark.row("G-035", "G-041", "G-042")
 def test_our_ids_become_turn_ids_that_are_unique_and_sort_alike() -> None:
     ours = [ulid(number * 7919) for number in range(100_000)]
-    theirs = [turn_id(each) for each in ours]
-    assert len(set(theirs)) == len(ours)
-    assert sorted(theirs) == theirs
-    assert all(is_turn_id(each) for each in theirs[:100])
-    moment = turn_time(theirs[0])
+    foreign = [turn_id(item) for item in ours]
+    assert len(set(foreign)) == len(ours)
+    assert sorted(foreign) == foreign
+    assert all(is_turn_id(item) for item in foreign[:100])
+    moment = turn_time(foreign[0])
     assert moment is not None
     assert int(moment.timestamp() * 1000) == 1_778_241_600_000
     assert turn_time("research") is None

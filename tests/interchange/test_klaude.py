@@ -87,8 +87,8 @@ def result_line(**fields: Any) -> dict[str, Any]:
     return line("ToolResultMessage", **given | fields)
 
 
-def said(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
+def text_part(texts: str) -> dict[str, Any]:
+    return {"type": "text", "text": texts}
 
 
 def called(arguments: str = '{"cmd": "ls"}') -> dict[str, Any]:
@@ -100,8 +100,8 @@ def called(arguments: str = '{"cmd": "ls"}') -> dict[str, Any]:
     }
 
 
-def thought(words: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "thinking_text", "id": None, "text": words, "model_id": None, **fields}
+def thought(texts: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "thinking_text", "id": None, "text": texts, "model_id": None, **fields}
 
 
 def seal(signature: str, **fields: Any) -> dict[str, Any]:
@@ -112,17 +112,17 @@ def seal(signature: str, **fields: Any) -> dict[str, Any]:
 def loaded(*lines: Any) -> LoadedDocument:
     """The lines as entries, after the proof that they come back as they were."""
     data = klaude_bytes(list(lines))
-    found = interchange.load("klaude-code", data)
-    back = interchange.dump("klaude-code", found.entries)
+    result = interchange.load("klaude-code", data)
+    back = interchange.dump("klaude-code", result.entries)
     assert back.data == data
     assert back.losses == []
-    return found
+    return result
 
 
-def wire(adapter: str, found: LoadedDocument) -> bytes:
+def wire(adapter: str, result: LoadedDocument) -> bytes:
     """The request that the messages of a history make."""
     options = AdapterOptions(model="claude-sonnet-4-6")
-    return adapters.get(adapter).to_wire(found.messages, (), options).body
+    return adapters.get(adapter).to_wire(result.messages, (), options).body
 
 
 def only(*lines: Any) -> Message:
@@ -131,11 +131,11 @@ def only(*lines: Any) -> Message:
 
 @pytest.mark.row("K-026", "K-027", "K-029", "K-030", "K-031", "K-032", "K-033", "K-049")
 def test_words_of_the_user_lose_nothing() -> None:
-    found = loaded(
-        user_line(said("hi"), {"type": "image_url", "url": "https://a/b.png", "id": None})
+    result = loaded(
+        user_line(text_part("hi"), {"type": "image_url", "url": "https://a/b.png", "id": None})
     )
-    message = found.messages[0]
-    assert found.losses == []
+    message = result.messages[0]
+    assert result.losses == []
     assert message.role == Role.USER
     assert message.content[0] == text("hi")
     assert message.created_at.isoformat() == "2026-01-01T10:00:00+00:00"
@@ -143,92 +143,105 @@ def test_words_of_the_user_lose_nothing() -> None:
 
 @pytest.mark.row("K-045", "K-046", "K-074", "K-088", "K-093", "K-123")
 def test_all_five_kinds_of_messages_are_read() -> None:
-    found = loaded(
-        line("SystemMessage", role="system", parts=[said("be kind")]),
-        line("DeveloperMessage", role="developer", parts=[said("note")]),
-        user_line(said("hi")),
+    result = loaded(
+        line("SystemMessage", role="system", parts=[text_part("be kind")]),
+        line("DeveloperMessage", role="developer", parts=[text_part("note")]),
+        user_line(text_part("hi")),
         answer_line(called(), stop_reason="tool_use"),
         result_line(),
     )
-    assert [str(message.role) for message in found.messages] == [
+    assert [str(message.role) for message in result.messages] == [
         "system",
         "developer",
         "user",
         "assistant",
         "tool",
     ]
-    assert found.losses == []
+    assert result.losses == []
 
 
 @pytest.mark.row("K-047", "K-091")
 def test_what_a_developer_message_has_for_the_screen_stays_off_the_wire() -> None:
-    found = loaded(
-        user_line(said("hi")),
+    result = loaded(
+        user_line(text_part("hi")),
         line(
-            "DeveloperMessage", role="developer", parts=[said("note")], command_output={"x": "HIDE"}
+            "DeveloperMessage",
+            role="developer",
+            parts=[text_part("note")],
+            command_output={"x": "HIDE"},
         ),
     )
-    assert [loss.path for loss in found.losses] == ["$.data.command_output"]
+    assert [loss.path for loss in result.losses] == ["$.data.command_output"]
     for name in ("anthropic", "openai"):
-        assert b"note" in wire(name, found)
-        assert b"HIDE" not in wire(name, found)
+        assert b"note" in wire(name, result)
+        assert b"HIDE" not in wire(name, result)
 
 
 @pytest.mark.row("KX-14")
 @pytest.mark.parametrize("position", ["append", "prepend"])
 def test_where_a_developer_message_goes_is_kept(position: str) -> None:
     note = line(
-        "DeveloperMessage", role="developer", parts=[said("note")], attachment_position=position
+        "DeveloperMessage",
+        role="developer",
+        parts=[text_part("note")],
+        attachment_position=position,
     )
-    data = klaude_bytes([user_line(said("hi")), note])
-    found = interchange.load("klaude-code", data)
-    assert found.losses == []
-    assert found.messages[1].metadata.prepended is (position == "prepend")
-    body = wire("openai", found)
+    data = klaude_bytes([user_line(text_part("hi")), note])
+    result = interchange.load("klaude-code", data)
+    assert result.losses == []
+    assert result.messages[1].metadata.prepended is (position == "prepend")
+    body = wire("openai", result)
     assert (body.index(b"note") < body.index(b"hi")) is (position == "prepend")
-    assert interchange.dump("klaude-code", found.entries).data == data
-    again = interchange.dump("klaude-code", found.messages).data
-    assert interchange.load("klaude-code", again).messages[1].metadata == found.messages[1].metadata
+    assert interchange.dump("klaude-code", result.entries).data == data
+    reread = interchange.dump("klaude-code", result.messages).data
+    assert (
+        interchange.load("klaude-code", reread).messages[1].metadata == result.messages[1].metadata
+    )
 
 
 @pytest.mark.row("K-005", "K-038", "K-040", "K-043", "K-099", "K-129")
 def test_a_signature_belongs_to_the_nearest_thought_before_it() -> None:
-    found = loaded(
-        answer_line(thought("a"), seal("A"), said("x"), thought("b"), thought("c"), seal("C"))
+    result = loaded(
+        answer_line(thought("a"), seal("A"), text_part("x"), thought("b"), thought("c"), seal("C"))
     )
-    blocks = found.messages[0].content
+    blocks = result.messages[0].content
     assert [(b.text, b.signature) for b in blocks if isinstance(b, ThinkingBlock)] == [
         ("a", "A"),
         ("b", None),
         ("c", "C"),
     ]
-    assert found.losses == []
+    assert result.losses == []
 
 
 @pytest.mark.row("K-043")
 def test_a_signature_behind_other_parts_finds_its_thought() -> None:
     message = only(answer_line(thought("a"), called(), seal("A")), result_line())
     assert message.role == Role.TOOL
-    found = loaded(answer_line(thought("a"), said("x"), seal("A")))
+    result = loaded(answer_line(thought("a"), text_part("x"), seal("A")))
     sealed = thinking("a", signature="A", issuer="klaude-code")
-    assert found.messages[0].content == (sealed, text("x"))
-    assert found.losses  # the place of the signature is kept aside, and said
+    assert result.messages[0].content == (sealed, text("x"))
+    assert result.losses  # the place of the signature is kept aside, and said
 
 
 @pytest.mark.row("K-044")
 def test_a_signature_without_a_thought_is_kept_in_its_place() -> None:
     sealed = seal("A", format="f", id="rs_1")
-    found = loaded(answer_line(sealed, said("x")))
-    assert found.messages[0].content[0] == RedactedThinkingBlock("A", "rs_1", "f", "klaude-code")
+    result = loaded(answer_line(sealed, text_part("x")))
+    assert result.messages[0].content[0] == RedactedThinkingBlock("A", "rs_1", "f", "klaude-code")
 
 
 @pytest.mark.row("K-043", "K-044")
 def test_a_signature_of_a_known_model_goes_back_to_its_provider() -> None:
-    known: dict[str, Any] = {"model_id": "claude-sonnet-4-6"}
-    parts = [thought("a", **known), seal("A", **known), thought("b", **known), seal("B", **known)]
-    found = loaded(user_line(said("hi")), answer_line(*parts, seal("odd"), said("so")))
-    assert found.messages[1].content[0] == thinking("a", signature="A", issuer="anthropic")
-    sent = json.loads(wire("anthropic", found))["messages"][1]["content"]
+    expected: dict[str, Any] = {"model_id": "claude-sonnet-4-6"}
+    parts = [
+        thought("a", **expected),
+        seal("A", **expected),
+        thought("b", **expected),
+        seal("B", **expected),
+    ]
+    result = loaded(user_line(text_part("hi")), answer_line(*parts, seal("odd"), text_part("so")))
+    assert result.messages[1].content[0] == thinking("a", signature="A", issuer="anthropic")
+    sent = json.loads(wire("anthropic", result))["messages"][1]["content"]
     assert [(block["type"], block.get("signature")) for block in sent] == [
         ("thinking", "A"),
         ("thinking", "B"),
@@ -241,8 +254,8 @@ def test_a_signature_of_a_known_model_goes_back_to_its_provider() -> None:
     "raw", ['{"a":1}', '{ "a" : 1.10 }', "", "{", "[1]", '{"a":1,"a":2}', '"\\u00e9"']
 )
 def test_arguments_come_back_as_the_model_wrote_them(raw: str) -> None:
-    found = loaded(answer_line(called(raw)))
-    block = found.messages[0].content[0]
+    result = loaded(answer_line(called(raw)))
+    block = result.messages[0].content[0]
     assert isinstance(block, ToolUseBlock)
     if raw in ("{", "[1]", '"\\u00e9"'):
         assert block.invalid is not None
@@ -254,11 +267,11 @@ def test_arguments_come_back_as_the_model_wrote_them(raw: str) -> None:
 def test_pictures_by_url_and_in_a_url() -> None:
     inline = {"type": "image_url", "url": "data:image/png;base64,aWY=", "id": None}
     remote = {"type": "image_url", "url": "https://a/b.png", "id": None}
-    found = loaded(user_line(inline, remote))
-    blocks = found.messages[0].content
+    result = loaded(user_line(inline, remote))
+    blocks = result.messages[0].content
     for name in ("anthropic", "openai"):
-        assert b"aWY=" in wire(name, found)
-        assert b"https://a/b.png" in wire(name, found)
+        assert b"aWY=" in wire(name, result)
+        assert b"https://a/b.png" in wire(name, result)
     assert blocks[0] == image("aWY=")
     assert isinstance(blocks[1], ImageBlock)
     assert (blocks[1].source.kind, blocks[1].media_type) == ("url", "image/*")
@@ -273,11 +286,11 @@ def test_a_picture_that_the_model_made_is_an_artifact() -> None:
         "byte_size": 3,
         "sha256": "ab",
     }
-    found = loaded(answer_line(part))
-    block = found.messages[0].content[0]
+    result = loaded(answer_line(part))
+    block = result.messages[0].content[0]
     assert isinstance(block, ArtifactBlock)
     assert (block.source.kind, block.source.data) == ("file_ref", "/w/a.png")
-    paths = sorted(loss.path for loss in found.losses)
+    paths = sorted(loss.path for loss in result.losses)
     assert paths == ["$.data.parts[0].byte_size", "$.data.parts[0].sha256"]
 
 
@@ -291,37 +304,37 @@ def test_what_is_known_of_a_file_is_optional_and_comes_back(tmp_path: Path) -> N
     bare = {"type": "image_file", "file_path": str(file)}
     for part in (bare, bare | about):
         document = answer_line(part)
-        found = loaded(document)
-        block = found.messages[0].content[0]
+        result = loaded(document)
+        block = result.messages[0].content[0]
         assert isinstance(block, ArtifactBlock)
         assert block.source.data == str(file)
-        again = interchange.dump("klaude-code", found.entries).data
-        (line,) = [json.loads(each) for each in again.splitlines()]
-        told = line["data"]["parts"][0]
-        assert told == part
-        if "sha256" in told:
-            assert told["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        reread = interchange.dump("klaude-code", result.entries).data
+        (line,) = [json.loads(item) for item in reread.splitlines()]
+        reasons = line["data"]["parts"][0]
+        assert reasons == part
+        if "sha256" in reasons:
+            assert reasons["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.mark.row("K-003", "K-052", "K-053", "K-056", "K-057", "K-058", "K-132")
 def test_a_result_keeps_its_typed_fields() -> None:
     picture = {"type": "image_url", "url": "https://a/b.png", "id": None}
-    found = loaded(
-        user_line(said("hi")),
+    result = loaded(
+        user_line(text_part("hi")),
         answer_line(called()),
         result_line(
             parts=[picture], ui_extra={"type": "diff", "files": ["HIDE"]}, side_effects=["todo"]
         ),
     )
-    message = found.messages[-1]
-    assert b"HIDE" not in wire("anthropic", found)
-    assert found.losses == []
+    message = result.messages[-1]
+    assert b"HIDE" not in wire("anthropic", result)
+    assert result.losses == []
     outcome = message.metadata.outcome
     assert outcome is not None
     assert outcome.tool_name == "bash"
     assert outcome.ui == {"files": ["HIDE"], "type": "diff"}
     assert outcome.side_effects == ("todo",)
-    calls = [block.id for block in found.messages[1].content if isinstance(block, ToolUseBlock)]
+    calls = [block.id for block in result.messages[1].content if isinstance(block, ToolUseBlock)]
     assert [message.metadata.parent_tool_use_id] == calls
     block = message.content[0]
     assert isinstance(block, ToolResultBlock)
@@ -329,18 +342,18 @@ def test_a_result_keeps_its_typed_fields() -> None:
 
 
 def test_the_accounts_of_a_sub_task_stay_with_the_result() -> None:
-    found = loaded(answer_line(called()), result_line(task_metadata={"turn_count": 2}))
-    assert [loss.path for loss in found.losses] == ["$.data.task_metadata"]
+    result = loaded(answer_line(called()), result_line(task_metadata={"turn_count": 2}))
+    assert [loss.path for loss in result.losses] == ["$.data.task_metadata"]
 
 
 @pytest.mark.row("K-054", "K-065", "K-066", "K-067", "K-068", "K-069")
 @pytest.mark.parametrize("status", ["success", "error", "aborted"])
 def test_every_status_of_a_tool(status: str) -> None:
-    found = loaded(answer_line(called()), result_line(status=status))
-    outcome = found.messages[1].metadata.outcome
+    result = loaded(answer_line(called()), result_line(status=status))
+    outcome = result.messages[1].metadata.outcome
     assert outcome is not None
     assert outcome.status == OutcomeStatus(status)
-    shown = list(replay(found.entries[1:]))
+    shown = list(replay(result.entries[1:]))
     assert isinstance(shown[0], ReplayedToolResult)
     assert shown[0].status == ("success" if status == "success" else "error")
     assert [type(event) for event in shown[1:]] == ([Interrupt] if status == "aborted" else [])
@@ -358,7 +371,7 @@ STOPS = [
 @pytest.mark.row("K-050", "K-060", "K-061", "K-062", "K-063", "K-064")
 @pytest.mark.parametrize(("word", "reason", "status"), STOPS)
 def test_every_reason_to_stop(word: str, reason: StopReason, status: MessageStatus) -> None:
-    metadata = only(answer_line(said("hi"), stop_reason=word)).metadata
+    metadata = only(answer_line(text_part("hi"), stop_reason=word)).metadata
     assert (metadata.stop_reason, metadata.status) == (reason, status)
 
 
@@ -373,25 +386,25 @@ def test_an_answer_that_a_person_stopped_is_aborted_whatever_the_provider_said()
 def test_usage_is_split_into_disjoint_counts() -> None:
     counts = {"input_tokens": 10, "cached_tokens": 4, "reasoning_tokens": 1, "output_tokens": 5}
     usage = counts | {"model_name": "claude-sonnet-4-6", "provider": "anthropic"}
-    found = loaded(answer_line(said("hi"), usage=usage))
-    metadata = found.messages[0].metadata
+    result = loaded(answer_line(text_part("hi"), usage=usage))
+    metadata = result.messages[0].metadata
     assert metadata.usage is not None
     assert (metadata.usage.input_tokens, metadata.usage.cached_input_tokens) == (6, 4)
     assert metadata.model == "anthropic:claude-sonnet-4-6"
-    assert found.losses == []
+    assert result.losses == []
 
 
 @pytest.mark.row("K-004", "K-028", "K-073", "K-075", "K-076", "K-097")
 def test_events_that_are_no_messages_keep_their_place() -> None:
-    found = loaded(
-        user_line(said("hi")),
+    result = loaded(
+        user_line(text_part("hi")),
         {"type": "StreamErrorItem", "data": {"error": "overloaded", "created_at": T}},
-        answer_line(said("ok")),
+        answer_line(text_part("ok")),
         {"type": "TaskMetadataItem", "data": {"main_agent": {"turn_count": 1}, "created_at": T}},
     )
     kinds = [MessageEntry, ErrorEntry, MessageEntry, TaskMetadataEntry]
-    assert [type(entry) for entry in found.entries] == kinds
-    assert found.losses == []
+    assert [type(entry) for entry in result.entries] == kinds
+    assert result.losses == []
 
 
 @pytest.mark.row("KX-09", "KX-10")
@@ -404,28 +417,28 @@ def test_summaries_and_retractions_shape_the_view() -> None:
         "kept_items_brief": [],
         "created_at": T,
     }
-    found = loaded(
-        user_line(said("one")),
-        answer_line(said("two")),
-        user_line(said("three")),
+    result = loaded(
+        user_line(text_part("one")),
+        answer_line(text_part("two")),
+        user_line(text_part("three")),
         {"type": "CompactionEntry", "data": brief},
-        user_line(said("oops")),
+        user_line(text_part("oops")),
         {"type": "RetractEntry", "data": {"created_at": T}},
     )
-    assert isinstance(found.entries[3], CompactionEntry)
-    assert isinstance(found.entries[5], RetractionEntry)
-    shown = view(found.entries).messages
-    words = [getattr(block, "text", "") for message in shown for block in message.content]
-    assert words == ["long ago", "two", "three"]
+    assert isinstance(result.entries[3], CompactionEntry)
+    assert isinstance(result.entries[5], RetractionEntry)
+    shown = view(result.entries).messages
+    texts = [getattr(block, "text", "") for message in shown for block in message.content]
+    assert texts == ["long ago", "two", "three"]
 
 
 @pytest.mark.row("KX-11")
 def test_an_unknown_event_is_a_sidecar_that_no_model_sees() -> None:
     away = {"type": "AwaySummaryEntry", "data": {"text": "later", "created_at": T}}
-    found = loaded(user_line(said("hi")), away)
-    assert isinstance(found.entries[1], SidecarEntry)
-    assert [loss.block_type for loss in found.losses] == ["AwaySummaryEntry"]
-    assert len(view(found.entries).messages) == 1
+    result = loaded(user_line(text_part("hi")), away)
+    assert isinstance(result.entries[1], SidecarEntry)
+    assert [loss.block_type for loss in result.losses] == ["AwaySummaryEntry"]
+    assert len(view(result.entries).messages) == 1
 
 
 @pytest.mark.row("K-020", "K-021", "K-077", "K-078", "K-079", "K-080")
@@ -442,14 +455,14 @@ def test_an_unknown_event_is_a_sidecar_that_no_model_sees() -> None:
     ],
 )
 def test_what_no_history_holds_is_refused(kind: str) -> None:
-    data = klaude_bytes([user_line(said("hi")), {"type": kind, "data": {"content": "x"}}])
+    data = klaude_bytes([user_line(text_part("hi")), {"type": kind, "data": {"content": "x"}}])
     with pytest.raises(ForeignDocumentError, match=kind) as caught:
         interchange.load("klaude-code", data)
     assert (caught.value.line, caught.value.path) == (2, "$.type")
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    (result_line(parts=[said("no")]), "$.data.parts[0]", "output_text"),
+    (result_line(parts=[text_part("no")]), "$.data.parts[0]", "output_text"),
     (line("SystemMessage", role="system", parts=[called()]), "$.data.parts[0]", "text only"),
     (user_line({"type": "text", "text": 1}), "$.data.parts[0].text", "expected `str`"),
     (user_line({"text": "x"}), "$.data.parts[0].type", "no type"),
@@ -458,7 +471,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (answer_line(stop_reason="tired"), "$.data.stop_reason", "tired"),
     (result_line(status="done"), "$.data.status", "done"),
     (
-        user_line(said("x")) | {"data": {"parts": [], "created_at": "noon"}},
+        user_line(text_part("x")) | {"data": {"parts": [], "created_at": "noon"}},
         "$.data.created_at",
         "noon",
     ),
@@ -467,10 +480,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.row("K-018", "K-034", "K-046", "K-071")
-@pytest.mark.parametrize(("bad", "path", "words"), BAD, ids=[case[1] + case[2] for case in BAD])
-def test_a_bad_line_is_named_with_its_number_and_path(bad: Any, path: str, words: str) -> None:
-    with pytest.raises(ForeignDocumentError, match=words) as caught:
-        interchange.load("klaude-code", klaude_bytes([user_line(said("ok")), bad]))
+@pytest.mark.parametrize(("bad", "path", "texts"), BAD, ids=[case[1] + case[2] for case in BAD])
+def test_a_bad_line_is_named_with_its_number_and_path(bad: Any, path: str, texts: str) -> None:
+    with pytest.raises(ForeignDocumentError, match=texts) as caught:
+        interchange.load("klaude-code", klaude_bytes([user_line(text_part("ok")), bad]))
     assert (caught.value.format, caught.value.line, caught.value.path) == ("klaude-code", 2, path)
 
 
@@ -482,14 +495,14 @@ def test_a_line_that_is_no_object_is_named(junk: bytes) -> None:
 
 
 def test_blank_lines_and_a_missing_last_newline_are_no_fault() -> None:
-    data = b"\n" + klaude_bytes([user_line(said("hi"))]).rstrip()
+    data = b"\n" + klaude_bytes([user_line(text_part("hi"))]).rstrip()
     assert len(interchange.load("klaude-code", data).messages) == 1
 
 
 def test_a_result_without_a_call_is_told_by_the_user() -> None:
-    found = loaded(result_line())
-    assert found.messages[0].role == Role.USER
-    assert [loss.reason for loss in found.losses] == [
+    result = loaded(result_line())
+    assert result.messages[0].role == Role.USER
+    assert [loss.reason for loss in result.losses] == [
         "no open call of this history matches it; it became a user message"
     ]
 
@@ -497,16 +510,16 @@ def test_a_result_without_a_call_is_told_by_the_user() -> None:
 def test_a_message_without_parts_and_a_time_without_a_zone_are_reported() -> None:
     bare = user_line()
     bare["data"]["created_at"] = "2026-01-01T10:00:00"
-    found = loaded(bare)
-    assert {(loss.block_type, loss.change) for loss in found.losses} == {
+    result = loaded(bare)
+    assert {(loss.block_type, loss.change) for loss in result.losses} == {
         ("text", Change.SYNTHESISED),
         ("created_at", Change.ALTERED),
     }
 
 
 def test_parts_in_odd_places_are_sealed() -> None:
-    found = loaded(user_line(called(), said("x")))
-    assert isinstance(found.messages[0].content[0], OpaqueBlock)
+    result = loaded(user_line(called(), text_part("x")))
+    assert isinstance(result.messages[0].content[0], OpaqueBlock)
 
 
 def test_our_own_conversation_is_written_with_every_loss_named() -> None:
@@ -539,5 +552,5 @@ def test_every_block_is_written_or_on_the_list(tag: str) -> None:
 
 def test_a_history_is_a_file_like_any(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(klaude_bytes([user_line(said("hi"))]))
+    path.write_bytes(klaude_bytes([user_line(text_part("hi"))]))
     assert interchange.detect(path.read_bytes()) == "klaude-code"

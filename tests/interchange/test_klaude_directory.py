@@ -50,10 +50,10 @@ def test_a_line_for_each_event_and_what_a_list_shows_beside_it(tmp_path: Path) -
     assert meta["user_messages"] == ["count"]
     assert (meta["work_dir"], meta["title"]) == ("/work", "Counting")
     assert meta["model_name"] == "claude-sonnet-4-6"
-    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+    assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
     back = load_directory(tmp_path)
-    assert [each.content_digest() for each in back.messages] == [
-        each.content_digest() for each in talk
+    assert [item.content_digest() for item in back.messages] == [
+        item.content_digest() for item in talk
     ]
 
 
@@ -73,15 +73,15 @@ def test_a_session_grows_and_its_lines_stay(tmp_path: Path) -> None:
 def test_a_torn_line_is_told_and_written_again(tmp_path: Path) -> None:
     talk = numbered(*TALK)
     save_directory(tmp_path, talk)
-    whole = (tmp_path / EVENTS).read_bytes()
-    for cut in (*range(0, len(whole), 7), len(whole) - 1, len(whole)):
-        (tmp_path / EVENTS).write_bytes(whole[:cut])
-        found = load_directory(tmp_path)
-        assert len(found.messages) == whole[:cut].count(b"\n")
-        is_torn = cut > 0 and whole[cut - 1 : cut] != b"\n"
-        assert [loss.block_type for loss in found.losses] == (["line"] if is_torn else [])
+    full = (tmp_path / EVENTS).read_bytes()
+    for cut in (*range(0, len(full), 7), len(full) - 1, len(full)):
+        (tmp_path / EVENTS).write_bytes(full[:cut])
+        result = load_directory(tmp_path)
+        assert len(result.messages) == full[:cut].count(b"\n")
+        is_torn = cut > 0 and full[cut - 1 : cut] != b"\n"
+        assert [loss.block_type for loss in result.losses] == (["line"] if is_torn else [])
     save_directory(tmp_path, talk)
-    assert (tmp_path / EVENTS).read_bytes() == whole
+    assert (tmp_path / EVENTS).read_bytes() == full
 
 
 def test_what_describes_a_session_may_be_missing_or_broken(tmp_path: Path) -> None:
@@ -117,16 +117,16 @@ def test_killed_at_any_moment_it_leaves_what_was_acknowledged(tmp_path: Path, co
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert writer.stdout is not None
-    told = [int(writer.stdout.readline()) for _ in range(count)]
+    reasons = [int(writer.stdout.readline()) for _ in range(count)]
     writer.kill()
-    told += [int(line) for line in writer.stdout.read().split(b"\n")[:-1]]
+    reasons += [int(line) for line in writer.stdout.read().split(b"\n")[:-1]]
     writer.stdout.close()
     writer.wait()
-    saved = told[-1] + 1
-    found = load_directory(tmp_path).messages
-    assert len(found) >= saved
-    assert [each.content[0].text.split(" x")[0] for each in found] == [  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - texts
-        f"message {number}" for number in range(len(found))
+    saved = reasons[-1] + 1
+    result = load_directory(tmp_path).messages
+    assert len(result) >= saved
+    assert [item.content[0].text.split(" x")[0] for item in result] == [  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - texts
+        f"message {number}" for number in range(len(result))
     ]
     meta = json.loads((tmp_path / META).read_bytes())
-    assert saved <= meta["messages_count"] <= len(found)
+    assert saved <= meta["messages_count"] <= len(result)

@@ -110,8 +110,10 @@ def test_any_message_is_written_or_refused_with_a_loss(name: str, data: st.DataO
 def test_any_bytes_give_entries_or_a_typed_error(name: str, data: st.DataObject) -> None:
     document = bytearray(data.draw(DOCUMENTS[name]))
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, max(0, len(document) - 1)))
-        document[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+        position = data.draw(st.integers(0, max(0, len(document) - 1)))
+        document[position : position + data.draw(st.integers(0, 2))] = data.draw(
+            st.binary(max_size=2)
+        )
     try:
         loaded = interchange.load(name, bytes(document))
     except ForeignDocumentError as error:
@@ -148,11 +150,11 @@ def test_a_changed_message_is_written_as_it_is_now(name: str, data: st.DataObjec
     loaded = interchange.load(name, data.draw(DOCUMENTS[name]))
     entries = [_shouted(entry) for entry in loaded.entries]
     back = interchange.load(name, interchange.dump(name, entries).data)
-    said = [message.content_digest() for message in back.messages]
+    texts = [message.content_digest() for message in back.messages]
     reported = {loss.message_id for loss in interchange.dump(name, entries).losses}
     for entry in entries:
         if isinstance(entry, MessageEntry) and entry.id not in reported:
-            assert entry.message.content_digest() in said
+            assert entry.message.content_digest() in texts
 
 
 def _shouted(entry: KnownEntry) -> KnownEntry:
@@ -202,15 +204,15 @@ def test_every_word_is_in_the_messages_or_on_the_list(name: str, data: st.DataOb
     """What only the way back knows does not count: each word is said, or its loss is."""
     document = data.draw(DOCUMENTS[name])
     loaded = interchange.load(name, document)
-    said = "\n".join(_texts([_told(entry) for entry in loaded.entries]))
+    texts = "\n".join(_texts([_told(entry) for entry in loaded.entries]))
     lines = name == "klaude-code"
     for number, record in enumerate(parsed(name, document) if lines else [parsed(name, document)]):
-        own = {loaded.entries[number].id} if lines else {each.id for each in loaded.entries}
-        lost = [loss.path for loss in loaded.losses if loss.message_id in own]
+        ids = {loaded.entries[number].id} if lines else {item.id for item in loaded.entries}
+        lost = [loss.path for loss in loaded.losses if loss.message_id in ids]
         for path, word in leaves(record):
-            if not any(path.startswith(each) for each in lost):
+            if not any(path.startswith(item) for item in lost):
                 # Arguments that were no JSON are kept as text, in which words are escaped.
-                assert word in said or json.dumps(word, ensure_ascii=False)[1:-1] in said
+                assert word in texts or json.dumps(word, ensure_ascii=False)[1:-1] in texts
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -243,9 +245,9 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("odd", ODD_VALUES, ids=repr)
-def test_odd_values_come_back(odd: Any) -> None:
-    document = [{"role": "user", "content": "x", "metadata": {"odd": odd}}]
+@pytest.mark.parametrize("unusual", ODD_VALUES, ids=repr)
+def test_odd_values_come_back(unusual: Any) -> None:
+    document = [{"role": "user", "content": "x", "metadata": {"odd": unusual}}]
     loaded = interchange.load("attocode", json.dumps(document))
     back = interchange.dump("attocode", stored(loaded.entries)).data
     assert exact(json.loads(back)) == exact(document)

@@ -102,8 +102,8 @@ def test_a_window_becomes_the_expected_body_or_error(provider: str, case: str) -
     request = prepared(provider, case)
     body = json.loads(request.body)
     assert body == expected["body"]
-    told = [[str(loss.change), loss.block_type, loss.path] for loss in request.losses]
-    assert told == expected.get("losses", [])
+    reasons = [[str(loss.change), loss.block_type, loss.path] for loss in request.losses]
+    assert reasons == expected.get("losses", [])
     assert prepared(provider, case).body == request.body
 
 
@@ -129,17 +129,20 @@ def test_system_messages_are_one_text_for_anthropic_and_parts_for_gemini() -> No
 @pytest.mark.row("GX-10")
 def test_a_mark_on_a_system_message_is_kept_and_a_single_one_stays_as_it_is() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
-    spoken = [{"type": "text", "text": "Be kind."}, {"type": "text", "text": "Be brief.", **mark}]
-    asked = {"role": "user", "content": [{"type": "text", "text": "go"}]}
-    several = [{"role": "system", "content": [block]} for block in spoken]
+    conversation = [
+        {"type": "text", "text": "Be kind."},
+        {"type": "text", "text": "Be brief.", **mark},
+    ]
+    prompt = {"role": "user", "content": [{"type": "text", "text": "go"}]}
+    several = [{"role": "system", "content": [block]} for block in conversation]
 
     def system(*messages: Any) -> Any:
-        window: dict[str, Any] = {"messages": [*messages, asked], "options": {}}
+        window: dict[str, Any] = {"messages": [*messages, prompt], "options": {}}
         request = Provider("anthropic").prepare_request(window, model="sonnet")
         return json.loads(request.body)["system"]
 
     assert system(*several) == [{"type": "text", "text": f"Be kind.{SEPARATOR}Be brief.", **mark}]
-    assert system({"role": "system", "content": spoken}) == spoken
+    assert system({"role": "system", "content": conversation}) == conversation
 
 
 @pytest.mark.row("GX-07")
@@ -157,8 +160,8 @@ def test_the_schema_of_a_server_is_cleaned_and_still_takes_what_it_took(provider
     keys = ("input_schema", "parameters", "parametersJsonSchema")
     schema = next(sent[key] for key in keys if key in sent)
     for value in ({"place": "Bergen"}, {"place": "Oslo", "at": "2026-05-08T00:00:00Z"}, {"at": 1}):
-        taken = Draft202012Validator(listed["inputSchema"]).is_valid(value)
-        assert Draft202012Validator(schema).is_valid(value) or not taken
+        accepted = Draft202012Validator(listed["inputSchema"]).is_valid(value)
+        assert Draft202012Validator(schema).is_valid(value) or not accepted
 
 
 def test_what_is_no_window_is_refused() -> None:

@@ -16,41 +16,41 @@ from metis.store import Store
 from metis.store import open as open_store
 
 
-async def talk(store: Store, say: "asyncio.Queue[str]") -> None:
+async def talk(store: Store, report: "asyncio.Queue[str]") -> None:
     """A conversation with calls, results, and answers that are written while they stream."""
     session_id = new_session_id()
     await store.create_session(session_id)
 
     async def append(message: object) -> None:
         entry = await store.append(replace(message, id=new_ulid(), session_id=session_id))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType] - a message
-        await say.put(f"{session_id} {entry.id} {entry.seq}")
+        await report.put(f"{session_id} {entry.id} {entry.seq}")
 
     for number in itertools.count():
         call_id = new_tool_use_id()
         await append(user("what is in it?"))
         await append(assistant(call("read", call_id, path="a")))
         await append(tool("42", answers=call_id))
-        begun = assistant("it says ") if number % 2 else assistant()  # nothing has come yet
-        answer = replace(begun, id=new_ulid(), session_id=session_id)
+        started = assistant("it says ") if number % 2 else assistant()  # nothing has come yet
+        answer = replace(started, id=new_ulid(), session_id=session_id)
         metadata = replace(answer.metadata, status=MessageStatus.PARTIAL)
         entry = await store.append(replace(answer, metadata=metadata))
-        await say.put(f"{session_id} {entry.id} {entry.seq}")
+        await report.put(f"{session_id} {entry.id} {entry.seq}")
         await store.save(replace(answer, content=assistant("it says 42").content))
 
 
 async def main(url: str) -> None:
     """Talk in several sessions at once, until the end."""
-    say: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
+    report: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
 
     async def speak() -> None:
         while True:
-            sys.stdout.write(await say.get() + "\n")
+            sys.stdout.write(await report.get() + "\n")
             sys.stdout.flush()
 
     async with open_store(url) as store:
         sys.stdout.write("open\n")
         sys.stdout.flush()
-        await asyncio.gather(speak(), *(talk(store, say) for _ in range(4)))
+        await asyncio.gather(speak(), *(talk(store, report) for _ in range(4)))
 
 
 if __name__ == "__main__":

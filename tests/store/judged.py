@@ -27,11 +27,11 @@ RULES = {
 
 def request_faults(messages: Sequence[Message]) -> dict[str, list[str]]:
     """The faults of the request that asks one more question, by protocol; empty if all is well."""
-    asked = [*messages, user("and now?", session_id=messages[0].session_id)]
-    found: dict[str, list[str]] = {}
+    request = [*messages, user("and now?", session_id=messages[0].session_id)]
+    result: dict[str, list[str]] = {}
     for name, rules in RULES.items():
-        body = json.loads(adapters.get(name).to_wire(asked).body)
+        body = json.loads(adapters.get(name).to_wire(request).body)
         faults = complaints(name, body) + list(rules(body))
         if faults:
-            found[name] = faults
-    return found
+            result[name] = faults
+    return result

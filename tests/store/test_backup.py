@@ -23,17 +23,17 @@ TASKS = 4
 ENOUGH = 20
 
 
-def said(task: int) -> Message:
+def message_entry(task: int) -> Message:
     return replace(user("on and on"), id=new_ulid(), session_id=f"sess_{task}")
 
 
 async def write(
-    store: Store, task: int, done: list[str], begun: asyncio.Barrier, stop: asyncio.Event
+    store: Store, task: int, done: list[str], started: asyncio.Barrier, stop: asyncio.Event
 ) -> None:
     while not stop.is_set():
-        done.append((await store.append(said(task))).id)
+        done.append((await store.append(message_entry(task))).id)
         if len(done) == ENOUGH:
-            await begun.wait()
+            await started.wait()
         await asyncio.sleep(0)
 
 
@@ -41,23 +41,23 @@ async def test_a_backup_is_whole_while_others_write(store: Store, tmp_path: Path
     acknowledged: list[list[str]] = [[] for _ in range(TASKS)]
     for task in range(TASKS):
         await store.create_session(f"sess_{task}")
-    begun, stop = asyncio.Barrier(TASKS + 1), asyncio.Event()
+    started, stop = asyncio.Barrier(TASKS + 1), asyncio.Event()
     tasks = [
-        asyncio.create_task(write(store, task, acknowledged[task], begun, stop))
+        asyncio.create_task(write(store, task, acknowledged[task], started, stop))
         for task in range(TASKS)
     ]
-    await begun.wait()
-    before = [len(each) for each in acknowledged]
+    await started.wait()
+    before = [len(item) for item in acknowledged]
     await store.backup(tmp_path / "copy.db")
     stop.set()
     await asyncio.gather(*tasks)
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert await copy.check() == []
         for task, least in enumerate(before):
-            found = [each.id for each in await copy.messages(f"sess_{task}")]
-            assert found == acknowledged[task][: len(found)]
-            assert len(found) >= least
-        await copy.append(said(0))
+            result = [item.id for item in await copy.messages(f"sess_{task}")]
+            assert result == acknowledged[task][: len(result)]
+            assert len(result) >= least
+        await copy.append(message_entry(0))
 
 
 async def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ async def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
         assert await copy.events("sess_42") == [event]
         assert [hit.message_id for hit in await copy.search("hi")] == [ulid(1)]
         assert await copy.check() == []
-    with pytest.raises(StoreUnavailableError) as found:
+    with pytest.raises(StoreUnavailableError) as result:
         await store.backup(target)
-    assert found.value.hint == "choose a new file name"
+    assert result.value.hint == "choose a new file name"
 
 
 async def test_a_backup_that_fails_leaves_no_half_of_one(store: Store, tmp_path: Path) -> None:

@@ -84,11 +84,11 @@ def test_a_file_that_is_not_ours_is_not_touched(
     path = tmp_path / "metis.db"
     spoil(path)
     before = path.read_bytes()
-    with pytest.raises(error, match=word) as found:
+    with pytest.raises(error, match=word) as result:
         open_store(sqlite_url)
-    assert found.value.hint
+    assert result.value.hint
     assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["metis.db"]
+    assert [item.name for item in tmp_path.iterdir()] == ["metis.db"]
 
 
 def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url: str) -> None:
@@ -104,22 +104,22 @@ def test_broken_pages_are_found_and_left_as_they_are(tmp_path: Path, sqlite_url:
     async def read() -> None:
         async with open_store(sqlite_url) as store:
             assert await store.check() != []
-            with pytest.raises(StoreCorruptError) as found:
+            with pytest.raises(StoreCorruptError) as result:
                 await store.messages(SESSION)
-            assert "restore a backup" in str(found.value.hint)
+            assert "restore a backup" in str(result.value.hint)
 
     async def write() -> None:
         async with open_store(sqlite_url) as store:
-            with pytest.raises(StoreCorruptError) as found:
+            with pytest.raises(StoreCorruptError) as result:
                 await store.append(user("hi", id=ulid(999)))
-            assert "restore a backup" in str(found.value.hint)
+            assert "restore a backup" in str(result.value.hint)
 
     asyncio.run(read())
     assert path.read_bytes() == data
     asyncio.run(write())
     after = path.read_bytes()
-    assert [after[each : each + 4096] for each in broken] == [
-        data[each : each + 4096] for each in broken
+    assert [after[item : item + 4096] for item in broken] == [
+        data[item : item + 4096] for item in broken
     ]
 
 
@@ -129,9 +129,9 @@ def test_a_file_whose_tables_are_broken_is_left_as_it_is(tmp_path: Path, sqlite_
     data = bytearray(path.read_bytes())
     data[100:400] = b"\xff" * 300
     path.write_bytes(data)
-    with pytest.raises(StoreCorruptError) as found:
+    with pytest.raises(StoreCorruptError) as result:
         open_store(sqlite_url)
-    assert "restore a backup" in str(found.value.hint)
+    assert "restore a backup" in str(result.value.hint)
     assert path.read_bytes() == data
 
 
@@ -145,9 +145,9 @@ def test_somebody_who_holds_the_file_too_long_is_named(tmp_path: Path, sqlite_ur
             before = path.read_bytes(), log.read_bytes()
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                with pytest.raises(StoreLockedError, match="another program") as found:
+                with pytest.raises(StoreLockedError, match="another program") as result:
                     await store.append(user("hi", id=ulid(9)))
-                assert "stop the other program" in str(found.value.hint)
+                assert "stop the other program" in str(result.value.hint)
                 assert len(await store.messages(SESSION)) == 2
                 assert (path.read_bytes(), log.read_bytes()) == before
                 other.execute("ROLLBACK")
@@ -262,12 +262,12 @@ def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
     make_it = f"from test_bad_files import make; make({url!r}, 3)"
     script = UNTIL_FULL.replace("AGAIN", AFTER_ROOM).replace("LIMIT", "pass")
     script = script.replace("URL", repr(url)).replace("FOLDER", str(tmp_path))
-    said = run_script(f"{make_it}\n{script}", *before).split("\n")
-    kind, count, hint = said[0].split(maxsplit=2)
+    texts = run_script(f"{make_it}\n{script}", *before).split("\n")
+    kind, count, hint = texts[0].split(maxsplit=2)
     assert kind == "StoreFullError"
     assert hint == "free some space and try again; nothing stored is lost"
     assert int(count) > 0
-    assert said[1] == "again"
+    assert texts[1] == "again"
 
 
 @pytest.mark.parametrize(
@@ -284,24 +284,24 @@ def test_a_full_disk_loses_nothing_older(tmp_path: Path) -> None:
 def test_every_fault_of_sqlite_has_its_class(code: int, error: str) -> None:
     fault = sqlite3.OperationalError("no")
     fault.sqlite_errorcode = code
-    found = store_error(fault, "a.db")
-    assert type(found).__name__ == error
-    assert found.hint
+    result = store_error(fault, "a.db")
+    assert type(result).__name__ == error
+    assert result.hint
 
 
 def contents(url: str) -> dict[str, list[tuple[object, ...]]]:
     """Every table of a database with its columns and rows."""
-    found: dict[str, list[tuple[object, ...]]] = {}
+    result: dict[str, list[tuple[object, ...]]] = {}
     with psycopg.connect(url) as database:
         columns = (
             "SELECT table_name::text, column_name::text, data_type::text "
             "FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
         )
-        found["columns"] = database.execute(columns).fetchall()
-        for table in sorted({str(row[0]) for row in found["columns"]}):
+        result["columns"] = database.execute(columns).fetchall()
+        for table in sorted({str(row[0]) for row in result["columns"]}):
             statement = sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(table))
-            found[table] = database.execute(statement).fetchall()
-    return found
+            result[table] = database.execute(statement).fetchall()
+    return result
 
 
 @pytest.mark.parametrize(
@@ -320,9 +320,9 @@ def test_a_server_of_another_program_or_of_the_future_is_not_touched(
     with psycopg.connect(url, autocommit=True) as database:
         database.execute(spoil.encode())
     before = contents(url)
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as result:
         open_store(url)
-    assert word in str(found.value.hint)
+    assert word in str(result.value.hint)
     assert contents(url) == before
 
 
@@ -334,9 +334,9 @@ def test_a_server_that_may_only_be_read(postgres: Server) -> None:
 
     async def use() -> None:
         async with open_store(read_only) as store:
-            with pytest.raises(StoreReadOnlyError) as found:
+            with pytest.raises(StoreReadOnlyError) as result:
                 await store.append(user("hi", id=ulid(9)))
-            assert "writable" in str(found.value.hint)
+            assert "writable" in str(result.value.hint)
             assert len(await store.messages(SESSION)) == 1
 
     asyncio.run(use())
@@ -353,9 +353,9 @@ def test_somebody_who_holds_a_session_too_long_is_named(postgres: Server) -> Non
             before = contents(url)
             with psycopg.connect(url) as other:
                 other.execute("SELECT id FROM sessions FOR UPDATE")
-                with pytest.raises(StoreLockedError) as found:
+                with pytest.raises(StoreLockedError) as result:
                     await store.append(user("hi", id=ulid(9)))
-                assert "stop the other program" in str(found.value.hint)
+                assert "stop the other program" in str(result.value.hint)
                 assert len(await store.messages(SESSION)) == 2
             assert contents(url) == before
             await store.append(user("hi", id=ulid(9)))
@@ -381,9 +381,9 @@ def test_a_full_disk_at_the_server_loses_nothing_older(postgres: Server) -> None
         async with open_store(url) as store:
             await store.append(user("hi", id=ulid(8)))
             before = contents(url)
-            with pytest.raises(StoreFullError) as found:
+            with pytest.raises(StoreFullError) as result:
                 await store.append(assistant(call("a", tool_id(1)), id=ulid(9)))
-            assert "free disk space" in str(found.value.hint)
+            assert "free disk space" in str(result.value.hint)
             assert contents(url) == before
             await store.append(user("hi", id=ulid(10)))
             assert len(await store.messages(SESSION)) == 5
@@ -404,18 +404,18 @@ def test_a_broken_page_at_the_server_is_found_and_left_as_it_is(postgres: Server
     async def use() -> None:
         async with open_store(copy) as store:
             assert await store.check() != []
-            with pytest.raises(StoreCorruptError) as found:
+            with pytest.raises(StoreCorruptError) as result:
                 await store.messages(SESSION)
-            assert "restore a backup" in str(found.value.hint)
+            assert "restore a backup" in str(result.value.hint)
 
     asyncio.run(use())
     assert path.read_bytes() == data
 
 
 def test_a_server_that_is_not_there_and_no_password_in_the_error() -> None:
-    with pytest.raises(StoreUnavailableError) as found:
+    with pytest.raises(StoreUnavailableError) as result:
         open_store("postgresql://me:hunter2@127.0.0.1:1/nothing")
-    assert "hunter2" not in str(found.value)
+    assert "hunter2" not in str(result.value)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "metis.db", "sqlite://", "sqlite:///"])

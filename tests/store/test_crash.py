@@ -40,8 +40,8 @@ def killed_writer(url: str, after_s: float) -> list[tuple[str, str, int]]:
         assert writer.stdout.readline() == b"open\n"
         time.sleep(after_s)  # the moment of the kill is what is tested
         writer.kill()
-        said, _ = writer.communicate()
-    lines = [line.split() for line in said.decode().split("\n")[:-1]]
+        texts, _ = writer.communicate()
+    lines = [line.split() for line in texts.decode().split("\n")[:-1]]
     return [(session, message, int(seq)) for session, message, seq in lines]
 
 
@@ -51,14 +51,14 @@ async def look(
     """Every acknowledged append is in its place, and the sessions are whole."""
     async with open_store(url) as store:
         histories: dict[str, dict[str, int]] = {}
-        for session_id in {each[0] for each in acknowledged}:
+        for session_id in {item[0] for item in acknowledged}:
             entries = await store.history(session_id)
             assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
             histories[session_id] = {entry.id: entry.seq for entry in entries}
-        missing = [each for each in acknowledged if histories[each[0]].get(each[1]) != each[2]]
+        missing = [item for item in acknowledged if histories[item[0]].get(item[1]) != item[2]]
         assert missing == []
-        found = [each.id for each in await store.sessions(limit=10_000)]
-        for session_id in found if everywhere else histories:
+        result = [item.id for item in await store.sessions(limit=10_000)]
+        for session_id in result if everywhere else histories:
             await check_session(store, session_id)
 
 
@@ -112,7 +112,7 @@ def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path
     async def check() -> None:
         async with open_store(url) as store:
             assert len(await store.messages(shared)) == len(
-                [each for each in acknowledged if each[0] == shared]
+                [item for item in acknowledged if item[0] == shared]
             )
             assert await store.check() == []
 
@@ -123,10 +123,10 @@ def test_two_processes_and_many_tasks_write_the_same_database(url: str, tmp_path
 def written_by_two(url: str, shared: str, folder: Path) -> list[tuple[str, str, int]]:
     """Let two processes write, and give what they said was acknowledged."""
     limit = str(APPENDS) if SECONDS is None else f"{SECONDS}s"
-    said = [folder / f"said-{number}" for number in (1, 2)]
+    texts = [folder / f"said-{number}" for number in (1, 2)]
     complaints = [folder / f"complaints-{number}" for number in (1, 2)]
     writers: list[subprocess.Popen[bytes]] = []
-    for out, err in zip(said, complaints, strict=True):
+    for out, err in zip(texts, complaints, strict=True):
         with out.open("wb") as stdout, err.open("wb") as stderr:
             writer = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [sys.executable, str(MANY_WRITER), url, shared, limit],
@@ -136,7 +136,7 @@ def written_by_two(url: str, shared: str, folder: Path) -> list[tuple[str, str, 
             )
         writers.append(writer)
     acknowledged: list[tuple[str, str, int]] = []
-    for writer, out, err in zip(writers, said, complaints, strict=True):
+    for writer, out, err in zip(writers, texts, complaints, strict=True):
         assert writer.wait() == 0, err.read_text()
         assert err.read_text() == ""
         lines = [line.split() for line in out.read_text().splitlines()]

@@ -20,8 +20,8 @@ CLAUDE: dict[str, Any] = {"id": "m1", "type": "message", "role": "assistant", "m
 
 
 def chat(reason: str, content: str | None) -> dict[str, Any]:
-    said = {"role": "assistant", "content": content}
-    return CHAT | {"choices": [{"index": 0, "finish_reason": reason, "message": said}]}
+    texts = {"role": "assistant", "content": content}
+    return CHAT | {"choices": [{"index": 0, "finish_reason": reason, "message": texts}]}
 
 
 ANSWERS: dict[str, tuple[str, dict[str, Any], StopReason]] = {
@@ -97,10 +97,10 @@ def test_an_answer_of_nothing_says_how_it_ended_and_breaks_no_rule(name: str) ->
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_a_store_keeps_it_and_the_next_request_is_valid(store: Store, name: str) -> None:
     await store.create_session(SESSION)
-    asked = await store.append(user("hi", id=new_ulid(), session_id=SESSION))
+    request = await store.append(user("hi", id=new_ulid(), session_id=SESSION))
     entry = await store.append(read(name), renew_ids=True)
     stored = await store.messages(SESSION)
-    assert stored == [asked.message, entry.message]
+    assert stored == [request.message, entry.message]
     assert request_faults(stored) == {}
     assert await store.check() == []
 

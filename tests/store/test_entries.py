@@ -32,7 +32,7 @@ from metis.store.entries import (
 HEAD: dict[str, Any] = {"id": ulid(9), "session_id": SESSION, "seq": 3, "created_at": NOW}
 MESSAGES = [user("hi"), assistant("hello"), system("be brief"), tool("42"), developer("note")]
 EVERY_ENTRY: list[AnyEntry] = [
-    *(MessageEntry(message=each, **HEAD) for each in MESSAGES),
+    *(MessageEntry(message=item, **HEAD) for item in MESSAGES),
     ErrorEntry(text="overloaded", kind="RateLimitError", status=529, retryable=True, **HEAD),
     TaskMetadataEntry(data={"main": {"cost": "0.1"}}, **HEAD),
     SwapEntry(from_model="a:b", to_model="c:d", reason="asked", **HEAD),
@@ -56,10 +56,10 @@ EVERY_ENTRY: list[AnyEntry] = [
 @pytest.mark.row("K-028", "K-074", "K-075", "K-076", "K-097")
 @pytest.mark.parametrize("entry", EVERY_ENTRY, ids=lambda entry: type(entry).__name__)
 def test_an_entry_survives_the_codec(entry: AnyEntry) -> None:
-    again = decode_entry(encode_entry(entry))
-    assert again == entry
-    assert type(again) is type(entry)
-    assert encode_entry(again) == encode_entry(entry)
+    reread = decode_entry(encode_entry(entry))
+    assert reread == entry
+    assert type(reread) is type(entry)
+    assert encode_entry(reread) == encode_entry(entry)
 
 
 def test_every_kind_is_tried() -> None:
@@ -84,9 +84,9 @@ def test_an_unknown_kind_is_kept_byte_for_byte(caplog: pytest.LogCaptureFixture)
     assert encode_entry(entry) == raw
     assert "weather" in caplog.text
     moved = place_entry(entry, session_id="other", seq=7)
-    again = decode_entry(encode_entry(moved))
-    assert (again.session_id, again.seq) == ("other", 7)
-    assert b'"mood":"calm"' in encode_entry(again)
+    reread = decode_entry(encode_entry(moved))
+    assert (reread.session_id, reread.seq) == ("other", 7)
+    assert b'"mood":"calm"' in encode_entry(reread)
 
 
 def test_an_unknown_field_is_kept() -> None:

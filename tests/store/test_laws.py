@@ -94,8 +94,8 @@ async def filled(store: Store, messages: Sequence[Message] | None = None) -> lis
 async def test_what_was_appended_comes_back_in_order(store: Store) -> None:
     stored = await filled(store)
     assert await store.messages(S) == stored
-    assert [encode(each) for each in await store.messages(S)] == [encode(each) for each in stored]
-    assert [each.digest() for each in await store.messages(S)] == [m.digest() for m in stored]
+    assert [encode(item) for item in await store.messages(S)] == [encode(item) for item in stored]
+    assert [item.digest() for item in await store.messages(S)] == [m.digest() for m in stored]
     assert await store.messages(S, newest=2) == stored[-2:]
     assert await store.message(S, stored[3].id) == stored[3]
     assert await store.check() == []
@@ -111,19 +111,19 @@ async def test_every_block_and_unknown_parts_come_back_byte_for_byte(store: Stor
     )
     stored = [user("hi", id=ulid(200)), newer]
     await filled(store, stored)
-    assert [encode(each) for each in await store.messages(S)] == [encode(each) for each in stored]
+    assert [encode(item) for item in await store.messages(S)] == [encode(item) for item in stored]
     assert await store.message(S, newer.id) == newer
     lines = await store.export(S)
     await store.delete(S)
     await store.import_lines(lines)
-    assert [encode(each) for each in await store.messages(S)] == [encode(each) for each in stored]
+    assert [encode(item) for item in await store.messages(S)] == [encode(item) for item in stored]
 
 
 @pytest.mark.row("M-027")
 async def test_a_message_for_an_unknown_session_is_refused(store: Store) -> None:
-    with pytest.raises(UnknownSessionError) as found:
+    with pytest.raises(UnknownSessionError) as outcome:
         await store.append(user("hi"))
-    assert found.value.session_id == S
+    assert outcome.value.session_id == S
     with pytest.raises(UnknownSessionError):
         await store.messages(S)
     with pytest.raises(UnknownSessionError):
@@ -133,9 +133,9 @@ async def test_a_message_for_an_unknown_session_is_refused(store: Store) -> None
 @pytest.mark.row("M-122")
 async def test_an_invalid_message_is_refused_and_leaves_nothing(store: Store) -> None:
     await store.create_session(S)
-    with pytest.raises(InvalidMessageError) as found:
+    with pytest.raises(InvalidMessageError) as outcome:
         await store.append(user())
-    assert found.value.problems[0].rule == "M-123"
+    assert outcome.value.problems[0].rule == "M-123"
     assert await store.messages(S) == []
 
 
@@ -153,9 +153,9 @@ async def test_calls_and_results_must_fit_to_the_session(store: Store) -> None:
     }
     before = await store.history(S)
     for rule, message in wrong.items():
-        with pytest.raises(InvalidMessageError) as found:
+        with pytest.raises(InvalidMessageError) as outcome:
             await store.append(message)
-        assert [problem.rule for problem in found.value.problems] == [rule]
+        assert [problem.rule for problem in outcome.value.problems] == [rule]
     assert await store.history(S) == before
     assert await store.messages("sess_other") == []
 
@@ -164,11 +164,11 @@ async def test_one_bad_message_among_many_fails_alone(store: Store) -> None:
     await store.create_session(S)
     ids = [new_ulid() for _ in range(9)]
     bad = tool("?", answers=tool_id(99), id=ids[4])
-    messages = [user(str(n), id=each) if each != bad.id else bad for n, each in enumerate(ids)]
+    messages = [user(str(n), id=item) if item != bad.id else bad for n, item in enumerate(ids)]
     results = await asyncio.gather(
         *(store.append(message) for message in messages), return_exceptions=True
     )
-    assert [isinstance(each, InvalidMessageError) for each in results] == [
+    assert [isinstance(item, InvalidMessageError) for item in results] == [
         message is bad for message in messages
     ]
     assert await store.messages(S) == [message for message in messages if message is not bad]
@@ -179,17 +179,17 @@ async def test_a_row_that_is_there_already_fails_alone_in_a_group(store: Store, 
     await store.create_session("sess_other")
     await store.create_session(S)
     ids = [new_ulid() for _ in range(count)]
-    taken = count // 2
-    await store.append(user("mine", id=ids[taken], session_id="sess_other"))
-    messages = [user(str(n), id=each) for n, each in enumerate(ids)]
+    accepted = count // 2
+    await store.append(user("mine", id=ids[accepted], session_id="sess_other"))
+    messages = [user(str(n), id=item) for n, item in enumerate(ids)]
     results = await asyncio.gather(
         *(store.append(message) for message in messages), return_exceptions=True
     )
-    wrong = results[taken]
+    wrong = results[accepted]
     assert isinstance(wrong, InvalidMessageError)
     assert [problem.rule for problem in wrong.problems] == ["M-164"]
-    there = messages[:taken] + messages[taken + 1 :]
-    assert [each.id for each in results if isinstance(each, MessageEntry)] == [m.id for m in there]
+    there = messages[:accepted] + messages[accepted + 1 :]
+    assert [item.id for item in results if isinstance(item, MessageEntry)] == [m.id for m in there]
     assert await store.messages(S) == there
     assert await store.check() == []
 
@@ -197,14 +197,14 @@ async def test_a_row_that_is_there_already_fails_alone_in_a_group(store: Store, 
 @pytest.mark.parametrize("count", [16, 64, 81, 200])
 async def test_a_group_with_calls_and_answers_comes_back_whole(store: Store, count: int) -> None:
     await store.create_session(S)
-    asked = [assistant(call("read", tool_id(n)), id=new_ulid()) for n in range(count)]
-    told = [tool(str(n), answers=tool_id(n), id=new_ulid()) for n in range(count)]
-    for group in (asked, told):
+    calls = [assistant(call("read", tool_id(n)), id=new_ulid()) for n in range(count)]
+    results = [tool(str(n), answers=tool_id(n), id=new_ulid()) for n in range(count)]
+    for group in (calls, results):
         await asyncio.gather(*(store.append(message) for message in group))
-    assert await store.messages(S) == asked + told
-    calls = await store.tool_calls(S)
-    assert [(each.message_id, each.result_message_id) for each in calls] == [
-        (one.id, other.id) for one, other in zip(asked, told, strict=True)
+    assert await store.messages(S) == calls + results
+    records = await store.tool_calls(S)
+    assert [(record.message_id, record.result_message_id) for record in records] == [
+        (one.id, other.id) for one, other in zip(calls, results, strict=True)
     ]
     assert await store.check() == []
 
@@ -236,11 +236,11 @@ async def test_tool_calls_follow_their_messages(store: Store) -> None:
     await store.create_session(S)
     calls = [call(name, tool_id(n)) for n, name in enumerate("abcd", 1)]
     raw = {"anthropic": {"ids": {tool_id(1): "toolu_1"}}}
-    asked = assistant(*calls, id=ulid(1), metadata=provenance(provider_raw=raw))
-    await store.append(asked)
+    request = assistant(*calls, id=ulid(1), metadata=provenance(provider_raw=raw))
+    await store.append(request)
     pending = await store.tool_calls(S, status="pending")
-    assert [(each.id, each.name, each.message_id) for each in pending] == [
-        (each.id, each.name, asked.id) for each in calls
+    assert [(item.id, item.name, item.message_id) for item in pending] == [
+        (item.id, item.name, request.id) for item in calls
     ]
     assert pending[0].provider_id == "toolu_1"
     assert pending[0].provider == "anthropic"
@@ -261,12 +261,12 @@ async def test_tool_calls_follow_their_messages(store: Store) -> None:
         2,
     ):
         await store.append(replace(answer, id=ulid(number), created_at=later))
-    found = {each.id: each for each in await store.tool_calls(S)}
-    statuses = [found[tool_id(n)].status for n in (1, 2, 3, 4)]
+    outcome = {item.id: item for item in await store.tool_calls(S)}
+    statuses = [outcome[tool_id(n)].status for n in (1, 2, 3, 4)]
     assert statuses == ["succeeded", "failed", "cancelled", "pending"]
-    assert found[tool_id(1)].result_message_id == ulid(2)
-    assert found[tool_id(1)].created_at == NOW
-    assert found[tool_id(1)].completed_at == later
+    assert outcome[tool_id(1)].result_message_id == ulid(2)
+    assert outcome[tool_id(1)].created_at == NOW
+    assert outcome[tool_id(1)].completed_at == later
 
 
 def failed_result(tool_use_id: str) -> Any:
@@ -285,7 +285,7 @@ async def test_a_message_that_is_being_written_gets_its_end(store: Store) -> Non
     final = assistant("so far", call("read", tool_id(1)), id=ulid(1))
     await store.save(final)
     assert await store.messages(S) == [final]
-    assert [each.id for each in await store.tool_calls(S, status="pending")] == [tool_id(1)]
+    assert [item.id for item in await store.tool_calls(S, status="pending")] == [tool_id(1)]
     with pytest.raises(StoreError, match="complete"):
         await store.save(assistant("other", id=ulid(1)))
     await store.save(final)
@@ -402,8 +402,8 @@ async def test_what_a_newer_version_wrote_is_not_swept(store: Store) -> None:
         extra=Extra({"mood": Raw(b'"calm"')}),
     )
     await filled(store, [newer])
-    found = await store.sweep(Policy(raw_bytes=10), is_dry_run=False)
-    assert found.evictions == ()
+    outcome = await store.sweep(Policy(raw_bytes=10), is_dry_run=False)
+    assert outcome.evictions == ()
     assert [encode(m) for m in await store.messages(S)] == [encode(newer)]
 
 
@@ -487,7 +487,7 @@ async def test_a_session_keeps_its_policy(store: Store) -> None:
         await store.set_routing_policy("sess_none", {})
     with pytest.raises(DuplicateSessionError):
         await store.create_session(record.id)
-    assert [each.id for each in await store.sessions()] == [record.id]
+    assert [item.id for item in await store.sessions()] == [record.id]
 
 
 async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -509,16 +509,16 @@ async def test_what_a_crash_left_open_is_closed(url: str, caplog: pytest.LogCapt
     assert messages[1].content == partial.content
     assert [m.metadata.parent_tool_use_id for m in messages[2:]] == [tool_id(1), tool_id(2)]
     outcomes = [m.metadata.outcome for m in messages[2:]]
-    assert [each and each.status for each in outcomes] == [OutcomeStatus.ABORTED] * 2
-    assert [each.id for each in cancelled] == [tool_id(1), tool_id(2)]
+    assert [item and item.status for item in outcomes] == [OutcomeStatus.ABORTED] * 2
+    assert [item.id for item in cancelled] == [tool_id(1), tool_id(2)]
     recovery = history[-1]
     assert isinstance(recovery, RecoveryEntry)
     assert recovery.failed_messages == (partial.id,)
     assert recovery.aborted_calls == (tool_id(1), tool_id(2))
     assert S in caplog.text
-    async with open_store(url) as again:
-        assert again.recoveries == []
-        assert await again.messages(S) == messages
+    async with open_store(url) as reread:
+        assert reread.recoveries == []
+        assert await reread.messages(S) == messages
 
 
 async def test_what_another_store_is_doing_is_not_closed(url: str) -> None:
@@ -547,10 +547,10 @@ async def test_an_open_call_is_found_where_too_many_sessions_were_written_to_loo
         for number in range(1, 4):
             await first.create_session(f"sess_{number}")
             await first.append(user("hi", id=ulid(number), session_id=f"sess_{number}"))
-        asked = assistant(call("a", tool_id(1)), id=ulid(9), session_id="sess_3")
-        await first.append(asked)
+        request = assistant(call("a", tool_id(1)), id=ulid(9), session_id="sess_3")
+        await first.append(request)
     async with open_store(url) as second:
-        assert [each.aborted_calls for each in second.recoveries] == [(tool_id(1),)]
+        assert [item.aborted_calls for item in second.recoveries] == [(tool_id(1),)]
 
 
 async def test_search_ranks_what_is_more_about_the_words(store: Store) -> None:
@@ -622,10 +622,10 @@ async def test_a_sweep_says_first_and_does_then(
     )
     await store.add_events([event])
     policy = Policy(raw_bytes=100, events_before=NOW)
-    found = await store.sweep(policy)
-    assert found.is_dry_run
-    assert [each.message_id for each in found.evictions] == [big.id]
-    assert found.event_count == 1
+    outcome = await store.sweep(policy)
+    assert outcome.is_dry_run
+    assert [item.message_id for item in outcome.evictions] == [big.id]
+    assert outcome.event_count == 1
     assert [encode(m) for m in await store.messages(S)] == [encode(big), encode(small)]
     with caplog.at_level(logging.INFO, logger="metis.store"):
         await store.sweep(policy, is_dry_run=False)
@@ -635,8 +635,8 @@ async def test_a_sweep_says_first_and_does_then(
     assert messages[0].metadata.provider_raw is None
     assert messages[1].metadata.provider_raw is not None
     later = NOW + timedelta(days=36500)
-    gone = await store.sweep(Policy(sessions_before=later), is_dry_run=False)
-    assert set(gone.sessions) == {S, "sess_old"}
+    missing = await store.sweep(Policy(sessions_before=later), is_dry_run=False)
+    assert set(missing.sessions) == {S, "sess_old"}
     assert await store.sessions() == []
 
 
@@ -670,9 +670,9 @@ async def test_money_and_time_come_back_exactly(store: Store) -> None:
         created_at=NOW.replace(year=1, microsecond=1),
     )
     await filled(store, [message])
-    (again,) = await store.messages(S)
-    assert again.created_at == message.created_at
-    assert again.metadata.usage == spent
+    (reread,) = await store.messages(S)
+    assert reread.created_at == message.created_at
+    assert reread.metadata.usage == spent
 
 
 async def test_many_tasks_write_at_once_and_keep_their_order(store: Store) -> None:
@@ -687,7 +687,7 @@ async def test_many_tasks_write_at_once_and_keep_their_order(store: Store) -> No
             ids.append(entry.id)
         return ids
 
-    written = await asyncio.gather(*(write(each) for each in sessions))
+    written = await asyncio.gather(*(write(item) for item in sessions))
     for session_id, ids in zip(sessions, written, strict=True):
         assert [m.id for m in await store.messages(session_id)] == ids
     assert await store.check() == []
@@ -700,10 +700,10 @@ async def test_a_cancelled_append_is_there_or_not_and_nothing_hangs(store: Store
     for task in tasks[::2]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    done = [each.id for each in results if isinstance(each, MessageEntry)]
+    done = [item.id for item in results if isinstance(item, MessageEntry)]
     stored = [m.id for m in await store.messages(S)]
     assert set(done) <= set(stored)
-    assert [each for each in stored if each in done] == done
+    assert [item for item in stored if item in done] == done
     await store.append(user("next", id=new_ulid()))
     assert await store.check() == []
 

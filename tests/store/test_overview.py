@@ -30,13 +30,17 @@ async def test_a_session_is_told_by_its_first_question(store: Store) -> None:
     await note(store, {"model": MODEL, "usage": msgspec.to_builtins(usage())})
     await note(store, {"usage": [{"cost_usd": "of somebody else"}]})
     await store.create_session("sess_2", workspace_path="/other", active_model="openai:gpt-5")
-    silent, told = await store.overviews()
-    assert (told.session.id, told.title, told.model) == (S, "Why is the sky blue?", MODEL)
-    assert (told.message_count, told.cost_usd) == (4, 3 * usage().cost_usd)
+    silent, talkative = await store.overviews()
+    assert (talkative.session.id, talkative.title, talkative.model) == (
+        S,
+        "Why is the sky blue?",
+        MODEL,
+    )
+    assert (talkative.message_count, talkative.cost_usd) == (4, 3 * usage().cost_usd)
     assert (silent.title, silent.model, silent.message_count) == ("", "openai:gpt-5", 0)
     assert silent.cost_usd == Decimal(0)
-    assert [each.session.id for each in await store.overviews(1)] == ["sess_2"]
-    assert [each.session.id for each in await store.overviews(workspace_path="/work")] == [S]
+    assert [item.session.id for item in await store.overviews(1)] == ["sess_2"]
+    assert [item.session.id for item in await store.overviews(workspace_path="/work")] == [S]
 
 
 async def note(store: Store, data: Any) -> None:

@@ -76,7 +76,7 @@ def common(number: int) -> dict[str, Any]:
     }
 
 
-def ended(status: OutcomeStatus, **fields: Any) -> Message:
+def tool_message(status: OutcomeStatus, **fields: Any) -> Message:
     metadata = MessageMetadata(
         parent_tool_use_id=tool_id(1), outcome=Outcome(status=status, tool_name="bash")
     )
@@ -106,7 +106,7 @@ def test_a_local_interrupt_counts_though_the_provider_says_it_was_done() -> None
 
 @pytest.mark.row("K-013", "K-068", "K-069", "K-103")
 def test_an_aborted_tool_is_shown_as_an_error_and_then_an_interrupt() -> None:
-    events = list(replay_message(ended(OutcomeStatus.ABORTED)))
+    events = list(replay_message(tool_message(OutcomeStatus.ABORTED)))
     assert [type(event) for event in events] == [ReplayedToolResult, Interrupt]
     assert isinstance(events[0], ReplayedToolResult)
     assert events[0].status == "error"
@@ -119,7 +119,7 @@ def test_an_aborted_tool_is_shown_as_an_error_and_then_an_interrupt() -> None:
 def test_a_failure_is_no_interrupt(status: OutcomeStatus, shown: str) -> None:
     failed = status == OutcomeStatus.ERROR
     block = ToolResultBlock(tool_id(1), (text("out"),), failed)
-    message = replace(ended(status), content=(block,))
+    message = replace(tool_message(status), content=(block,))
     assert [getattr(event, "status", None) for event in replay_message(message)] == [shown]
 
 
@@ -127,8 +127,8 @@ def test_a_failure_is_no_interrupt(status: OutcomeStatus, shown: str) -> None:
 def test_response_metadata_are_the_fields_of_the_answer() -> None:
     about = provenance(stop_reason=StopReason.END_TURN, response_id="msg_1")
     answer = assistant("hi", metadata=about)
-    live, again = list(replay_message(answer)), list(replay([entry(answer)]))
-    assert live == again
+    live, reread = list(replay_message(answer)), list(replay([entry(answer)]))
+    assert live == reread
     assert live[-1] == ResponseMetadata(
         entry_id=answer.id,
         model=about.model,
@@ -164,7 +164,7 @@ def test_errors_and_task_metadata_are_replayed_in_their_place() -> None:
         ReplayedToolResult,
         TaskMetadata,
     ]
-    resumed = [decode_entry(encode_entry(each)) for each in entries]
+    resumed = [decode_entry(encode_entry(item)) for item in entries]
     assert [type(event) for event in replay(resumed)] == kinds
 
 

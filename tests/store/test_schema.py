@@ -86,8 +86,8 @@ def file(tmp_path: Path, sqlite_url: str) -> Path:
 @pytest.mark.parametrize("table", COLUMNS)
 def test_the_tables_are_those_of_the_source_text(file: Path, table: str) -> None:
     with closing(sqlite3.connect(file)) as database:
-        found = database.execute(f"PRAGMA table_info({table})").fetchall()
-        assert [(r[1], r[2], bool(r[3]), bool(r[5])) for r in found] == COLUMNS[table]
+        result = database.execute(f"PRAGMA table_info({table})").fetchall()
+        assert [(r[1], r[2], bool(r[3]), bool(r[5])) for r in result] == COLUMNS[table]
         keys = database.execute(f"PRAGMA foreign_key_list({table})").fetchall()
         assert {(row[3], row[2]) for row in keys} == KEYS[table]
         assert {row[4] for row in keys} <= {"id"}
@@ -102,14 +102,14 @@ def test_postgres_has_the_same_tables(postgres: Server) -> None:
     asyncio.run(open_store(url).close())
     with psycopg.connect(url) as database:
         for table, columns in COLUMNS.items():
-            found = database.execute(
+            result = database.execute(
                 "SELECT column_name, data_type, is_nullable FROM information_schema.columns "
                 "WHERE table_name = %s ORDER BY ordinal_position",
                 (table,),
             ).fetchall()
             kinds = {"text": "TEXT", "integer": "INTEGER", "bigint": "INTEGER"}
-            told = [(name, kinds[kind], nullable == "NO") for name, kind, nullable in found]
-            assert told == [(c[0], c[1], c[2] or c[3]) for c in columns]
+            actual = [(name, kinds[kind], nullable == "NO") for name, kind, nullable in result]
+            assert actual == [(c[0], c[1], c[2] or c[3]) for c in columns]
 
 
 @pytest.mark.row("M-261", "M-271", "M-272", "M-273", "M-305")
@@ -133,11 +133,11 @@ def test_the_newest_sessions_are_found_without_a_look_at_the_others(
     file: Path, folder: str | None, index: str
 ) -> None:
     with closing(sqlite3.connect(file)) as database:
-        asked: list[str] = []
-        database.set_trace_callback(asked.append)
+        statements: list[str] = []
+        database.set_trace_callback(statements.append)
         (record,) = read_sessions(SqliteTransaction(database), 9, folder)
         database.set_trace_callback(None)
-        plan = database.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
+        plan = database.execute(f"EXPLAIN QUERY PLAN {statements[0]}").fetchall()
     assert record.id == "sess_42"
     assert [index in row[3] for row in plan] == [True]
 
@@ -148,9 +148,9 @@ def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
     with closing(sqlite3.connect(file)) as database:
         row = database.execute("SELECT * FROM messages WHERE id = ?", (ulid(3),)).fetchone()
         kinds = database.execute("SELECT DISTINCT typeof(content_json) FROM messages").fetchall()
-    whole = encode(message).decode()
-    assert row[3] in whole
-    assert row[4] in whole
+    full = encode(message).decode()
+    assert row[3] in full
+    assert row[4] in full
     assert (row[2], row[5], row[6]) == ("tool", to_microseconds(NOW), 1)
     assert kinds == [("text",)]
 
@@ -158,8 +158,8 @@ def test_columns_hold_the_parts_of_the_canonical_json(file: Path) -> None:
 @pytest.mark.row("M-274")
 def test_there_is_no_search_table_among_the_others(file: Path) -> None:
     with closing(sqlite3.connect(file)) as database:
-        found = database.execute("SELECT sql FROM sqlite_master WHERE sql LIKE '%VIRTUAL%'")
-        assert found.fetchall() == []
+        result = database.execute("SELECT sql FROM sqlite_master WHERE sql LIKE '%VIRTUAL%'")
+        assert result.fetchall() == []
 
 
 def test_numbers_of_migrations_have_no_gap() -> None:
@@ -214,8 +214,8 @@ def test_old_and_new_readers_share_a_database(
             await old.append(user("on", id=ulid(6)))
             await old.save(strange)
             assert (await old.messages("sess_42"))[3:5] == [strange, later]
-            again = await old.fork("sess_42", at=ulid(4))
-            assert (await old.messages(again.id))[3].content == strange.content
+            reread = await old.fork("sess_42", at=ulid(4))
+            assert (await old.messages(reread.id))[3].content == strange.content
         async with open_store(sqlite_url, recover=False) as another:
             assert len(await another.messages("sess_42")) == 6
 

@@ -59,7 +59,7 @@ def anthropic_answer(number: int) -> dict[str, Any]:
 
 def openai_answer(number: int) -> dict[str, Any]:
     function = {"name": "f", "arguments": f'{{"n": {number}}}'}
-    said = {
+    spoken_texts = {
         "role": "assistant",
         "content": f"turn {number}",
         "tool_calls": [{"id": "call_0", "type": "function", "function": function}],
@@ -69,7 +69,7 @@ def openai_answer(number: int) -> dict[str, Any]:
         "object": "chat.completion",
         "created": 0,
         "model": "gpt-5",
-        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}],
+        "choices": [{"index": 0, "message": spoken_texts, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
     }
 
@@ -89,26 +89,28 @@ async def test_turns_that_alternate_between_providers_go_on_with_a_third(
 ) -> None:
     async with open_store(url) as store:
         await store.create_session(S)
-        spoken = [system("be brief", id=new_ulid())]
-        await store.append(spoken[0])
+        conversation = [system("be brief", id=new_ulid())]
+        await store.append(conversation[0])
         for number in range(6):
             name = ("anthropic", "openai")[number % 2]
-            spoken.append(user(f"question {number}", id=new_ulid()))
-            adapters.get(name).to_wire(spoken)
+            conversation.append(user(f"question {number}", id=new_ulid()))
+            adapters.get(name).to_wire(conversation)
             answer = adapters.get(name).from_wire_response(ANSWERS[name](number), CONTEXT)
             (called,) = calls_in([answer])
             result = tool(f"result {number}", answers=called, id=new_ulid())
-            spoken += [answer, result]
-            for message in spoken[-3:]:
+            conversation += [answer, result]
+            for message in conversation[-3:]:
                 await store.append(message)
 
     async with open_store(url) as store:
         read = await store.messages(S)
-        assert [message.digest() for message in read] == [message.digest() for message in spoken]
-        assert read == spoken
+        assert [message.digest() for message in read] == [
+            message.digest() for message in conversation
+        ]
+        assert read == conversation
         ids = calls_in(read)
         assert len(set(ids)) == 6
-        assert {each.id for each in await store.tool_calls(S)} == set(ids)
+        assert {item.id for item in await store.tool_calls(S)} == set(ids)
         adapter = adapters.get(third)
         wire = adapter.to_wire([*read, user("and now?", id=new_ulid())])
         body = json.decode(wire.body)
@@ -126,25 +128,30 @@ async def test_turns_that_alternate_between_providers_go_on_with_a_third(
 
 @pytest.mark.row("M-297")
 async def test_a_summary_is_an_entry_that_is_seen_as_one_message(store: Store) -> None:
-    spoken = numbered(system("s"), user("a"), assistant("b"), user("c"), assistant("d"))
+    conversation = numbered(system("s"), user("a"), assistant("b"), user("c"), assistant("d"))
     await store.create_session(S)
-    for message in spoken:
+    for message in conversation:
         await store.append(message)
     entry = CompactionEntry(
         id=new_ulid(),
         session_id=S,
         created_at=NOW,
         summary="a was said, and b",
-        first_kept_id=spoken[3].id,
+        first_kept_id=conversation[3].id,
     )
     await store.record(entry)
-    assert await store.messages(S) == spoken
+    assert await store.messages(S) == conversation
     history = await store.history(S)
-    assert [type(each) for each in history] == [MessageEntry] * 5 + [CompactionEntry]
-    seen = view(history).messages
-    assert [message.id for message in seen] == [spoken[0].id, entry.id, spoken[3].id, spoken[4].id]
-    assert (seen[1].role, seen[1].content) == (Role.USER, (text("a was said, and b"),))
-    assert seen[1].metadata.origin == "compaction"
+    assert [type(item) for item in history] == [MessageEntry] * 5 + [CompactionEntry]
+    visible = view(history).messages
+    assert [message.id for message in visible] == [
+        conversation[0].id,
+        entry.id,
+        conversation[3].id,
+        conversation[4].id,
+    ]
+    assert (visible[1].role, visible[1].content) == (Role.USER, (text("a was said, and b"),))
+    assert visible[1].metadata.origin == "compaction"
 
 
 @pytest.mark.row("M-298")
@@ -153,28 +160,30 @@ async def test_raw_parts_go_when_they_are_old_or_large_and_it_is_logged(
 ) -> None:
     def answer(number: int, size: int, days: int) -> Message:
         about = provenance(provider_raw={"anthropic": {"x": "y" * size}})
-        made = NOW - timedelta(days=days)
-        return assistant("a", id=ulid(number), metadata=about, created_at=made)
+        created = NOW - timedelta(days=days)
+        return assistant("a", id=ulid(number), metadata=about, created_at=created)
 
-    old, large, kept = answer(1, 5, 40), answer(2, 500, 0), answer(3, 5, 0)
+    old, large, stored = answer(1, 5, 40), answer(2, 500, 0), answer(3, 5, 0)
     await store.create_session(S)
-    for message in (old, large, kept):
+    for message in (old, large, stored):
         await store.append(message)
     policy = Policy(raw_before=NOW - timedelta(days=30), raw_bytes=100)
     with caplog.at_level(logging.INFO, logger="metis.store"):
-        found = await store.sweep(policy, is_dry_run=False)
-    assert {each.message_id for each in found.evictions} == {old.id, large.id}
+        outcome = await store.sweep(policy, is_dry_run=False)
+    assert {item.message_id for item in outcome.evictions} == {old.id, large.id}
     assert old.id in caplog.text
     assert large.id in caplog.text
-    assert kept.id not in caplog.text
-    left = await store.messages(S)
-    assert [message.metadata.provider_raw is None for message in left] == [True, True, False]
-    assert [message.content for message in left] == [each.content for each in (old, large, kept)]
+    assert stored.id not in caplog.text
+    remaining = await store.messages(S)
+    assert [message.metadata.provider_raw is None for message in remaining] == [True, True, False]
+    assert [message.content for message in remaining] == [
+        item.content for item in (old, large, stored)
+    ]
 
 
 @pytest.mark.row("K-126", "KX-15")
 async def test_a_conversation_is_forked_before_each_message_of_the_user(store: Store) -> None:
-    spoken = numbered(
+    conversation = numbered(
         system("s"),
         user("a"),
         assistant("look", call("f", tool_id(7))),
@@ -184,18 +193,20 @@ async def test_a_conversation_is_forked_before_each_message_of_the_user(store: S
         user("d"),
     )
     await store.create_session(S)
-    for message in spoken:
+    for message in conversation:
         await store.append(message)
-    places = [spoken.index(m) for m in spoken if m.id in fork_points(await store.messages(S))]
-    assert places == [1, 4, 6]
-    for place in places:
-        copy = await store.fork(S, at=spoken[place - 1].id)
+    positions = [
+        conversation.index(m) for m in conversation if m.id in fork_points(await store.messages(S))
+    ]
+    assert positions == [1, 4, 6]
+    for position in positions:
+        copy = await store.fork(S, at=conversation[position - 1].id)
         copied = await store.messages(copy.id)
-        before = spoken[:place]
+        before = conversation[:position]
         assert [m.content_digest() for m in copied] == [m.content_digest() for m in before]
         assert {m.session_id for m in copied} == {copy.id}
-        assert not {m.id for m in copied} & {m.id for m in spoken}
-    assert await store.messages(S) == spoken
+        assert not {m.id for m in copied} & {m.id for m in conversation}
+    assert await store.messages(S) == conversation
 
 
 def sse(*frames: dict[str, Any]) -> bytes:
@@ -211,11 +222,11 @@ def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[di
     ]
 
 
-def thought(index: int, words: str, signature: str) -> list[dict[str, Any]]:
+def thought(index: int, texts: str, signature: str) -> list[dict[str, Any]]:
     return block(
         index,
         {"type": "thinking", "thinking": "", "signature": ""},
-        {"type": "thinking_delta", "thinking": words},
+        {"type": "thinking_delta", "thinking": texts},
         {"type": "signature_delta", "signature": signature},
     )
 
@@ -258,14 +269,14 @@ async def test_each_call_of_a_model_is_one_message_and_only_that_is_kept(store: 
         await store.append(answer)
         (called,) = calls_in([answer])
         await store.append(tool("ok", answers=called, id=new_ulid()))
-        assert [each.type for each in answer.content] == [
+        assert [item.type for item in answer.content] == [
             "thinking",
             "text",
             "thinking",
             "tool_use",
             "text",
         ]
-        assert [getattr(each, "text", None) for each in answer.content] == [
+        assert [getattr(item, "text", None) for item in answer.content] == [
             "one",
             "ab",
             "two",
@@ -300,11 +311,11 @@ async def test_the_cost_that_is_kept_is_the_one_computed_here(store: Store) -> N
     about = replace(answer.metadata, usage=priced)
     await store.append(replace(answer, metadata=about))
     (read,) = await store.messages(S)
-    kept = read.metadata.usage
-    assert kept is not None
+    stored = read.metadata.usage
+    assert stored is not None
     # 5000 * 2.50 + 800 * 10, in millionths
-    assert (kept.cost_usd, kept.pricing_version) == (Decimal("0.0205"), "2026-05-08")
-    assert kept.reported_cost_usd == Decimal("99.5")
+    assert (stored.cost_usd, stored.pricing_version) == (Decimal("0.0205"), "2026-05-08")
+    assert stored.reported_cost_usd == Decimal("99.5")
 
 
 @pytest.mark.row("K-017")
@@ -312,13 +323,13 @@ async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
     store: Store,
 ) -> None:
     called = call("f", tool_id(7))
-    spoken = numbered(
+    conversation = numbered(
         user("go"),
         assistant(thinking("hm"), called),
         tool("the whole output", answers=called.id),
     )
     await store.create_session(S)
-    for message in spoken:
+    for message in conversation:
         await store.append(message)
     history = await store.history(S)
     (shown,) = [event for event in replay(history) if hasattr(event, "tool_use_id")][-1:]
@@ -327,7 +338,7 @@ async def test_the_text_of_a_result_is_the_same_on_the_screen_and_on_the_wire(
         wire = adapters.get(name).to_wire(await store.messages(S), (), AdapterOptions())
         sent = adapters.get(name).from_wire_request(wire.body, CONTEXT).messages
         (result,) = [message for message in sent if message.role is Role.TOOL]
-        assert [getattr(each, "content", ()) for each in result.content] == [
+        assert [getattr(item, "content", ()) for item in result.content] == [
             (text("the whole output"),)
         ]
         assert isinstance(result.metadata, MessageMetadata)

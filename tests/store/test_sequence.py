@@ -24,13 +24,13 @@ S = "sess_42"
 PARTIAL = provenance(status=MessageStatus.PARTIAL, stop_reason=None)
 
 
-def said(number: int, seconds: float) -> Message:
+def message_entry(number: int, seconds: float) -> Message:
     """A message with its own time."""
     message = user(f"word {number}", id=ulid(number))
     return replace(message, created_at=NOW + timedelta(seconds=seconds))
 
 
-async def seen(store: Store) -> list[tuple[int, str]]:
+async def visible(store: Store) -> list[tuple[int, str]]:
     return [(entry.seq, entry.id) for entry in await store.history(S)]
 
 
@@ -40,7 +40,7 @@ async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int)
     """Times stand still, go back and jump; entries stand between; some messages end later."""
     chance = random.Random(seed)  # noqa: S311 - the same draw in every run
     await store.create_session(S)
-    told: list[tuple[int, str]] = []
+    stored: list[tuple[int, str]] = []
     messages: list[Message] = []
     unfinished: list[Message] = []
     clock = 0.0
@@ -52,29 +52,29 @@ async def test_numbers_are_those_that_were_acknowledged(store: Store, seed: int)
             error = ErrorEntry(id=ulid(number), session_id=S, created_at=NOW, text=str(number))
             placed: AnyEntry = await store.record(error)
         elif draw < 0.15:
-            message = replace(said(number, clock), role=Role.ASSISTANT, metadata=PARTIAL)
+            message = replace(message_entry(number, clock), role=Role.ASSISTANT, metadata=PARTIAL)
             placed = await store.append(message)
             unfinished.append(message)
             messages.append(message)
         else:
-            placed = await store.append(said(number, clock))
-            messages.append(said(number, clock))
-        told.append((placed.seq, placed.id))
+            placed = await store.append(message_entry(number, clock))
+            messages.append(message_entry(number, clock))
+        stored.append((placed.seq, placed.id))
         if unfinished and chance.random() < 0.1:
             open_one = unfinished.pop()
-            ended = replace(said(1, clock), id=open_one.id)
+            ended = replace(message_entry(1, clock), id=open_one.id)
             await store.save(ended)
             messages[messages.index(open_one)] = ended
-    assert [seq for seq, _ in told] == list(range(1, 260))
-    assert await seen(store) == told
+    assert [seq for seq, _ in stored] == list(range(1, 260))
+    assert await visible(store) == stored
     assert await store.messages(S) == messages
     for count in (0, 1, 3, 50, 64, 200, 1000):
         newest = await store.history(S, newest=count)
-        assert [(e.seq, e.id) for e in newest] == told[max(0, len(told) - count) :]
+        assert [(e.seq, e.id) for e in newest] == stored[max(0, len(stored) - count) :]
         assert await store.messages(S, newest=count) == messages[max(0, len(messages) - count) :]
     for after in (0, 1, 63, 64, 65, 200, 258, 259, 400):
         behind = await store.history(S, after=after)
-        assert [(e.seq, e.id) for e in behind] == told[after:]
+        assert [(e.seq, e.id) for e in behind] == stored[after:]
         both = await store.history(S, after=after, newest=10)
         assert both == behind[-10:]
     assert await store.check() == []
@@ -85,11 +85,11 @@ async def test_most_messages_leave_nothing_in_the_journal(sqlite_url: str, tmp_p
     async with open_store(sqlite_url) as store:
         await store.create_session(S)
         for number in range(1, 201):
-            await store.append(said(number, number))
-        assert (await store.append(said(201, 0))).seq == 201
+            await store.append(message_entry(number, number))
+        assert (await store.append(message_entry(201, 0))).seq == 201
     with closing(sqlite3.connect(tmp_path / "metis.db")) as database:
-        found = database.execute("SELECT seq FROM journal ORDER BY seq").fetchall()
-    assert found == [(64,), (128,), (192,), (201,)]
+        result = database.execute("SELECT seq FROM journal ORDER BY seq").fetchall()
+    assert result == [(64,), (128,), (192,), (201,)]
 
 
 @pytest.mark.anyio
@@ -97,7 +97,7 @@ async def test_another_writer_goes_on_where_the_last_one_ended(url: str) -> None
     async with open_store(url) as store, open_store(url) as other:
         await store.create_session(S)
         for number in range(1, 141):
-            entry = await (store if number % 3 else other).append(said(number, number % 7))
+            entry = await (store if number % 3 else other).append(message_entry(number, number % 7))
             assert entry.seq == number
         assert len(await other.messages(S)) == 140
 
@@ -110,7 +110,7 @@ V1_MESSAGE = "INSERT INTO messages VALUES (%s, %s, 'user', %s, '{}', %s, 1)"
 def v1_statements() -> list[tuple[str, tuple[object, ...]]]:
     """What the first version wrote: a row in the journal for every message."""
     entry = ErrorEntry(id="e", session_id=S, created_at=NOW, text="oh", seq=3)
-    found: list[tuple[str, tuple[object, ...]]] = [
+    result: list[tuple[str, tuple[object, ...]]] = [
         (V1_SESSION, (S,)),
         (V1_SESSION, ("empty",)),
         (V1_JOURNAL, (S, 3, None, encode_entry(entry).decode())),
@@ -118,9 +118,9 @@ def v1_statements() -> list[tuple[str, tuple[object, ...]]]:
     for seq, seconds in ((1, 10), (2, 5), (4, 5), (5, 20)):
         text = f'[{{"text":"{seq}","type":"text"}}]'
         at = to_microseconds(NOW + timedelta(seconds=seconds))
-        found.append((V1_MESSAGE, (ulid(seq), S, text, at)))
-        found.append((V1_JOURNAL, (S, seq, ulid(seq), None)))
-    return found
+        result.append((V1_MESSAGE, (ulid(seq), S, text, at)))
+        result.append((V1_JOURNAL, (S, seq, ulid(seq), None)))
+    return result
 
 
 async def goes_on_from_v1(url: str) -> None:
@@ -129,8 +129,8 @@ async def goes_on_from_v1(url: str) -> None:
         assert [entry.seq for entry in history] == [1, 2, 3, 4, 5]
         assert [type(e) is MessageEntry for e in history] == [True, True, False, True, True]
         assert [entry.id for entry in await store.history(S, after=3)] == [ulid(4), ulid(5)]
-        assert (await store.append(said(6, 7))).seq == 6
-        assert (await store.append(said(7, 30))).seq == 7
+        assert (await store.append(message_entry(6, 7))).seq == 6
+        assert (await store.append(message_entry(7, 30))).seq == 7
         assert [m.id for m in await store.messages(S, newest=3)] == [ulid(5), ulid(6), ulid(7)]
         assert await store.history("empty") == []
         assert await store.check() == []
@@ -173,7 +173,7 @@ def test_the_check_sees_what_does_not_fit(sqlite_url: str, tmp_path: Path, damag
         async with open_store(sqlite_url) as store:
             await store.create_session(S)
             for number in range(1, 70):
-                await store.append(said(number, number))
+                await store.append(message_entry(number, number))
             error = ErrorEntry(id=ulid(70), session_id=S, created_at=NOW, text="oh")
             await store.record(error)
             await store.append(assistant(call("a", tool_id(1)), id=ulid(71)))

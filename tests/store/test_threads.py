@@ -30,13 +30,13 @@ def entry(message: Message) -> MessageEntry:
     )
 
 
-def said(number: int, words: str = "", **about: Any) -> MessageEntry:
+def message_entry(number: int, text: str = "", **about: Any) -> MessageEntry:
     """A message of the user with a number for an id."""
-    return entry(user(words or f"m{number}", id=ulid(number), metadata=MessageMetadata(**about)))
+    return entry(user(text or f"m{number}", id=ulid(number), metadata=MessageMetadata(**about)))
 
 
 def after(number: int, *parents: int, **about: Any) -> MessageEntry:
-    return said(number, parents=tuple(ulid(parent) for parent in parents), **about)
+    return message_entry(number, parents=tuple(ulid(parent) for parent in parents), **about)
 
 
 def common(number: int) -> dict[str, Any]:
@@ -53,15 +53,17 @@ def bookmark(number: int, name: str, target: int | None) -> BookmarkEntry:
 
 
 def texts(messages: list[Message]) -> list[str]:
-    return [getattr(block, "text", block.type) for each in messages for block in each.content]
+    return [getattr(block, "text", block.type) for item in messages for block in item.content]
 
 
 @pytest.mark.row("G-037")
 def test_a_thread_is_seen_in_its_order_and_a_shared_ancestor_once() -> None:
-    entries = [said(1), said(2), after(3, 1), after(4, 2, 3), said(5)]
+    entries = [message_entry(1), message_entry(2), after(3, 1), after(4, 2, 3), message_entry(5)]
     assert texts(view(entries).messages) == ["m1", "m2", "m3", "m4", "m5"]
     assert texts(view(entries, ulid(3)).messages) == ["m1", "m3"]
-    assert texts(view([said(1), said(2), after(3, 1), after(4, 3, 2)]).messages) == [
+    assert texts(
+        view([message_entry(1), message_entry(2), after(3, 1), after(4, 3, 2)]).messages
+    ) == [
         "m1",
         "m3",
         "m2",
@@ -70,14 +72,14 @@ def test_a_thread_is_seen_in_its_order_and_a_shared_ancestor_once() -> None:
 
 
 def test_a_message_follows_the_tip_unless_it_names_parents() -> None:
-    threads = Threads([said(1), said(2), after(3, 1)])
+    threads = Threads([message_entry(1), message_entry(2), after(3, 1)])
     assert threads.tip == ulid(3)
-    assert [each.id for each in threads.path(ulid(2))] == [ulid(1), ulid(2)]
+    assert [item.id for item in threads.path(ulid(2))] == [ulid(1), ulid(2)]
 
 
 @pytest.mark.row("G-043")
 def test_a_head_is_an_id_or_a_bookmark_and_else_an_error() -> None:
-    entries = [said(1), bookmark(8, "start", 1), after(2)]
+    entries = [message_entry(1), bookmark(8, "start", 1), after(2)]
     assert Threads(entries).resolve(ulid(2)) == ulid(2)
     assert Threads(entries).resolve("start") == ulid(2)
     with pytest.raises(UnknownHeadError, match="'nowhere'"):
@@ -92,18 +94,24 @@ def test_an_empty_journal_has_an_empty_view() -> None:
 @pytest.mark.parametrize("parent", [9, 3], ids=["unknown", "itself"])
 def test_parents_that_cannot_be_are_refused(parent: int) -> None:
     with pytest.raises(ThreadError):
-        view([said(1), after(3, parent)])
+        view([message_entry(1), after(3, parent)])
 
 
 def test_a_cycle_through_another_session_is_refused() -> None:
-    far = {ulid(90): (said(90).message, (ulid(91),)), ulid(91): (said(91).message, (ulid(90),))}
+    far = {
+        ulid(90): (message_entry(90).message, (ulid(91),)),
+        ulid(91): (message_entry(91).message, (ulid(90),)),
+    }
     threads = Threads([after(1, 90)], lookup=far.get)
     with pytest.raises(CycleError):
         threads.view()
 
 
 def test_a_thread_goes_on_into_another_session() -> None:
-    far = {ulid(90): (said(90).message, (ulid(91),)), ulid(91): (said(91).message, ())}
+    far = {
+        ulid(90): (message_entry(90).message, (ulid(91),)),
+        ulid(91): (message_entry(91).message, ()),
+    }
     assert texts(view([after(100, 90)], lookup=far.get).messages) == ["m91", "m90", "m100"]
 
 
@@ -112,7 +120,11 @@ def test_options_are_merged_deeply_along_the_path() -> None:
     first = {"provider_ptr": "nano", "servers": ["filesystem"], "limits": {"a": 1, "b": {"c": 2}}}
     second = {"servers": ["filesystem", "web-search"], "limits": {"b": {"d": 3}}}
     third = {"provider_ptr": "kilo", "search": True, "tool_mode": "auto", "limits": {"a": 9}}
-    entries = [said(1, options=first), said(2, options=second), said(3, options=third)]
+    entries = [
+        message_entry(1, options=first),
+        message_entry(2, options=second),
+        message_entry(3, options=third),
+    ]
     assert view(entries).options == {
         "provider_ptr": "kilo",
         "servers": ["filesystem", "web-search"],
@@ -126,13 +138,15 @@ def test_options_are_merged_deeply_along_the_path() -> None:
 
 
 def test_options_of_another_branch_do_not_hold() -> None:
-    entries = [said(1), said(2, options={"a": 1}), after(3, 1, options={"b": 2})]
+    entries = [message_entry(1), message_entry(2, options={"a": 1}), after(3, 1, options={"b": 2})]
     assert view(entries).options == {"b": 2}
 
 
 @pytest.mark.row("G-025", "G-046", "G-047", "GX-04")
 def test_a_bookmark_is_unique_and_moves_with_the_thread() -> None:
-    threads = Threads([said(1), bookmark(8, "work", 1), said(2), said(3)])
+    threads = Threads(
+        [message_entry(1), bookmark(8, "work", 1), message_entry(2), message_entry(3)]
+    )
     assert threads.bookmarks == {"work": ulid(3)}
     threads.add(after(4, 1))  # another branch of a turn that bore the name
     assert threads.bookmarks == {"work": ulid(4)}
@@ -148,7 +162,7 @@ def test_a_bookmark_is_unique_and_moves_with_the_thread() -> None:
 
 
 def test_of_several_parents_the_last_one_hands_on_its_bookmark() -> None:
-    entries = [said(1), bookmark(8, "a", 1), after(2, 1), after(3), bookmark(9, "b", 3)]
+    entries = [message_entry(1), bookmark(8, "a", 1), after(2, 1), after(3), bookmark(9, "b", 3)]
     threads = Threads([*entries, after(4, 2, 3)])
     assert threads.bookmarks["b"] == ulid(4)
 
@@ -158,30 +172,30 @@ def test_of_several_parents_the_last_one_hands_on_its_bookmark() -> None:
 def test_a_bookmark_has_a_printable_name_that_is_no_id(name: str) -> None:
     assert bookmark_problem(name) is not None
     with pytest.raises(BookmarkError):
-        Threads([said(1), bookmark(8, name, 1)])
+        Threads([message_entry(1), bookmark(8, name, 1)])
     assert bookmark_problem("réunion du 3 mai ✔") is None
 
 
 def exchange() -> list[AnyEntry]:
-    asked = tool_id(1)
+    request = tool_id(1)
     return [
         entry(system("be kind", id=ulid(1))),
         entry(user("first", id=ulid(2))),
-        entry(assistant(call("bash", asked), id=ulid(3))),
-        entry(tool("done", answers=asked, id=ulid(4))),
+        entry(assistant(call("bash", request), id=ulid(3))),
+        entry(tool("done", answers=request, id=ulid(4))),
         entry(assistant("ok", id=ulid(5))),
         entry(user("second", id=ulid(6))),
     ]
 
 
 def summary(number: int, first_kept: int | None, **fields: Any) -> CompactionEntry:
-    kept = None if first_kept is None else ulid(first_kept)
-    return CompactionEntry(summary="long ago", first_kept_id=kept, **fields, **common(number))
+    stored = None if first_kept is None else ulid(first_kept)
+    return CompactionEntry(summary="long ago", first_kept_id=stored, **fields, **common(number))
 
 
 @pytest.mark.row("KX-09")
 def test_a_summary_stands_for_what_came_before_the_kept_part() -> None:
-    shown = view([*exchange(), summary(7, 5), said(8)]).messages
+    shown = view([*exchange(), summary(7, 5), message_entry(8)]).messages
     assert texts(shown) == ["be kind", "long ago", "ok", "second", "m8"]
     assert shown[1].role == Role.USER
     assert shown[1].id == ulid(7)
@@ -202,14 +216,14 @@ def test_the_kept_part_never_starts_with_a_tool_result() -> None:
 
 
 def test_a_summary_may_keep_nothing_and_the_newest_one_counts() -> None:
-    entries = [*exchange(), summary(7, None), said(8), summary(9, 8)]
+    entries = [*exchange(), summary(7, None), message_entry(8), summary(9, 8)]
     assert texts(view(entries).messages) == ["be kind", "long ago", "m8"]
     assert view(entries).messages[1].id == ulid(9)
     assert texts(view([*exchange(), summary(7, None)]).messages) == ["be kind", "long ago"]
 
 
 def test_a_head_before_a_summary_is_seen_as_it_was() -> None:
-    entries = [*exchange(), summary(7, 6), said(8)]
+    entries = [*exchange(), summary(7, 6), message_entry(8)]
     assert texts(view(entries, ulid(5)).messages)[:2] == ["be kind", "first"]
     beside = [*exchange(), summary(7, 5, head_id=ulid(5))]
     assert "long ago" in texts(view(beside).messages)
@@ -218,7 +232,13 @@ def test_a_head_before_a_summary_is_seen_as_it_was() -> None:
 
 @pytest.mark.row("KX-10")
 def test_a_step_back_shortens_the_view_and_not_the_journal() -> None:
-    entries = [said(1), said(2), said(3), RewindEntry(to_id=ulid(1), **common(4)), said(5)]
+    entries = [
+        message_entry(1),
+        message_entry(2),
+        message_entry(3),
+        RewindEntry(to_id=ulid(1), **common(4)),
+        message_entry(5),
+    ]
     assert texts(view(entries[:4]).messages) == ["m1"]
     assert texts(view(entries).messages) == ["m1", "m5"]
     assert texts(view(entries, ulid(3)).messages) == ["m1", "m2", "m3"]
@@ -226,30 +246,42 @@ def test_a_step_back_shortens_the_view_and_not_the_journal() -> None:
 
 def test_a_step_back_can_tell_the_model_what_is_gone() -> None:
     back = RewindEntry(to_id=ulid(1), note="two turns were taken back", **common(4))
-    shown = view([said(1), said(2), said(3), back, said(5)]).messages
+    shown = view(
+        [message_entry(1), message_entry(2), message_entry(3), back, message_entry(5)]
+    ).messages
     assert texts(shown) == ["m1", "two turns were taken back", "m5"]
     assert shown[1].role == Role.DEVELOPER
-    start = view([said(1), RewindEntry(**common(4)), said(5)]).messages
+    start = view([message_entry(1), RewindEntry(**common(4)), message_entry(5)]).messages
     assert texts(start) == ["m5"]
 
 
 def test_a_step_back_takes_the_bookmark_along() -> None:
-    entries = [said(1), bookmark(8, "work", 1), said(2), said(3)]
+    entries = [message_entry(1), bookmark(8, "work", 1), message_entry(2), message_entry(3)]
     threads = Threads([*entries, RewindEntry(to_id=ulid(1), **common(4))])
     assert threads.bookmarks == {"work": ulid(1)}
-    threads.add(said(5))
+    threads.add(message_entry(5))
     assert threads.bookmarks == {"work": ulid(5)}
-    gone = Threads([*entries, RewindEntry(**common(4))])
-    assert gone.bookmarks == {}
+    missing = Threads([*entries, RewindEntry(**common(4))])
+    assert missing.bookmarks == {}
 
 
 @pytest.mark.row("KX-10")
 def test_a_retracted_message_is_gone_with_what_follows_it() -> None:
-    entries = [said(1), said(2), said(3), RetractionEntry(message_id=ulid(2), **common(4))]
+    entries = [
+        message_entry(1),
+        message_entry(2),
+        message_entry(3),
+        RetractionEntry(message_id=ulid(2), **common(4)),
+    ]
     assert texts(view(entries).messages) == ["m1"]
-    assert texts(view([*entries, said(5)]).messages) == ["m1", "m5"]
+    assert texts(view([*entries, message_entry(5)]).messages) == ["m1", "m5"]
     assert texts(view(entries, ulid(3)).messages) == ["m1"]
-    side = [said(1), said(2), after(3, 1), RetractionEntry(message_id=ulid(2), **common(4))]
+    side = [
+        message_entry(1),
+        message_entry(2),
+        after(3, 1),
+        RetractionEntry(message_id=ulid(2), **common(4)),
+    ]
     assert texts(view(side).messages) == ["m1", "m3"]
 
 
@@ -257,36 +289,40 @@ def test_a_retracted_message_is_gone_with_what_follows_it() -> None:
 def test_what_is_no_message_is_not_shown_to_a_model() -> None:
     error = ErrorEntry(text="overloaded", **common(2))
     sidecar = SidecarEntry(kind="away_summary", data={"text": "secret"}, **common(3))
-    shown = view([said(1), error, sidecar, said(4)]).messages
+    shown = view([message_entry(1), error, sidecar, message_entry(4)]).messages
     assert texts(shown) == ["m1", "m4"]
     assert all(type(message) is Message for message in shown)
 
 
 def test_a_partial_message_is_not_shown_and_its_end_takes_its_place() -> None:
-    partial = said(2, status=MessageStatus.PARTIAL)
-    assert texts(view([said(1), partial]).messages) == ["m1"]
+    partial = message_entry(2, status=MessageStatus.PARTIAL)
+    assert texts(view([message_entry(1), partial]).messages) == ["m1"]
     done = entry(user("whole", id=ulid(2)))
-    assert texts(view([said(1), partial, said(3), done]).messages) == ["m1", "whole", "m3"]
+    assert texts(view([message_entry(1), partial, message_entry(3), done]).messages) == [
+        "m1",
+        "whole",
+        "m3",
+    ]
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=3, unique=True), max_size=25))
 def test_parents_come_before_children_and_everything_once(links: list[list[int]]) -> None:
-    entries: list[AnyEntry] = [said(1)]
-    for place, wanted in enumerate(links):
-        parents = [1 + each % (place + 1) for each in wanted]
-        entries.append(after(place + 2, *dict.fromkeys(parents)))
+    entries: list[AnyEntry] = [message_entry(1)]
+    for position, expected in enumerate(links):
+        parents = [1 + item % (position + 1) for item in expected]
+        entries.append(after(position + 2, *dict.fromkeys(parents)))
     path = [message.id for message in Threads(entries).path()]
     assert len(set(path)) == len(path)
-    places = {own: place for place, own in enumerate(path)}
-    for each in entries:
-        if isinstance(each, MessageEntry) and each.id in places:
-            named = each.message.metadata.parents
-            assert all(places[parent] < places[each.id] for parent in named)
+    positions = {message_id: position for position, message_id in enumerate(path)}
+    for item in entries:
+        if isinstance(item, MessageEntry) and item.id in positions:
+            named = item.message.metadata.parents
+            assert all(positions[parent] < positions[item.id] for parent in named)
 
 
 def test_a_long_journal_with_many_moves_is_seen_whole() -> None:
     """Deep threads need no stack, and each entry costs the same."""
-    first = said(1).message
+    first = message_entry(1).message
     entries: list[AnyEntry] = []
     for number in range(1, 20_001):
         entries.append(entry(replace(first, id=ulid(number))))

@@ -57,6 +57,7 @@ def pseudonym(text: str, tag: str, salt: str = "") -> str:
 def redact(events: Iterable[Event], mode: Redaction, *, salt: str = "") -> Iterator[Event]:
     """Yield events without what the mode removes; none at all for `aggregate_only`."""
     if mode is Redaction.AGGREGATE_ONLY:
+        # Even a count per event would show when somebody worked.
         return iter(())
     if mode is Redaction.PASSTHROUGH:
         return iter(events)
@@ -80,6 +81,7 @@ def _redact_fields(value: S, fields: Mapping[str, Field], salt: str, *, hide_pri
     changed = {
         name: _redact_value(getattr(value, name), field, salt, hide_private=hide_private)
         for name, field in fields.items()
+        # Names that users chose stay readable in these modes; they identify nobody.
         if field.sensitivity in (Sensitivity.PRIVATE, Sensitivity.PSEUDONYMOUS)
     }
     return replace(value, **changed) if changed else value

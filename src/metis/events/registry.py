@@ -118,6 +118,7 @@ def event_type(
             fields=_fields(payload),
             decode=msgspec.json.Decoder(payload).decode,
         )
+        # Payload modules register on import; `event.PAYLOAD_MODULES` makes sure that they are.
         CATALOGUE[name] = _BY_PAYLOAD[payload] = row
         return payload
 

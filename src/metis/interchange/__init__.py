@@ -25,6 +25,7 @@ __all__ = ["Format", "LoadedDocument", "WrittenDocument", "detect", "dump", "for
 if not TYPE_CHECKING:
     __getattr__ = renamed_names(__name__, {"Dumped": "WrittenDocument", "Loaded": "LoadedDocument"})
 
+# `detect` asks in this order: the formats with the most specific marks come first.
 _FORMATS: dict[str, Format] = {
     handler.name: handler
     for handler in (

@@ -40,17 +40,15 @@ class ConversionContext:
         self.system = system
         self.request_context = context
         self.losses: list[Loss] = []
+        # For each record so far, its last message; None where it is not a message.
         self.message_ids: list[str | None] = []
-        """For each record so far, its last message; None where it is not a message."""
+        # Our ids of messages by the foreign ids and bookmarks that name them; a format may store
+        # other facts about earlier turns here as well.
         self.turns: dict[str, str] = {}
-        """Our ids of messages by the foreign ids and bookmarks that name them.
-
-        A format may store other facts about earlier turns here as well.
-        """
+        # Foreign ids of messages by ours.
         self.foreign_turns: dict[str, str] = {}
-        """Foreign ids of messages by ours."""
+        # Options of the document that belong to its first message.
         self.options: dict[str, Any] = {}
-        """Options for the first message."""
         self._uses: Counter[str] = Counter()
         self._open_by_id: dict[str, deque[str]] = {}
         # Results without an id come in the order of their calls, so names are queues and ids

@@ -92,6 +92,7 @@ def _location(kind: str, data: str) -> str:
         return f"{len(data) * 3 // 4} bytes inline"
     if kind == "text":
         return f"{len(data)} characters inline"
+    # A URL can be thousands of characters long.
     if len(data) > _MAX_LOCATION:
         return f"{data[:_MAX_LOCATION]}… ({len(data) - _MAX_LOCATION} more characters)"
     return data

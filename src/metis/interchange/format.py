@@ -122,11 +122,9 @@ class Format(ABC):
         """Write a document; what it cannot hold is in the losses."""
         items = list(entries)
         known_entries = [entry_of(item) for item in items if not isinstance(item, UnknownEntry)]
-        context = (
-            RequestContext()
-            if not known_entries
-            else RequestContext(session_id=known_entries[0].session_id)
-        )
+        context = RequestContext()
+        if known_entries:
+            context = RequestContext(session_id=known_entries[0].session_id)
         writer = ConversionContext(self.name, self.system, context)
         for item in items:
             if isinstance(item, UnknownEntry):
@@ -155,6 +153,7 @@ class Format(ABC):
     def _load_record(self, record: Record, conversion: ConversionContext) -> list[KnownEntry]:
         before = len(conversion.losses)
         try:
+            # Compared as a store gives it back, or the way back would break after storing.
             entries = [as_stored(entry) for entry in self.decode(record.value, conversion)]
         except DecodeError as error:
             path = record.path + error.path.removeprefix("$")
@@ -207,6 +206,7 @@ class Format(ABC):
         if not residue:
             return encoded
         record = apply_residue(encoded, residue)
+        # The digest does not match: someone edited the message, and old data would contradict it.
         if record is None:
             reason = f"changed since it was read; data that only {self.system} uses is left out"
             conversion.losses.append(self._loss(first, reason, Change.ALTERED))
@@ -245,6 +245,7 @@ def group_by_record(entries: Sequence[KnownEntry], system: str) -> Iterator[list
     group: list[KnownEntry] = []
     for entry in entries:
         part = _part(entry, system)
+        # Entries that were inserted or removed since break the numbering, and are written alone.
         if group and part and part == _part(group[-1], system) + 1:
             group.append(entry)
             continue
@@ -289,6 +290,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 
 
 def _is_below(path: str, reported: Sequence[str]) -> bool:
+    # A decoder reported the parent with a better reason already.
     return any(path == top or path.startswith((f"{top}.", f"{top}[")) for top in reported)
 
 

@@ -57,11 +57,13 @@ def differences(expected: Any, actual: Any, steps: Steps = ()) -> Iterator[Diffe
             yield from differences(first.get(key, UNSET), value, (*steps, key))
     elif isinstance(expected, list) and isinstance(actual, list):
         items, others = cast("list[Any]", expected), cast("list[Any]", actual)
+        # Lists are not aligned: a guess which item moved where would be wrong sometimes.
         if len(items) != len(others):
             yield Difference(steps, items, others)
             return
         for index, (one, two) in enumerate(zip(items, others, strict=True)):
             yield from differences(one, two, (*steps, index))
+    # `True == 1` in Python, but they are different JSON.
     elif not is_same(cast("object", expected), cast("object", actual)):
         yield Difference(steps, expected, actual)
 

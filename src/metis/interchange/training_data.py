@@ -59,6 +59,7 @@ def _until_response(messages: Iterable[Message]) -> list[Message]:
 
 def _adapted(message: Message, losses: ExportLosses) -> Message:
     """Return a message as examples may contain it: no developer role, no media but images."""
+    # Fine-tuning examples of OpenAI have no developer role.
     role = Role.SYSTEM if message.role is Role.DEVELOPER else message.role
     content: list[ContentBlock] = []
     for index, block in enumerate(message.content):
@@ -93,6 +94,7 @@ def _derived_definition(call: ToolUseBlock) -> ToolDefinition:
         name: {"type": _json_type(value)} for name, value in call.input.items()
     }
     schema = {"type": "object", "properties": properties}
+    # The most cautious side effects: nobody knows what the tool does.
     return ToolDefinition(call.name, f"The tool {call.name}.", schema, SideEffects.EXECUTE)
 
 

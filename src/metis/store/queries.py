@@ -62,6 +62,7 @@ def read_sessions(
     transaction: Transaction, limit: int, workspace_path: str | None = None
 ) -> list[SessionRecord]:
     """Return the sessions that changed last; of one workspace, or of all."""
+    # Two statements, so that each can use its index.
     where = "" if workspace_path is None else "WHERE workspace_path = ?"
     sql = (
         f"SELECT {SESSION_COLUMNS} FROM sessions {where} "  # noqa: S608 - no input

@@ -241,5 +241,6 @@ def rank_matches(candidates: Rows, words: Sequence[str]) -> Rows:
         damping = 1.2 * (0.25 + 0.75 * len(body) / mean_length)
         counts = [body.count(word) for word in folded]
         weights.append(sum(count / (count + damping) for count in counts))
+    # `sorted` is stable, so equal weights keep the order of the candidates: newest first.
     order = sorted(range(len(candidates)), key=lambda number: -weights[number])
     return [candidates[number] for number in order]

@@ -105,6 +105,7 @@ def translate_errors(name: str) -> Generator[None]:
 def check_file(path: Path, newest: int) -> None:
     """Refuse a file of another program or of a newer metis, without changing it."""
     try:
+        # An empty file belongs to nobody; SQLite creates such files itself.
         if not path.exists() or path.stat().st_size == 0:
             return
         with path.open("rb") as file:
@@ -145,6 +146,7 @@ def _has_tables(path: Path) -> bool:
 def copy_tables(source: Transaction, target: Transaction) -> None:
     """Copy every row into a SQLite database; columns that the target lacks are left out."""
     for table in _TABLES:
+        # The source may be of a newer version with more columns.
         columns = [row[1] for row in target.run(f"PRAGMA table_info({table})")]
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         rows = iter(source.stream(f"SELECT {names} FROM {table}"))  # noqa: S608 - a list of ours
@@ -170,6 +172,7 @@ def create_private_file(path: Path) -> Generator[None]:
     try:
         yield
     except BaseException:
+        # SQLite leaves files beside the main one when a copy fails.
         for suffix in ("", "-wal", "-shm", "-lock", "-journal"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         raise

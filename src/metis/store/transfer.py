@@ -94,6 +94,7 @@ def _decode_first_line(line: bytes) -> SessionRecord:
         first = _read_first_line(line)
     except msgspec.DecodeError as error:
         raise DecodeError(f"not the first line of an export: {error}") from None
+    # A newer format may hold data that this version would silently drop.
     if first.format > FORMAT:
         raise DecodeError(f"format {first.format} is newer than this metis", path="$.format")
     return first.session
@@ -194,6 +195,7 @@ def new_id_mapping(entries: Sequence[AnyEntry], session_id: str) -> IdMapping:
     """Return new ids for everything in a list of entries, in the same order."""
     new_ids = dict(zip((entry.id for entry in entries), new_ulids(len(entries)), strict=True))
     messages = [entry.message for entry in entries if isinstance(entry, MessageEntry)]
+    # A call and its result share an id; the order of first use keeps ids sorted.
     calls = list(dict.fromkeys(_tool_use_ids(messages)))
     return IdMapping(
         session_id=session_id,

@@ -193,6 +193,7 @@ def _decode_message(wire: types.Message, conversion: ConversionContext) -> Messa
     calls = wire.toolCalls if role == Role.ASSISTANT else None
     blocks = _decode_calls(calls, conversion)
     if not texts and not blocks and role != Role.SYSTEM:
+        # Messages other than system prompts need content in the canonical form.
         texts = [TextBlock("")]
     content = orphan_result_content(texts) if wire.role == "tool" else (*texts, *blocks)
     foreign = _foreign_call_ids(calls)
@@ -260,6 +261,7 @@ def _encode_text_result(message: Message, conversion: ConversionContext) -> Wire
     if not isinstance(block, ToolResultBlock):
         return None
     call_id = conversion.foreign_call_id(block.tool_use_id)
+    # attocode marks a failure only in `toolResults`.
     if block.is_error:
         failed = {"callId": call_id, "result": None, "error": _result_text(block)}
         return {"role": "tool", "content": "", "toolResults": [failed]}

@@ -161,6 +161,7 @@ def _detect_media_type(data: bytes) -> str:
     if image is not None:
         return image
     try:
+        # NUL bytes are valid UTF-8 and still mean a binary file.
         return UNKNOWN if "\0" in data.decode() else MEDIA_TYPES[".txt"]
     except UnicodeDecodeError:
         return UNKNOWN

@@ -154,6 +154,7 @@ def _foreign(frame: types.Frame, meta: types.Meta, conversion: ConversionContext
         foreign[_NEW] = True
     if meta.type == "document":
         foreign["document"] = True
+    # Without this mark the way back could not tell a new thread from a continued one.
     if not meta.continues and "last message" in conversion.turns:
         foreign["root"] = True
     return foreign
@@ -181,6 +182,7 @@ def _decode_content(frame: types.Frame, meta: types.Meta) -> list[Wire]:
         media = meta.content_type or "application/octet-stream"
         source = {"type": "base64", "media_type": media, "data": frame.content}
         return [{"type": "document", "source": source}]
+    # gpt2099 stores what a person typed as plain text, and blocks as JSON.
     if meta.content_type != JSON:
         return [{"type": "text", "text": frame.content}]
     try:
@@ -205,6 +207,7 @@ def _decode_parents(
         return parents, f"it continues turns that are not in the file: {', '.join(missing)}"
     if not names and last is not None:
         return (), "it started a thread of its own; here it follows the message before it"
+    # Our messages follow the one before them by default, so only other parents are stored.
     return (() if parents == (last,) else parents), None
 
 
@@ -246,6 +249,7 @@ def _document_name(meta: types.Meta) -> str | None:
 
 def _document_faults(message: Message, meta: types.Meta) -> Iterator[tuple[str, str]]:
     """Yield the fields of a frame that contradict its file, with a reason."""
+    # gpt2099 stores absolute paths, so that a file is found from any directory.
     if meta.original_path is not None and not PurePath(meta.original_path).is_absolute():
         yield "original_path", f"{meta.original_path!r} is not an absolute path; kept as it is"
     size = _size_of(message)
@@ -291,6 +295,7 @@ def _encode_document(message: Message, wire: Wire) -> tuple[Wire, Any]:
 def _encode_registered(message: Message, data: Any, *, is_cached: bool) -> Wire:
     """Return more metadata of a file that was registered here, not imported."""
     foreign = foreign_fields(message, SYSTEM)
+    # An imported frame has its own metadata in the residue.
     if "original_path" not in foreign:
         return {}
     meta: Wire = {

@@ -137,6 +137,7 @@ def join_system_messages(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with the system messages at the start joined into one."""
     lead = list(takewhile(lambda message: message.role is Role.SYSTEM, messages))
     blocks: list[ContentBlock] = [block for message in lead for block in message.content]
+    # A single message keeps its blocks, and blocks that are not text cannot be joined.
     if len(lead) < 2 or not all(isinstance(block, TextBlock) for block in blocks):  # noqa: PLR2004 - nothing to join
         return list(messages)
     texts = ["\n".join(_texts(message)) for message in lead]
@@ -213,6 +214,7 @@ def _encode_block(message: Message, block: ContentBlock) -> Iterator[Wire]:
             yield {"type": "text", "text": block.text, "citations": citations}
         case ThinkingBlock():
             signature = {} if block.signature is None else {"signature": block.signature}
+            # gpt2099 uses Anthropic's names for blocks that its turns do not have.
             yield {"type": "thinking", "thinking": block.text, **signature}
         case RedactedThinkingBlock():
             yield {"type": "redacted_thinking", "data": block.data}

@@ -123,6 +123,7 @@ def with_cache_mark(message: Message) -> Message:
 def without_cache_mark(messages: Sequence[Message]) -> tuple[list[Message], bool]:
     """Return the messages without the cache mark at their end, and whether there was one."""
     *others, last = messages
+    # `cache` of a turn and a mark on its last block mean the same.
     end = len(last.content) - 1
     hints = tuple(hint for hint in last.metadata.hints if hint.after != end)
     if len(hints) == len(last.metadata.hints):
@@ -278,6 +279,7 @@ def _decode_document(wire: types.DocumentBlock, role: Role) -> ContentBlock | No
         return None
     source = MediaSource("base64", data)
     if role == Role.ASSISTANT:
+        # Assistants make files here; they do not send documents.
         return ArtifactBlock(source, media)
     match media.partition("/")[0]:
         case "image":

@@ -113,6 +113,7 @@ def _meta(messages: Sequence[Message], work_dir: str, title: str) -> dict[str, A
         "messages_count": len(messages),
         "user_messages": [_text(message) for message in user_messages],
     }
+    # A session without messages has no times that `meta.json` could show.
     if messages:
         meta["id"] = messages[0].session_id
         meta["created_at"] = messages[0].created_at.timestamp()

@@ -246,6 +246,7 @@ def _encode_result(message: Message, conversion: ConversionContext) -> Wire | No
     outcome = message.metadata.outcome
     ui = UNSET if outcome is None else outcome.ui
     status = "error" if block.is_error else "success"
+    # klaude-code has one text per result, before all other parts.
     texts = [inner.text for inner in block.content if isinstance(inner, TextBlock)]
     media = [inner for inner in block.content if not isinstance(inner, TextBlock)]
     data = _common_fields(message)
@@ -302,6 +303,7 @@ def lacks_time_zone(text: str) -> bool:
 
 def _check_role(data: Wire, role: Role) -> None:
     actual = data.get("role", role)
+    # Two statements about one message contradict each other; neither can be trusted.
     if actual != role:
         raise DecodeError(f"expected the role {role}, got {actual!r}", path="$.data.role")
 
@@ -309,6 +311,7 @@ def _check_role(data: Wire, role: Role) -> None:
 def _decode_event(line: types.Line, conversion: ConversionContext) -> KnownEntry:
     data, context = line.data, conversion.request_context
     stated = data.get("created_at")
+    # Events of other programs may hold anything under this key.
     created_at = decode_time(stated) if isinstance(stated, str) else None
     common: dict[str, Any] = {
         "id": new_ulid(),

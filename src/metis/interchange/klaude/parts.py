@@ -150,6 +150,7 @@ def _issuer(model_id: str | None) -> str | None:
     if not model_id:
         return None
     try:
+        # A model name such as `sonnet` does not say who can read its signature; the catalog does.
         return catalog().resolve(model_id).partition(":")[0]
     except CatalogError:
         return model_id
@@ -213,6 +214,7 @@ def _model_id(issuer: str | None, model: str | None) -> str | None:
     provider, _, name = (model or "").partition(":")
     if issuer == SYSTEM:
         return None
+    # klaude-code wants the model, not the provider; both agree if the message names its model.
     return name if issuer and issuer == provider and name else issuer
 
 
