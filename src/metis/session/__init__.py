@@ -23,7 +23,7 @@ from metis.session.events import (
 )
 from metis.session.history import PastTurn, Position
 from metis.session.library import Metis, open_metis
-from metis.session.options import Options, Toolbox, TurnRef
+from metis.session.options import Options
 from metis.session.response import OutputSchema, text_of
 from metis.session.route import Preview, Why, WindowUse
 from metis.session.session import Prompt, Session
@@ -72,10 +72,8 @@ __all__ = [
     "ToolUseEnd",
     "ToolUseInputDelta",
     "ToolUseStart",
-    "Toolbox",
     "TurnEnded",
     "TurnEvent",
-    "TurnRef",
     "TurnStarted",
     "UsageUpdate",
     "Warned",

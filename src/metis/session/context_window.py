@@ -82,7 +82,7 @@ class ContextFitter:
             ContextOverflowError: the current turn is too long by itself.
         """
         self._state.learn_window(model, error, self._context.estimate_tokens(model))
-        if self._setup.compact_at is None:
+        if self._setup.options.compact_at is None:
             raise error
         for attempt in range(overflows, _OVERFLOW_ATTEMPTS + 1):
             if await self._compact_and_warn(model, "overflow", tightly=attempt > 1):
@@ -117,7 +117,7 @@ class ContextFitter:
         return count
 
     def _is_due(self, model: ResolvedModel) -> bool:
-        share = self._setup.compact_at
+        share = self._setup.options.compact_at
         if share is None:
             return False
         limit = share * self._state.context_window(model)
@@ -126,7 +126,7 @@ class ContextFitter:
     def _fits(self, model: ResolvedModel) -> bool:
         """Return whether the next request and its response fit into the window."""
         window = self._state.context_window(model)
-        reserved = min(self._setup.options.max_output_tokens or 0, window // 2)
+        reserved = min(self._setup.request_defaults.max_output_tokens or 0, window // 2)
         return self._context.estimate_tokens(model) + reserved <= window
 
     async def _compact_and_warn(
@@ -275,7 +275,7 @@ class Summariser:
         Raises:
             ProviderError: no model wrote a summary.
         """
-        name, models = self._setup.compact_with, self._setup.models
+        name, models = self._setup.options.compact_with, self._setup.models
         preferred = model if name is None else models.get(name)
         writers = [preferred] if preferred.id == model.id else [preferred, model]
         writers.sort(key=lambda writer: not self._fits(messages, writer))
@@ -303,7 +303,7 @@ class Summariser:
     def _max_input(self, writer: ResolvedModel) -> int:
         """Return the tokens that a request may have, so that space is left for the summary."""
         window = self._context.state.context_window(writer)
-        output = min(self._setup.options.max_output_tokens or 0, window // 2)
+        output = min(self._setup.request_defaults.max_output_tokens or 0, window // 2)
         return round(window * (1 - SPARE_SHARE)) - max(output, round(window * SPARE_SHARE))
 
     async def _summarise_pieces(
@@ -348,7 +348,11 @@ class Summariser:
         # The tools stay in the request so that a cached prefix is still used; none may be called.
         tool_choice = ToolChoice("none") if tools else None
         options = replace(
-            setup.options, model=writer.id, stream=None, output=None, tool_choice=tool_choice
+            setup.request_defaults,
+            model=writer.id,
+            stream=None,
+            output=None,
+            tool_choice=tool_choice,
         )
         request = writer.adapter.to_wire(messages, tools, options)
         context = RequestContext(

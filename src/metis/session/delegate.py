@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ from metis.canonical.errors import (
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import StopReason
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
-from metis.events import Budget, Bus, Event
+from metis.events import Budget
 from metis.events.system_events import DelegateCompleted, DelegateFailed, DelegateStarted
 from metis.events.turn_events import SessionCreated
 from metis.routing import Tier
@@ -31,13 +30,11 @@ from metis.session.response import text_of, tool_calls_of
 from metis.session.session import Session
 from metis.session.tools import make_session_tools
 from metis.tools import (
-    Confirmation,
     ErrorClass,
     Registry,
     ToolContext,
     ToolFailedError,
     ToolOutput,
-    Workspace,
 )
 from metis.tools.tool import (
     integer_property,
@@ -84,20 +81,6 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True):
         return "\n\n".join(parts)
 
 
-class Worker(Struct, frozen=True):
-    """A session that was created for a task."""
-
-    session: Session
-    record_cost: Callable[[], Awaitable[None]]
-    """Records the cost of the worker when it has ended."""
-    missing_tools: tuple[str, ...] = ()
-    """Tools that the task names and that do not exist."""
-
-
-CreateWorker = Callable[[Task, ToolContext], Awaitable[Worker]]
-"""Creates a worker for a task."""
-
-
 class WorkerFailedError(ToolFailedError):
     """A worker returned no usable result."""
 
@@ -139,11 +122,8 @@ class Delegate:
         requires_workspace=False,
     )
 
-    def __init__(
-        self, create_worker: CreateWorker, bus: Bus | None = None, timeout_s: float = TIMEOUT_S
-    ) -> None:
-        self._create_worker = create_worker
-        self._bus = bus
+    def __init__(self, workers: "WorkerFactory", timeout_s: float = TIMEOUT_S) -> None:
+        self._workers = workers
         self._timeout_s = timeout_s
 
     def cancel(self) -> bool:
@@ -154,31 +134,31 @@ class Delegate:
         """Run the task in a worker session and return its response."""
         task = read_arguments(Task, arguments)
         checker = _output_checker(task)
-        worker = await self._create_worker(task, context)
-        trace = Trace(self._bus, context.session_id, context.turn_id)
+        worker, missing_tools = await self._workers.create(task, context)
+        trace = Trace(self._workers.bus, context.session_id, context.turn_id)
         started = trace.emit(
             DelegateStarted(
                 tool_use_id=context.tool_use_id,
-                worker_session_id=worker.session.id,
+                worker_session_id=worker.id,
                 tier=task.tier.value,
                 context_mode="explicit" if task.context else "minimal",
                 included_count=1 if task.context else 0,
-                dropped_tools=worker.missing_tools,
+                dropped_tools=missing_tools,
             )
         )
         try:
             result = await self._run(task, worker, checker)
         except BaseException as error:
-            _trace_failure(trace, started, worker.session, context, error)
+            trace.emit(_failed(worker, context, error), parent=started)
             raise
-        _trace_success(trace, started, worker.session, context, result)
-        value = {"session_id": worker.session.id, "cost_usd": str(_cost(worker.session))}
-        return text_output(result, value=value)
+        trace.emit(_completed(worker, context, result), parent=started)
+        cost_usd = str(worker.cost().total_usd)
+        return text_output(result, value={"session_id": worker.id, "cost_usd": cost_usd})
 
-    async def _run(self, task: Task, worker: Worker, checker: ToolSet | None) -> str:
+    async def _run(self, task: Task, worker: Session, checker: ToolSet | None) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await worker.session.ask(task.prompt)
+                message = await worker.ask(task.prompt)
         except TimeoutError:
             text = f"The worker was stopped after {self._timeout_s:g} s."
             raise WorkerFailedError(text, "timeout") from None
@@ -189,11 +169,12 @@ class Delegate:
             text = "The task does not fit into the context window of the worker."
             raise WorkerFailedError(text, "insufficient_context") from None
         except MetisError as error:
+            # Only the class: the text of a provider error may quote the worker's conversation.
             text = f"The worker failed: {type(error).__name__}."
             raise WorkerFailedError(text, "worker_error") from None
         finally:
-            await worker.session.end()
-            await worker.record_cost()
+            await worker.end()
+            await self._workers.record_cost(worker)
         return _checked_text(message, checker)
 
 
@@ -236,47 +217,29 @@ def _without_fence(text: str) -> str:
     return inner
 
 
-def _cost(session: Session) -> Decimal:
-    return session.cost().total_usd
-
-
-def _trace_success(
-    trace: Trace, started: Event | None, session: Session, context: ToolContext, result: str
-) -> None:
-    messages = session.messages
+def _completed(worker: Session, context: ToolContext, result: str) -> DelegateCompleted:
+    messages = worker.messages
     models = [message.metadata.model for message in messages if message.metadata.model]
-    trace.emit(
-        DelegateCompleted(
-            tool_use_id=context.tool_use_id,
-            worker_session_id=session.id,
-            success=True,
-            model=models[-1],
-            result_size_bytes=len(result.encode()),
-            worker_total_cost_usd=_cost(session),
-            llm_call_count=sum(message.role is Role.ASSISTANT for message in messages),
-            tool_call_count=sum(len(tool_calls_of(message)) for message in messages),
-        ),
-        parent=started,
+    return DelegateCompleted(
+        tool_use_id=context.tool_use_id,
+        worker_session_id=worker.id,
+        success=True,
+        model=models[-1],
+        result_size_bytes=len(result.encode()),
+        worker_total_cost_usd=worker.cost().total_usd,
+        llm_call_count=sum(message.role is Role.ASSISTANT for message in messages),
+        tool_call_count=sum(len(tool_calls_of(message)) for message in messages),
     )
 
 
-def _trace_failure(
-    trace: Trace,
-    started: Event | None,
-    session: Session,
-    context: ToolContext,
-    error: BaseException,
-) -> None:
+def _failed(worker: Session, context: ToolContext, error: BaseException) -> DelegateFailed:
     mode = error.mode if isinstance(error, WorkerFailedError) else "cancelled_by_user"
-    trace.emit(
-        DelegateFailed(
-            tool_use_id=context.tool_use_id,
-            worker_session_id=session.id,
-            failure_mode=mode,
-            error_message=mode,
-            partial_cost_usd=_cost(session),
-        ),
-        parent=started,
+    return DelegateFailed(
+        tool_use_id=context.tool_use_id,
+        worker_session_id=worker.id,
+        failure_mode=mode,
+        error_message=mode,
+        partial_cost_usd=worker.cost().total_usd,
     )
 
 
@@ -292,35 +255,35 @@ WORKER_INSTRUCTIONS = (
 class WorkerFactory:
     """Creates the worker sessions of one session."""
 
-    def __init__(  # noqa: PLR0913 - what a worker has, all by name
+    def __init__(
         self,
-        setup: Setup,
         conversation: Conversation,
+        setup: Setup,
         prompt: SystemPrompt,
         *,
         tools: Registry,
-        confirmation: Confirmation | None,
-        workspace: Workspace | None,
         reopen: Callable[[str], Awaitable[Session]],
     ) -> None:
-        self._setup = setup
+        self.bus = setup.options.bus
         self._conversation = conversation
+        self._setup = setup
         prompt = replace(prompt, base=WORKER_INSTRUCTIONS, skills=(), user="", memory="")
         self._system_texts = prompt.texts()
         self._tools = tools
-        self._confirmation = confirmation
-        self._workspace = workspace
         self._reopen = reopen
         self._workers: list[Session] = []
 
-    async def create(self, task: Task, context: ToolContext) -> Worker:
-        """Create a worker for a task; it gets nothing of its parent's history."""
+    async def create(self, task: Task, context: ToolContext) -> tuple[Session, tuple[str, ...]]:
+        """Create a worker for a task; return it and the names of tools that do not exist.
+
+        It gets nothing of its parent's history.
+        """
         setup, parent_id = self._setup, self._conversation.id
         record = await setup.store.create_session(workspace_path=setup.workspace_path)
         created = SessionCreated(
             workspace_path=setup.workspace_path, parent_session_id=parent_id, is_worker=True
         )
-        Trace(setup.bus, record.id).emit(created)
+        Trace(self.bus, record.id).emit(created)
         conversation = Conversation(setup.store, record.id)
         call = {"tool_use_id": context.tool_use_id, "tier": task.tier.value}
         await conversation.note(PARENT_KIND, {"session_id": parent_id, **call})
@@ -333,12 +296,14 @@ class WorkerFactory:
             replace(
                 setup,
                 models=setup.models.for_session(),
-                toolbox=make_session_tools(registry, (), self._confirmation, self._workspace),
+                toolbox=make_session_tools(
+                    registry, (), setup.options.confirmation, setup.workspace
+                ),
                 budget=self._budget(),
-                options=replace(
-                    setup.options,
+                request_defaults=replace(
+                    setup.request_defaults,
                     output=None,  # the output format of the parent does not concern the worker
-                    max_output_tokens=task.max_tokens or setup.options.max_output_tokens,
+                    max_output_tokens=task.max_tokens or setup.request_defaults.max_output_tokens,
                 ),
                 skills=(),
                 parent=parent_id,
@@ -349,9 +314,9 @@ class WorkerFactory:
         )
         self._workers.append(session)
         missing = tuple(sorted(set(allowed or ()) - set(names)))
-        return Worker(session, partial(self._record_cost, session), missing)
+        return session, missing
 
-    async def _record_cost(self, worker: Session) -> None:
+    async def record_cost(self, worker: Session) -> None:
         """Count what a worker has cost against the limits of its parent session."""
         self._workers.remove(worker)
         cost_usd = str(worker.cost().total_usd)

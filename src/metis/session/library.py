@@ -175,20 +175,13 @@ class Metis:
             ),
             outages=OutageTracker(availability, utc_now),
             spending=SpendTracker(store, now=utc_now),
+            options=options,
+            request_defaults=_request_defaults(options),
             budget=options.budget,
-            bus=options.bus,
-            options=_request_defaults(options),
             fallbacks={
                 name if name == "*" else models.resolve(name): tuple(map(models.resolve, others))
                 for name, others in options.fallbacks.items()
             },
-            workspace_path=str(options.workspace or ""),
-            has_rules=options.workspace is not None,
-            compact_at=options.compact_at,
-            compact_with=options.compact_with,
-            pointers=options.pointers,
-            max_calls=options.max_calls,
-            partial=options.partial,
             workspace=self._workspace,
         )
         return self
@@ -244,7 +237,7 @@ class Metis:
             workspace_path=setup.workspace_path, active_model=active
         )
         conversation = Conversation(setup.store, record.id, pinned_model=active)
-        Trace(setup.bus, record.id).emit(
+        Trace(setup.options.bus, record.id).emit(
             SessionCreated(workspace_path=setup.workspace_path, initial_active_model=active)
         )
         prompt = self._system_prompt(system or "")
@@ -260,7 +253,7 @@ class Metis:
         setup = self._opened()
         record = await setup.store.session(session_id)
         entries = await setup.store.history(session_id)
-        Trace(setup.bus, record.id).emit(SessionResumed(message_count=len(entries)))
+        Trace(setup.options.bus, record.id).emit(SessionResumed(message_count=len(entries)))
         if record.active_model is not None:
             with suppress(UnknownModelError):  # the next turn reports it, unless it names another
                 setup.models.resolve(record.active_model)
@@ -303,18 +296,12 @@ class Metis:
         if self._memory is not None:
             builtin += memory_tools(self._memory)
         if prompt.skills:
-            builtin.append(partial(LoadSkill, prompt.skills, setup.bus))
+            builtin.append(partial(LoadSkill, prompt.skills, setup.options.bus))
         if setup.router.tiers(setup.workspace_path):
             workers = WorkerFactory(
-                setup,
-                conversation,
-                prompt,
-                tools=options.tools,
-                confirmation=options.confirmation,
-                workspace=self._workspace,
-                reopen=self.resume,
+                conversation, setup, prompt, tools=options.tools, reopen=self.resume
             )
-            builtin.append(partial(Delegate, workers.create, setup.bus))
+            builtin.append(partial(Delegate, workers))
         return make_session_tools(
             options.tools, builtin, options.confirmation, self._workspace, self._servers
         )

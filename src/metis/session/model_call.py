@@ -1,12 +1,16 @@
-"""One request to a model and its response, stored however the call ends."""
+"""The calls of a turn: to models, and to the tools that their responses call.
+
+Whatever a call returns is stored, however the call ends.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from metis.canonical.blocks import ToolUseBlock
@@ -14,10 +18,23 @@ from metis.canonical.errors import NetworkError, ProviderError
 from metis.canonical.ids import new_ulid
 from metis.canonical.message import Message, Role
 from metis.canonical.metadata import MessageStatus, OutcomeStatus, RoutingDecisionRecord
+from metis.canonical.tools import ToolDefinition
 from metis.events import Actor, Event
-from metis.events.turn_events import LlmCallStarted
+from metis.events.turn_events import LlmCallStarted, ToolConfirmationResolved
 from metis.projection.loss import Loss
-from metis.session.events import CallFailed, Lost, Stored, llm_call_completed, llm_call_failed
+from metis.session.events import (
+    CallFailed,
+    Lost,
+    Stored,
+    ToolStarted,
+    TurnReporter,
+    confirmation_requested,
+    llm_call_completed,
+    llm_call_failed,
+    tool_called,
+    tool_ended,
+    tool_input_invalid,
+)
 from metis.session.models import ResolvedModel
 from metis.session.options import request_options
 from metis.session.response import (
@@ -35,6 +52,7 @@ from metis.session.response import (
 from metis.session.state import TurnContext
 from metis.streaming import MessageComplete, StreamError, ToolUseInputDelta
 from metis.streaming.events import events_of_message
+from metis.tools import Answer, Question, Verdict
 from metis.transport.retry import provider_error
 from metis.wire.call import AdapterOptions, RequestContext, WireRequest
 from metis.wire.codec import StreamDecoder
@@ -151,7 +169,7 @@ class ModelCaller:
             provider=call.model.provider,
             created_at=call.started_at,
             tools=tuple(tool.name for tool in self._setup.tools),
-            output=self._setup.options.output,
+            output=self._setup.request_defaults.output,
             on_loss=lambda loss: self._report_losses(call.model, [loss]),
         )
 
@@ -261,7 +279,7 @@ class ModelCaller:
             received = call.partial or call.decoder.message
             usage = received.metadata.usage
             response = self._completed(received, call, status)
-            if self._setup.partial == "text":
+            if self._setup.options.partial == "text":
                 response = text_only(response)
             has_usage = usage is not None and usage.prompt_tokens + usage.output_tokens > 0
             if response.content or has_usage:
@@ -298,6 +316,97 @@ class ModelCaller:
         if usage is not None:
             self.input_tokens += usage.prompt_tokens
             self.output_tokens += usage.output_tokens
+
+
+# Tool calls
+
+_NO_TOOLS = "There are no tools here."
+
+
+class ToolRunner(Struct):
+    """Runs the tool calls of the responses of one turn."""
+
+    context: TurnContext
+    caller: ModelCaller
+    result_count: int = 0
+
+    async def run(self, response: Message) -> None:
+        """Run the calls of a response, and store a result for each, also when cancelled."""
+        context, caller, calls = self.context, self.caller, tool_calls_of(response)
+        reporter, toolbox = context.reporter, context.setup.toolbox
+        if toolbox is None:
+            results = caller.error_results(calls, _NO_TOOLS, OutcomeStatus.ERROR)
+            await caller.store_messages(results)
+            return
+        watcher = _CallWatcher(reporter, caller.parent_event)
+        try:
+            await toolbox.run(calls, context.conversation.id, reporter.turn_id, watcher)
+        finally:
+            self.result_count += len(watcher.results)
+            caller.parent_event = watcher.last_event
+            aborted = caller.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
+            await caller.store_messages(
+                [
+                    watcher.results.get(call.id, missing)
+                    for call, missing in zip(calls, aborted, strict=True)
+                ]
+            )
+
+
+_DECISIONS: Mapping[Verdict | None, Literal["deny", "timeout"]] = {
+    None: "timeout",
+    Verdict.DENY: "deny",
+}
+
+
+class _CallWatcher:
+    """Reports what the dispatcher does with the calls of one response, and collects results."""
+
+    def __init__(self, reporter: TurnReporter, parent: Event | None) -> None:
+        self.results: dict[str, Message] = {}
+        self.last_event = parent
+        """The cause of the next model call."""
+        self._reporter = reporter
+        self._trace = reporter.trace
+        self._parent = parent
+        self._call_events: dict[str, Event | None] = {}
+        self._confirmations: dict[str, tuple[str, Event | None]] = {}
+
+    def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
+        """Trace arguments that do not match the schema."""
+        self._trace.emit(tool_input_invalid(call, problems), parent=self._parent)
+
+    def on_question(self, question: Question) -> None:
+        """Trace that a person is asked whether a call may run."""
+        request_id = new_ulid()
+        event = self._trace.emit(confirmation_requested(question, request_id), parent=self._parent)
+        self._confirmations[question.call.id] = request_id, event
+
+    def on_answer(self, question: Question, answer: Answer | None) -> None:
+        """Trace the answer; None if nobody answered in time."""
+        request_id, event = self._confirmations[question.call.id]
+        verdict = None if answer is None else answer.verdict
+        resolved = ToolConfirmationResolved(
+            tool_use_id=question.call.id,
+            confirmation_request_id=request_id,
+            decision=_DECISIONS.get(verdict, "allow"),
+            scope="session" if verdict is Verdict.ALLOW_FOR_SESSION else "once",
+        )
+        self._trace.emit(resolved, parent=event, actor=Actor.USER)
+
+    def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
+        """Report a call that starts to run."""
+        self._reporter.send(ToolStarted(turn_id=self._reporter.turn_id, call=call))
+        payload = tool_called(call, definition.side_effects)
+        self._call_events[call.id] = self._trace.emit(payload, parent=self._parent)
+
+    def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
+        """Collect and trace the result of a call."""
+        self.results[call.id] = message
+        cause = self._call_events.get(call.id) or self._parent
+        payload = tool_ended(message, latency_ms)
+        event = self._trace.emit(payload, parent=cause, actor=Actor.TOOL)
+        self.last_event = event or self.last_event
 
 
 # Prompt caches

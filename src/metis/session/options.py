@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import (
     AmbiguousModelError,
     CatalogError,
@@ -26,8 +25,9 @@ from metis.session.conversation import Conversation, SpendTracker
 from metis.session.events import OutageTracker
 from metis.session.models import Models, ResolvedModel
 from metis.session.prompt import Skill
+from metis.session.tools import SessionTools
 from metis.store import Store
-from metis.tools import Confirmation, Registry, Watcher, Workspace
+from metis.tools import Confirmation, Registry, Workspace
 from metis.tools.mcp import McpServer
 from metis.transport import Limits, Retry, Transport
 from metis.wire.call import AdapterOptions
@@ -85,7 +85,9 @@ class Options(Struct, frozen=True, kw_only=True, metaclass=RenamedFields):
     free: bool = False
     """Whether calls cost nothing, whatever the price of the model."""
     compact_at: float | None = COMPACT_AT
+    """The share of a context window from which a history is compacted; None for never."""
     compact_with: str | None = None
+    """The model that writes summaries; None is the model of the turn."""
     max_calls: int = MAX_CALLS
     partial: PartialResponse = "all"
     image_budget: int | None = IMAGE_BUDGET
@@ -104,30 +106,6 @@ def _is_registry(tools: object) -> bool:
     return tools is None or isinstance(tools, Registry)
 
 
-class TurnRef(Struct, frozen=True, kw_only=True):
-    """The turn that a tool call belongs to."""
-
-    session_id: str
-    turn_id: str
-
-
-class Toolbox(Protocol):
-    """The tools of a session."""
-
-    @property
-    def tools(self) -> Sequence[ToolDefinition]:
-        """The definitions that models get."""
-        ...
-
-    async def offer(self, servers: Sequence[str]) -> None:
-        """Offer the tools of these MCP servers, and of no others, beside the session's own."""
-        ...
-
-    async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
-        """Run calls; each gets one TOOL message, also when this is cancelled."""
-        ...
-
-
 def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
@@ -142,29 +120,25 @@ class Setup(Struct, frozen=True, kw_only=True):
     router: Router
     outages: OutageTracker
     spending: SpendTracker
-    budget: Budget = Budget()
-    bus: Bus | None = None
-    toolbox: Toolbox | None = None
-    options: AdapterOptions = AdapterOptions()
+    options: Options
+    request_defaults: AdapterOptions
+    """The options of every request, before those of the thread and the session."""
+    budget: Budget
     fallbacks: Mapping[str, Sequence[str]] = {}
     """The ids of the models to fall back to, by the id of the model that is down, or `*`."""
+    toolbox: SessionTools | None = None
     skills: tuple[Skill, ...] = ()
+    workspace: Workspace | None = None
     parent: str | None = None
     """The session that this one works for, if it is a worker."""
     tier: Tier | None = None
     """The tier of a worker."""
-    pointers: Mapping[str, str] = {}
-    workspace_path: str = ""
-    has_rules: bool = False
-    """Whether there may be rules that depend on what was spent."""
-    compact_at: float | None = COMPACT_AT
-    """None never compacts a history unasked."""
-    compact_with: str | None = None
-    """The model that writes summaries; None is the model of the turn."""
-    max_calls: int = MAX_CALLS
-    partial: PartialResponse = "all"
-    workspace: Workspace | None = None
     now: Callable[[], datetime] = utc_now
+
+    @property
+    def workspace_path(self) -> str:
+        """The path of the workspace as it is stored and as rules name it."""
+        return str(self.options.workspace or "")
 
     @property
     def tools(self) -> Sequence[ToolDefinition]:
@@ -266,7 +240,7 @@ def request_options(setup: Setup, conversation: Conversation, model: str) -> Ada
     reasoning = conversation.reasoning or _pointer_reasoning(setup, conversation, model)
     if reasoning is not None:
         changes["reasoning"] = reasoning
-    return replace(setup.options, **changes) if changes else setup.options
+    return replace(setup.request_defaults, **changes) if changes else setup.request_defaults
 
 
 def supports_thread_options(setup: Setup, conversation: Conversation, model: ResolvedModel) -> bool:
@@ -289,4 +263,4 @@ def _pointer_reasoning(setup: Setup, conversation: Conversation, model: str) -> 
 
 def _thread_pointer(setup: Setup, conversation: Conversation) -> ModelPointer | None:
     name = conversation.pointer
-    return None if name is None else resolve_pointer(name, setup.pointers, setup.models)
+    return None if name is None else resolve_pointer(name, setup.options.pointers, setup.models)

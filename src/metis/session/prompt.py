@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -304,114 +305,87 @@ class Memory:
             )
 
 
-class _TextArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of memory_add and memory_consolidate."""
+class _MemoryArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of the memory tools; each takes the fields that its schema names."""
 
     file: Literal["MEMORY.md", "USER.md"]
-    text: str
+    text: str = ""
+    old: str = ""
+    new: str = ""
+
+    def add(self, content: str) -> str:
+        """Return the content of the file with one more line."""
+        return f"{content.rstrip()}\n{self.text.strip()}\n".lstrip()
+
+    def replace(self, content: str) -> str:
+        """Return the content with `new` in place of `old`, which must occur exactly once."""
+        count = content.count(self.old) if self.old else 0
+        if count != 1:
+            text = f"The text occurs {count} times in {self.file}."
+            raise ToolFailedError(text, ErrorClass.VALIDATION_ERROR)
+        return content.replace(self.old, self.new)
+
+    def consolidate(self, _: str) -> str:
+        """Return the new content."""
+        return f"{self.text.strip()}\n" if self.text.strip() else ""
 
 
-class _ReplaceArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of memory_replace."""
-
-    file: Literal["MEMORY.md", "USER.md"]
-    old: str
-    new: str
-
-
-_FILE: Mapping[str, Any] = {
-    "type": "string",
-    "enum": sorted(MEMORY_FILES),
-    "description": "MEMORY.md for what was learned, USER.md for what is known of the user.",
-}
-
-
-def _definition(name: str, description: str, **properties: Mapping[str, Any]) -> ToolDefinition:
+def _definition(
+    operation: Operation, description: str, **properties: Mapping[str, Any]
+) -> ToolDefinition:
+    file = {
+        "type": "string",
+        "enum": sorted(MEMORY_FILES),
+        "description": "MEMORY.md for what was learned, USER.md for what is known of the user.",
+    }
     return ToolDefinition(
-        name=name,
+        name=f"memory_{operation}",
         description=description,
-        input_schema=object_schema(("file", *properties), file=_FILE, **properties),
+        input_schema=object_schema(("file", *properties), file=file, **properties),
         side_effects=SideEffects.WRITE,
         requires_workspace=False,
     )
 
 
-class _MemoryTool:
-    """The base of the three memory tools."""
+_DEFINITIONS: Mapping[Operation, ToolDefinition] = {
+    "add": _definition(
+        "add",
+        "Remember something beyond this session: one line is added to a small file.",
+        text=string_property("One plain sentence."),
+    ),
+    "replace": _definition(
+        "replace",
+        "Correct what is remembered: a text that stands once in the file is replaced.",
+        old=string_property("The text as it stands there; it must stand there exactly once."),
+        new=string_property("What stands there afterwards; empty takes the text out."),
+    ),
+    "consolidate": _definition(
+        "consolidate",
+        "Write a memory file anew, shorter: everything that is not in the new text is forgotten.",
+        text=string_property("All that the file is to hold."),
+    ),
+}
 
-    def __init__(self, memory: Memory) -> None:
+
+class MemoryTool:
+    """A tool that changes a memory file by one operation."""
+
+    def __init__(self, memory: Memory, operation: Operation) -> None:
+        self.definition = _DEFINITIONS[operation]
         self._memory = memory
+        self._operation: Operation = operation
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Change the file."""
+        given = read_arguments(_MemoryArguments, arguments)
+        rewrite = getattr(given, self._operation)
+        return text_output(await self._memory.change(given.file, self._operation, rewrite, context))
 
     def cancel(self) -> bool:
         """Return True: a started write is finished, so that its result is right."""
         return True
 
 
-class MemoryAdd(_MemoryTool):
-    """The tool that adds a line to a memory file."""
-
-    definition = _definition(
-        "memory_add",
-        "Remember something beyond this session: one line is added to a small file.",
-        text=string_property("One plain sentence."),
-    )
-
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Add the line."""
-        given = read_arguments(_TextArguments, arguments)
-
-        def add(text: str) -> str:
-            return f"{text.rstrip()}\n{given.text.strip()}\n".lstrip()
-
-        return text_output(await self._memory.change(given.file, "add", add, context))
-
-
-class MemoryReplace(_MemoryTool):
-    """The tool that replaces a text in a memory file."""
-
-    definition = _definition(
-        "memory_replace",
-        "Correct what is remembered: a text that stands once in the file is replaced.",
-        old=string_property("The text as it stands there; it must stand there exactly once."),
-        new=string_property("What stands there afterwards; empty takes the text out."),
-    )
-
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Replace the text."""
-        given = read_arguments(_ReplaceArguments, arguments)
-
-        def replace_once(text: str) -> str:
-            count = text.count(given.old) if given.old else 0
-            if count != 1:
-                raise ToolFailedError(
-                    f"The text occurs {count} times in {given.file}.", ErrorClass.VALIDATION_ERROR
-                )
-            return text.replace(given.old, given.new)
-
-        return text_output(await self._memory.change(given.file, "replace", replace_once, context))
-
-
-class MemoryConsolidate(_MemoryTool):
-    """The tool that rewrites a memory file."""
-
-    definition = _definition(
-        "memory_consolidate",
-        "Write a memory file anew, shorter: everything that is not in the new text is forgotten.",
-        text=string_property("All that the file is to hold."),
-    )
-
-    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Rewrite the file."""
-        given = read_arguments(_TextArguments, arguments)
-        text = f"{given.text.strip()}\n" if given.text.strip() else ""
-        status = await self._memory.change(given.file, "consolidate", lambda _: text, context)
-        return text_output(status)
-
-
-def memory_tools(memory: Memory) -> tuple[Callable[[], Tool], ...]:
+def memory_tools(memory: Memory) -> Iterable[Callable[[], Tool]]:
     """Return the factories of the memory tools."""
-    return (
-        lambda: MemoryAdd(memory),
-        lambda: MemoryReplace(memory),
-        lambda: MemoryConsolidate(memory),
-    )
+    return (partial(MemoryTool, memory, operation) for operation in _DEFINITIONS)

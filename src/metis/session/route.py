@@ -69,7 +69,7 @@ class TurnRouter:
         """
         setup, state = self._setup, self._context.state
         setup.outages.clear_expired(self._trace)
-        if setup.has_rules:
+        if setup.options.workspace is not None:  # only its rules may ask what was spent
             spent = await setup.spending.totals()
             facts = replace(facts, cost_today_usd=spent.day_usd)
         started_s = time.perf_counter()
@@ -147,10 +147,13 @@ class TurnRouter:
             return {}
         setup = self._setup
         tokens = minimum = self._context.estimate_tokens(model)
-        reserved = setup.options.max_output_tokens or 0
+        reserved = setup.request_defaults.max_output_tokens or 0
         # A history that can be compacted needs less; a second count is only worth it if there are
         # models with so small a window.
-        if setup.compact_at is not None and tokens + reserved > setup.router.smallest_window:
+        if (
+            setup.options.compact_at is not None
+            and tokens + reserved > setup.router.smallest_window
+        ):
             messages = self._context.conversation.messages
             minimum = min(tokens, minimum_tokens(messages, setup.tools, model))
         return {
@@ -270,7 +273,7 @@ def preview_swap(setup: Setup, messages: Sequence[Message], model: ResolvedModel
     failure = setup.router.check(model.id, facts)
     preview = Preview(model=model.id, fits=False, input_tokens=tokens)
     try:
-        options = replace(setup.options, model=model.id)
+        options = replace(setup.request_defaults, model=model.id)
         losses = model.adapter.preview(_with_prompt(messages, setup), setup.tools, options).losses
     except CriticalLossError as error:
         why = f"session holds a critical {error.block_type} block: {error.reason}"
@@ -325,7 +328,7 @@ class ModelPin:
         model = context.setup.models.get(name)
         options = request_options(context.setup, context.conversation, model.id)
         messages = context.state.files.embedded(context.conversation.messages)
-        return preview_swap(replace(context.setup, options=options), messages, model)
+        return preview_swap(replace(context.setup, request_defaults=options), messages, model)
 
     async def swap(self, name: str | None, *, is_running: bool) -> Preview | None:
         """Set another model, now or at the end of the running turn.

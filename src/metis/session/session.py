@@ -47,33 +47,14 @@ ENDED_KIND = "session.ended"
 """The kind of the sidecar entry that ends a session."""
 
 
-class Session:
-    """One conversation; its turns run one after the other, also if several tasks send."""
+class SessionView:
+    """What can be read of a session at any time, also while a turn runs."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        conversation: Conversation,
-        *,
-        reopen: Callable[[str], Awaitable["Session"]],
-    ) -> None:
-        self._setup = setup
-        self._conversation = conversation
-        self._reopen = reopen
-        self._trace = Trace(setup.bus, conversation.id)
-        self._context = TurnContext(
-            setup=setup,
-            conversation=conversation,
-            state=SessionState(),
-            reporter=TurnReporter(trace=self._trace),
-        )
-        self._pin = ModelPin(self._context)
-        self._history = HistoryEditor(conversation, self._trace)
-        self._lock = asyncio.Lock()
-        self._tasks: dict[asyncio.Task[None], Turn] = {}
-        self._is_ended = False
-        self._turn_count = 0
-        self._opened_s = time.monotonic()
+    def __init__(self, context: TurnContext, pin: ModelPin) -> None:
+        self._context = context
+        self._setup = context.setup
+        self._conversation = context.conversation
+        self._pin = pin
 
     @property
     def id(self) -> str:
@@ -95,11 +76,6 @@ class Session:
         """The turns up to now, compacted or not, without those that were taken back."""
         return past_turns(self._conversation.path)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a turn is running."""
-        return self._lock.locked()
-
     def cost(self) -> SessionCost:
         """Return what the session has cost so far, exactly, with the turns taken back."""
         return self._conversation.cost()
@@ -114,6 +90,67 @@ class Session:
     def why(self) -> Why | None:
         """Return why the last turn got its model, with every slot that the router tried."""
         return last_routing(self._context)
+
+    def preview_swap(self, model: str) -> Preview:
+        """Return whether a model can continue, and exactly what it would not get unchanged."""
+        return self._pin.preview(model)
+
+    @property
+    def budget(self) -> Budget:
+        """The spending limits of the session."""
+        return self._conversation.budget(self._setup.budget)
+
+    @property
+    def reasoning(self) -> Reasoning | None:
+        """The reasoning option of the session; None is the model's default."""
+        return request_options(self._setup, self._conversation, self.model or "").reasoning
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The thread options, merged along the path to the newest message."""
+        return dict(self._conversation.thread_options)
+
+    @property
+    def bookmarks(self) -> dict[str, str]:
+        """The message id of each bookmark."""
+        return self._conversation.bookmarks
+
+    @property
+    def checkpoints(self) -> dict[int, str | None]:
+        """The message id of each checkpoint; None is before the first message."""
+        return dict(self._conversation.checkpoints)
+
+
+class Session(SessionView):
+    """One conversation; its turns run one after the other, also if several tasks send."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        conversation: Conversation,
+        *,
+        reopen: Callable[[str], Awaitable["Session"]],
+    ) -> None:
+        self._reopen = reopen
+        self._trace = Trace(setup.options.bus, conversation.id)
+        context = TurnContext(
+            setup=setup,
+            conversation=conversation,
+            state=SessionState(),
+            reporter=TurnReporter(trace=self._trace),
+        )
+        super().__init__(context, ModelPin(context))
+        self._history = HistoryEditor(conversation, self._trace)
+        self._lock = asyncio.Lock()
+        self._tasks: dict[asyncio.Task[None], Turn] = {}
+        self._is_ended = False
+        self._turn_count = 0
+        self._opened_s = time.monotonic()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn is running."""
+        return self._lock.locked()
 
     # Turns
 
@@ -232,8 +269,10 @@ class Session:
     ) -> Turn:
         context = self._context
         if output is not None:
-            request_defaults = replace(self._setup.options, output=output)
-            context = replace(context, setup=replace(self._setup, options=request_defaults))
+            request_defaults = replace(self._setup.request_defaults, output=output)
+            context = replace(
+                context, setup=replace(self._setup, request_defaults=request_defaults)
+            )
         return Turn(context, content, override=override, options=options)
 
     def _resolve(self, model: str | None) -> str | None:
@@ -292,10 +331,6 @@ class Session:
 
     # Model, budget and reasoning
 
-    def preview_swap(self, model: str) -> Preview:
-        """Return whether a model can continue, and exactly what it would not get unchanged."""
-        return self._pin.preview(model)
-
     async def swap(self, model: str | None) -> Preview | None:
         """Set the model of the session from the next turn on; None leaves it to the rules.
 
@@ -306,11 +341,6 @@ class Session:
         """
         return await self._pin.swap(model, is_running=self._lock.locked())
 
-    @property
-    def budget(self) -> Budget:
-        """The spending limits of the session."""
-        return self._conversation.budget(self._setup.budget)
-
     async def set_budget(self, limit_usd: Decimal | None) -> None:
         """Set what this session may cost; None is no limit. The limit is stored."""
         limit = Budget(session_usd=limit_usd).session_usd
@@ -318,20 +348,10 @@ class Session:
         await self._conversation.note(BUDGET_KIND, data)
         self._context.state.budget_warnings.pop("session", None)
 
-    @property
-    def reasoning(self) -> Reasoning | None:
-        """The reasoning option of the session; None is the model's default."""
-        return request_options(self._setup, self._conversation, self.model or "").reasoning
-
     async def set_reasoning(self, reasoning: Reasoning | None) -> None:
         """Set the reasoning option from the next turn on; it is stored."""
         data = None if reasoning is None else msgspec.to_builtins(reasoning)
         await self._conversation.note(REASONING_KIND, {"reasoning": data})
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The thread options, merged along the path to the newest message."""
-        return dict(self._conversation.thread_options)
 
     # History
 
@@ -368,11 +388,6 @@ class Session:
         async with self._lock:
             await self._history.retract(message_id, reason)
 
-    @property
-    def bookmarks(self) -> dict[str, str]:
-        """The message id of each bookmark."""
-        return self._conversation.bookmarks
-
     @renamed_parameters(place="position")
     async def bookmark(self, name: str, position: Position | None = None) -> str:
         """Bookmark a position, by default the newest message; return the message id.
@@ -386,11 +401,6 @@ class Session:
         """Remove a bookmark."""
         async with self._lock:
             await self._history.unmark(name)
-
-    @property
-    def checkpoints(self) -> dict[int, str | None]:
-        """The message id of each checkpoint; None is before the first message."""
-        return dict(self._conversation.checkpoints)
 
     async def checkpoint(self) -> int:
         """Number the current position; unlike a bookmark, a checkpoint never moves."""

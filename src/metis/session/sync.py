@@ -10,38 +10,23 @@ from msgspec import Struct
 from metis.canonical.blocks import ContentBlock
 from metis.canonical.message import Message
 from metis.deprecation import renamed_parameters
-from metis.session.conversation import SessionCost
 from metis.session.events import TurnEvent
-from metis.session.history import PastTurn, Position
+from metis.session.history import Position
 from metis.session.library import LoopThread, Metis
 from metis.session.options import Options
 from metis.session.response import OutputSchema, text_of
-from metis.session.route import Preview, Why, WindowUse
-from metis.session.session import Disposition, Prompt, Session
+from metis.session.route import Preview
+from metis.session.session import Disposition, Prompt, Session, SessionView
 from metis.store import SessionRecord
 
 
-class SyncSession:
+class SyncSession(SessionView):
     """A `Session` whose methods block until they are done."""
 
     def __init__(self, session: Session, loop: LoopThread) -> None:
+        super().__init__(session._context, session._pin)  # noqa: SLF001 - the same session
         self._session = session
         self._loop = loop
-
-    @property
-    def id(self) -> str:
-        """The id of the session."""
-        return self._session.id
-
-    @property
-    def model(self) -> str | None:
-        """The model that the user set; None leaves the choice to the rules."""
-        return self._session.model
-
-    @property
-    def messages(self) -> list[Message]:
-        """The history that models get."""
-        return self._session.messages
 
     @renamed_parameters(said="prompt")
     def send(
@@ -91,10 +76,6 @@ class SyncSession:
         """Send a prompt and return the JSON value of the response."""
         return self._loop.run(self._session.ask_json(prompt, schema, model=model))
 
-    def preview_swap(self, model: str) -> Preview:
-        """Return whether a model can continue, and exactly what it would not get unchanged."""
-        return self._session.preview_swap(model)
-
     def swap(self, model: str | None) -> Preview | None:
         """Set the model of the session; None leaves the choice to the rules."""
         return self._loop.run(self._session.swap(model))
@@ -116,26 +97,9 @@ class SyncSession:
         """Return a new session that continues from here or from a position."""
         return SyncSession(self._loop.run(self._session.fork(at=at)), self._loop)
 
-    @property
-    def turns(self) -> list[PastTurn]:
-        """The turns up to now."""
-        return self._session.turns
-
-    def context(self, model: str | None = None) -> WindowUse | None:
-        """Return how full the window of a model is, by default of the one that would answer."""
-        return self._session.context(model)
-
-    def why(self) -> Why | None:
-        """Return why the last turn got its model."""
-        return self._session.why()
-
     def set_budget(self, limit_usd: Decimal | None) -> None:
         """Set what this session may cost; None is no limit."""
         self._loop.run(self._session.set_budget(limit_usd))
-
-    def cost(self) -> SessionCost:
-        """Return what the session has cost so far, exactly."""
-        return self._session.cost()
 
     def end(self, disposition: Disposition = "completed") -> None:
         """End the session."""

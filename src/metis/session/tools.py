@@ -1,143 +1,35 @@
-"""The tools of a session: what is offered to models, and how the calls of a response are run."""
+"""The tools of a session: the caller's, built-in ones, and those of MCP servers."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from metis.canonical.blocks import ToolUseBlock
 from metis.canonical.errors import InvalidValueError, UnknownServerError
-from metis.canonical.ids import new_ulid
-from metis.canonical.message import Message
-from metis.canonical.metadata import OutcomeStatus
 from metis.canonical.tools import SideEffects, ToolDefinition, ToolSet
 from metis.catalog.tables import token_table
-from metis.events import Actor, Bus, Event
+from metis.events import Bus
 from metis.events.system_events import SkillLoaded
-from metis.events.turn_events import ToolConfirmationResolved
 from metis.session.events import (
-    ToolStarted,
     Trace,
-    TurnReporter,
-    confirmation_requested,
-    tool_called,
-    tool_ended,
-    tool_input_invalid,
 )
-from metis.session.model_call import ModelCaller
-from metis.session.options import TurnRef
 from metis.session.prompt import Skill, skill_version
-from metis.session.response import ABORTED, tool_calls_of
-from metis.session.state import TurnContext
 from metis.tools import (
-    Answer,
     Confirmation,
     Dispatcher,
     ErrorClass,
     Factory,
-    Question,
     Registry,
     ToolContext,
     ToolFailedError,
     ToolOutput,
-    Verdict,
     Watcher,
     Workspace,
 )
 from metis.tools.dispatch import TIMEOUTS_S
 from metis.tools.mcp import McpServer
 from metis.tools.registry import RegisteredTool
-from metis.tools.tool import object_schema, read_arguments, string_property, text_output
-
-_NO_TOOLS = "There are no tools here."
-
-
-class ToolRunner(Struct):
-    """Runs the tool calls of the responses of one turn."""
-
-    context: TurnContext
-    caller: ModelCaller
-    result_count: int = 0
-
-    async def run(self, response: Message) -> None:
-        """Run the calls of a response, and store a result for each, also when cancelled."""
-        context, caller, calls = self.context, self.caller, tool_calls_of(response)
-        reporter, toolbox = context.reporter, context.setup.toolbox
-        if toolbox is None:
-            results = caller.error_results(calls, _NO_TOOLS, OutcomeStatus.ERROR)
-            await caller.store_messages(results)
-            return
-        turn = TurnRef(session_id=context.conversation.id, turn_id=reporter.turn_id)
-        watcher = _CallWatcher(reporter, caller.parent_event)
-        try:
-            await toolbox.run(calls, turn, watcher)
-        finally:
-            self.result_count += len(watcher.results)
-            caller.parent_event = watcher.last_event
-            aborted = caller.error_results(calls, ABORTED, OutcomeStatus.ABORTED)
-            await caller.store_messages(
-                [
-                    watcher.results.get(call.id, missing)
-                    for call, missing in zip(calls, aborted, strict=True)
-                ]
-            )
-
-
-_DECISIONS: Mapping[Verdict | None, Literal["deny", "timeout"]] = {
-    None: "timeout",
-    Verdict.DENY: "deny",
-}
-
-
-class _CallWatcher:
-    """Reports what the dispatcher does with the calls of one response, and collects results."""
-
-    def __init__(self, reporter: TurnReporter, parent: Event | None) -> None:
-        self.results: dict[str, Message] = {}
-        self.last_event = parent
-        """The cause of the next model call."""
-        self._reporter = reporter
-        self._trace = reporter.trace
-        self._parent = parent
-        self._call_events: dict[str, Event | None] = {}
-        self._confirmations: dict[str, tuple[str, Event | None]] = {}
-
-    def on_invalid_arguments(self, call: ToolUseBlock, problems: Sequence[str]) -> None:
-        """Trace arguments that do not match the schema."""
-        self._trace.emit(tool_input_invalid(call, problems), parent=self._parent)
-
-    def on_question(self, question: Question) -> None:
-        """Trace that a person is asked whether a call may run."""
-        request_id = new_ulid()
-        event = self._trace.emit(confirmation_requested(question, request_id), parent=self._parent)
-        self._confirmations[question.call.id] = request_id, event
-
-    def on_answer(self, question: Question, answer: Answer | None) -> None:
-        """Trace the answer; None if nobody answered in time."""
-        request_id, event = self._confirmations[question.call.id]
-        verdict = None if answer is None else answer.verdict
-        resolved = ToolConfirmationResolved(
-            tool_use_id=question.call.id,
-            confirmation_request_id=request_id,
-            decision=_DECISIONS.get(verdict, "allow"),
-            scope="session" if verdict is Verdict.ALLOW_FOR_SESSION else "once",
-        )
-        self._trace.emit(resolved, parent=event, actor=Actor.USER)
-
-    def on_call_started(self, call: ToolUseBlock, definition: ToolDefinition) -> None:
-        """Report a call that starts to run."""
-        self._reporter.send(ToolStarted(turn_id=self._reporter.turn_id, call=call))
-        payload = tool_called(call, definition.side_effects)
-        self._call_events[call.id] = self._trace.emit(payload, parent=self._parent)
-
-    def on_call_ended(self, call: ToolUseBlock, message: Message, latency_ms: int) -> None:
-        """Collect and trace the result of a call."""
-        self.results[call.id] = message
-        cause = self._call_events.get(call.id) or self._parent
-        payload = tool_ended(message, latency_ms)
-        event = self._trace.emit(payload, parent=cause, actor=Actor.TOOL)
-        self.last_event = event or self.last_event
+from metis.tools.tool import object_schema, string_property, text_output
 
 
 class McpServers:
@@ -211,11 +103,13 @@ class SessionTools:
             self._registry.offer(await self._servers.tools(servers))
             self._offered = tuple(servers)
 
-    async def run(self, calls: Sequence[ToolUseBlock], turn: TurnRef, watcher: Watcher) -> None:
+    async def run(
+        self, calls: Sequence[ToolUseBlock], session_id: str, turn_id: str, watcher: Watcher
+    ) -> None:
         """Run calls; each gets one TOOL message, also when this is cancelled."""
         context = ToolContext(
-            session_id=turn.session_id,
-            turn_id=turn.turn_id,
+            session_id=session_id,
+            turn_id=turn_id,
             cancel=asyncio.Event(),
             workspace=self._workspace,
         )
@@ -284,12 +178,6 @@ def make_session_tools(
     return SessionTools(dispatcher, merged, servers or McpServers(), workspace)
 
 
-class LoadSkillArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of load_skill."""
-
-    name: str
-
-
 class LoadSkill:
     """The tool that returns the text of a skill."""
 
@@ -309,7 +197,7 @@ class LoadSkill:
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Return the text of the skill."""
-        name = read_arguments(LoadSkillArguments, arguments).name
+        name: str = arguments["name"]
         skill = self._skills.get(name)
         if skill is None:
             known = ", ".join(self._skills)

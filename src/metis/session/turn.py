@@ -35,13 +35,12 @@ from metis.events import turn_events as events
 from metis.session.context_window import ContextFitter
 from metis.session.conversation import POINTER_OPTION, contains_image, run_to_completion
 from metis.session.events import Trace, TurnEnded, TurnEvent, TurnReporter, TurnStarted, short_hash
-from metis.session.model_call import ModelCaller
+from metis.session.model_call import ModelCaller, ToolRunner
 from metis.session.models import ResolvedModel
 from metis.session.options import read_thread_options, resolve_pointer
 from metis.session.response import can_run_calls, tool_calls_of
 from metis.session.route import ModelChoice, TurnRouter
 from metis.session.state import TurnContext
-from metis.session.tools import ToolRunner
 from metis.store.threads import merge_options
 
 _FALLBACK_ERRORS = (RateLimitError, ServerError, NetworkError, AuthenticationError)
@@ -68,7 +67,7 @@ class Turn:
         """Thread options that hold from this turn on."""
         self._setup = context.setup
         self._conversation = context.conversation
-        self._trace = Trace(context.setup.bus, context.conversation.id, self.id)
+        self._trace = Trace(context.setup.options.bus, context.conversation.id, self.id)
         self._reporter = TurnReporter(
             trace=self._trace, turn_id=self.id, send=self.events.put_nowait
         )
@@ -137,7 +136,7 @@ class Turn:
         if not pointer and self._override is None:
             pointer = conversation.pointer
         if pointer:
-            resolve_pointer(pointer, setup.pointers, setup.models)
+            resolve_pointer(pointer, setup.options.pointers, setup.models)
         if setup.toolbox is not None:
             await setup.toolbox.offer(options.servers or ())
         elif options.servers:
@@ -191,7 +190,7 @@ class Turn:
 
     def _check_call_limit(self) -> None:
         count = self._caller.call_count
-        if count >= self._setup.max_calls:
+        if count >= self._setup.options.max_calls:
             raise TurnLimitError(f"the model was called {count} times in one turn")
 
     # The end
