@@ -191,13 +191,13 @@ def _overview(transaction: Transaction, record: SessionRecord) -> Overview:
     first = transaction.run(_FIRST_USER_MESSAGE, key)
     responses = [_read_metadata(row[0]) for row in transaction.run(_RESPONSE_METADATA, key)]
     others = [part for row in transaction.run(_OTHER_ENTRIES, key) for part in _priced(row[0])]
-    last_model = next((each.model for each in reversed(responses) if each.model), None)
+    models = [response.model for response in responses if response.model]
     # Summaries and failed calls cost money as well, and are not messages.
     costs = (part.usage.cost_usd for part in (*responses, *others) if part.usage)
     return Overview(
         session=record,
         title=title_of(read_message(transaction, record.id, first[0][0]).content) if first else "",
-        model=record.active_model or last_model,
+        model=record.active_model or (models[-1] if models else None),
         message_count=transaction.run(_MESSAGE_COUNT, key)[0][0],
         cost_usd=sum(costs, Decimal(0)),
     )
