@@ -180,6 +180,7 @@ class OpaqueBlock(Block, frozen=True, tag="opaque"):
 
     def __post_init__(self) -> None:
         """Refuse what is not JSON, also when decoding: nothing else parses it."""
+        # None becomes an error of ours as well, and not a TypeError.
         fault = json_text_fault(bytes(self.raw or b""))
         if fault:
             raise InvalidValueError(fault, path="$.raw")

@@ -97,11 +97,13 @@ def encode(message: Message, *, migrations: Migrations = MIGRATIONS) -> bytes:
         NewerVersionError: the message is of an unknown newer version and was changed.
     """
     if message.schema_version != migrations.current and message.sealed is UNSET:
+        # A message of another version without its exact bytes was built by hand.
         raise NewerVersionError(
             f"version {message.schema_version} cannot be written; "
             f"this metis writes version {migrations.current}",
             path="$.schema_version",
         )
+    # `structs.replace` and decoders skip `normalise`, so the zone may be another one.
     if message.created_at.tzinfo is not UTC:
         raise EncodeError("a time that is not in UTC", path="$.created_at")
     return canonical_bytes(message)
@@ -127,6 +129,7 @@ def decode(
             encode_fast(message) == data
             and message.schema_version == migrations.current
             and message.created_at.tzinfo is UTC
+            # Checked last: nearly all documents are small, and the others are checked again.
             and len(data) <= limits.max_bytes
         ):
             return message

@@ -66,6 +66,7 @@ class UlidSource:
 
     def mint(self) -> str:
         """Mint a ULID greater than all that this source minted before."""
+        # One lock for the clock and the counter: two threads must never mint the same id.
         with self._lock:
             now = self._now_ms()
             # Most ids of one millisecond differ in the last two characters only; computing the
@@ -143,6 +144,7 @@ def hashed_tool_id(*parts: str) -> str:
     """Derive a tool id from texts: the same in every process."""
     # Hexadecimal digits are valid characters of a ULID and cheaper to compute than base 32.
     text = "\0".join(parts)
+    # Provider ids may contain lone surrogates, which have no UTF-8 form.
     key = text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
     return "tu_0" + _sha256(key).hexdigest()[:_HASH_DIGITS].upper()
 

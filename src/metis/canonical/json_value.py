@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, cast
 
+# Possessive quantifiers: the scan never backtracks, so hostile text takes linear time.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -238,6 +238,7 @@ class MessageMetadata(Value, frozen=True, kw_only=True):
 
     def comparable(self) -> Self:
         """Return the metadata without what only one adapter reads, for comparing."""
+        # Most metadata needs no copy.
         if self.provider_raw is None and not self.hints:
             return self
         return replace(self, provider_raw=None, hints=())

@@ -98,6 +98,7 @@ def check_and_encode(message: Message) -> EncodedParts:
         InvalidMessageError: the message breaks rules of the profile `full`.
     """
     parts = verified_parts(message)
+    # The fast paths did not decide; the full check also explains what is wrong.
     if parts is None or not is_surely_valid(message):
         is_partial = message.metadata.status == MessageStatus.PARTIAL
         check(as_failed(message) if is_partial else message)
@@ -270,6 +271,7 @@ def _has_no_input_if_invalid(message: Message, _: RuleProfile) -> Breaches:
             yield "M-042", f"$.content[{index}].input", text
 
 
+# The order is that of the reports; the first rule refuses additions to the source text.
 RULES = (
     Rule(STRICT, additions),
     Rule(BOTH, _has_content),
@@ -299,6 +301,7 @@ _CHECKS = {
 
 def _input_problems(message: Message, tools: ToolSet) -> Iterator[Problem]:
     for index, block in enumerate(message.content):
+        # Invalid arguments are reported to the model by the session, not as a broken rule.
         if not isinstance(block, ToolUseBlock) or block.invalid is not None:
             continue
         path = f"$.content[{index}]"
@@ -349,6 +352,7 @@ class _CallLedger:
 
     def _check_order(self, message: Message, at: str) -> Iterator[Problem]:
         newest = self._newest_id.get(message.session_id, "")
+        # Ids are ULIDs: their order is the order of the conversation.
         if message.id <= newest:
             text = f"{message.id!r} does not come after {newest!r}"
             yield Problem(path=f"{at}.id", rule="M-165", text=text)

@@ -7,6 +7,7 @@ from typing import Any, Never, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw
+from msgspec.structs import asdict
 
 from metis.canonical.errors import (
     DecodeError,
@@ -82,7 +83,10 @@ class ToolSet(Mapping[str, ToolDefinition]):
     def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
         tools: dict[str, ToolDefinition] = {}
         for definition in definitions:
-            _require_valid(definition)
+            problems = check_tool(definition)
+            if problems:
+                subject = f"the tool {describe(definition.name)} is refused"
+                raise ToolDefinitionError(subject, problems)
             if definition.name in tools:
                 raise DuplicateToolError(definition.name)
             tools[definition.name] = definition
@@ -133,13 +137,22 @@ class ToolSet(Mapping[str, ToolDefinition]):
 
 def check_tool(definition: ToolDefinition) -> list[Problem]:
     """Return every reason to refuse a tool definition, each with its path."""
-    return [
-        *_check_name(definition.name),
-        *_check_description(definition.description),
-        *check_schema(definition.input_schema, "$.input_schema"),
-        *_check_root(definition.input_schema),
-        *_check_requires_workspace(definition.requires_workspace),
-    ]
+    # Constructors do not check types, so the fields may hold anything.
+    fields: Mapping[str, object] = asdict(definition)
+    description, requires_workspace = fields["description"], fields["requires_workspace"]
+    schema = fields["input_schema"]
+    problems = list(_check_name(definition.name))
+    if not isinstance(description, str) or not is_json_scalar(description):
+        text = f"a description must be a string, got {describe(description)}"
+        problems.append(Problem("$.description", "M-109", text))
+    problems += check_schema(schema, "$.input_schema")
+    if is_object(schema) and schema.get("type") != "object":
+        text = 'the schema of a tool input must have `"type": "object"`'
+        problems.append(Problem("$.input_schema", "M-110", text))
+    if not isinstance(requires_workspace, bool):
+        text = f"expected true or false, got {describe(requires_workspace)}"
+        problems.append(Problem("$.requires_workspace", "M-112", text))
+    return problems
 
 
 def encode_tool(definition: ToolDefinition) -> bytes:
@@ -165,12 +178,6 @@ def decode_tool(data: bytes | str) -> ToolDefinition:
     return read_fields(ToolDefinition, fields, "$", [])
 
 
-def _require_valid(definition: ToolDefinition) -> None:
-    problems = check_tool(definition)
-    if problems:
-        raise ToolDefinitionError(f"the tool {describe(definition.name)} is refused", problems)
-
-
 def _check_name(name: object) -> Iterator[Problem]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         text = (
@@ -181,21 +188,3 @@ def _check_name(name: object) -> Iterator[Problem]:
     if isinstance(name, str) and len(name) > MAX_NAME_LENGTH:
         text = f"a tool name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}"
         yield Problem("$.name", "M-108", text)
-
-
-def _check_description(description: object) -> Iterator[Problem]:
-    if not isinstance(description, str) or not is_json_scalar(description):
-        text = f"a description must be a string, got {describe(description)}"
-        yield Problem("$.description", "M-109", text)
-
-
-def _check_root(schema: object) -> Iterator[Problem]:
-    if is_object(schema) and schema.get("type") != "object":
-        text = 'the schema of a tool input must have `"type": "object"`'
-        yield Problem("$.input_schema", "M-110", text)
-
-
-def _check_requires_workspace(requires_workspace: object) -> Iterator[Problem]:
-    if not isinstance(requires_workspace, bool):
-        text = f"expected true or false, got {describe(requires_workspace)}"
-        yield Problem("$.requires_workspace", "M-112", text)

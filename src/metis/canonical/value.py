@@ -183,6 +183,7 @@ _NOT_IN_JSON = frozenset({"extra", "sealed"})
 T = TypeVar("T")
 
 
+# Raised in the hook of the fast encoder, because a hook cannot merge fields into its parent.
 class _UnknownFieldsSignal(Exception):  # noqa: N818 - a signal that never leaves this module
     """The fast encoder met unknown fields."""
 
@@ -258,6 +259,7 @@ class Value(
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        # Blocks of different types never compare, even if their fields are the same.
         if type(self) is not type(other):
             return NotImplemented
         return comparable_bytes(self) == comparable_bytes(other)

@@ -74,6 +74,7 @@ def cost(
     later one. Without `at`, the rates are those in force on the date of the table.
     """
     _refuse_negative(usage)
+    # Price periods and peak hours are defined in UTC.
     if at is not None and at.utcoffset() is None:
         raise InvalidValueError("a time must have a zone", path="$.at")
     chosen, model_id = _choose_table(model, at, table)
@@ -222,6 +223,7 @@ def _choose_table(
     if table is not None:
         return table, _canonical_id(model, table)
     model_id = _canonical_id(model, price_table())
+    # A model may be missing in older tables that were valid at the time.
     for version in _versions_by_preference(at):
         candidate = price_table(version)
         if model_id in candidate.models:

@@ -140,6 +140,7 @@ class Catalog(Struct, frozen=True, kw_only=True):
         alias = self.aliases.get(name.lower())
         if alias is not None:
             return alias
+        # Only ids and aliases are exact; a suffix must fit a single model.
         candidates = sorted(model for model in self.entries if _is_suffix(name, model))
         if len(candidates) > 1:
             raise AmbiguousModelError(name, candidates)
@@ -268,6 +269,7 @@ def _image_media_types(row: _ModelRow, provider: _ProviderRow) -> tuple[str, ...
 
 
 def _model_info(model: str, row: _ModelRow, provider: _ProviderRow) -> ModelInfo:
+    # Rows state differences to their provider, which keeps the generated table short.
     supports = (provider.supports | row.supports) - row.lacks
     flags = {f"supports_{flag}": flag in supports for flag in _CAPABILITY_FLAGS}
     has_images = "images" in supports

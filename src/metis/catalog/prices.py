@@ -150,6 +150,7 @@ class ModelPrices(Struct, frozen=True):
         """Return the period with the latest start up to a day; without a day, the newest one."""
         if day is None:
             return self.periods[-1]
+        # Before the first start, its rates are the best guess.
         started = [period for period in self.periods if (period.starts_on or date.min) <= day]
         return started[-1] if started else self.periods[0]
 
@@ -355,6 +356,7 @@ def _exact(value: object) -> Decimal:
         raise InvalidValueError(f"{value!r} is not an exact decimal number")
     if not amount.is_finite() or not 0 <= amount <= _MAX_RATE:
         raise InvalidValueError(f"{value} is not between 0 and {_MAX_RATE}")
+    # Rates come from files: a float that was printed there shows in its digits.
     if amount != amount.quantize(_FINEST_RATE, context=_ROUNDING_CONTEXT):
         raise InvalidValueError(f"{value} is finer than {_FINEST_RATE}, as if it had been a float")
     return amount

@@ -30,58 +30,47 @@ FEATURES = (
 _LONG_WORD_LENGTH = 18
 _FOREIGN_SHARE = 100
 
-_SCRIPT_RANGES = (
-    (0x80, "typographic"),
-    (0xC0, "latin"),
-    (0x250, "other"),
-    (0x370, "greek"),
-    (0x400, "cyrillic"),
-    (0x530, "other"),
-    (0x590, "hebrew"),
-    (0x600, "arabic"),
-    (0x780, "other"),
-    (0x900, "indic"),
-    (0xE00, "thai"),
-    (0x1000, "other"),
-    (0x1100, "hangul"),
-    (0x1200, "other"),
-    (0x1E00, "latin"),
-    (0x1F00, "greek"),
-    (0x2000, "typographic"),
-    (0x200D, "emoji"),
-    (0x200E, "typographic"),
-    (0x2070, "other"),
-    (0x2190, "emoji"),
-    (0x2C00, "other"),
-    (0x3000, "wide"),
-    (0x3040, "kana"),
-    (0x3100, "other"),
-    (0x3400, "cjk"),
-    (0xA000, "other"),
-    (0xAC00, "hangul"),
-    (0xD7B0, "other"),
-    (0xF900, "cjk"),
-    (0xFB00, "other"),
-    (0xFB50, "arabic"),
-    (0xFE00, "emoji"),
-    (0xFE10, "other"),
-    (0xFE70, "arabic"),
-    (0xFF00, "wide"),
-    (0xFFF0, "other"),
-    (0x1F000, "emoji"),
-    (0x1FB00, "other"),
-    (0x20000, "cjk"),
-    (0x40000, "other"),
-)
-"""The first code point of each script, up to the next."""
-
-_RANGE_STARTS = [start for start, _ in _SCRIPT_RANGES]
+_SCRIPT_STARTS: Mapping[str, tuple[int, ...]] = {
+    "typographic": (0x80, 0x2000, 0x200E),
+    "latin": (0xC0, 0x1E00),
+    "other": (
+        0x250,
+        0x530,
+        0x780,
+        0x1000,
+        0x1200,
+        0x2070,
+        0x2C00,
+        0x3100,
+        0xA000,
+        0xD7B0,
+        0xFB00,
+        0xFE10,
+        0xFFF0,
+        0x1FB00,
+        0x40000,
+    ),
+    "greek": (0x370, 0x1F00),
+    "cyrillic": (0x400,),
+    "hebrew": (0x590,),
+    "arabic": (0x600, 0xFB50, 0xFE70),
+    "indic": (0x900,),
+    "thai": (0xE00,),
+    "hangul": (0x1100, 0xAC00),
+    "emoji": (0x200D, 0x2190, 0xFE00, 0x1F000),
+    "wide": (0x3000, 0xFF00),
+    "kana": (0x3040,),
+    "cjk": (0x3400, 0xF900, 0x20000),
+}
+"""The code points at which the ranges of each script begin; a range ends where another begins."""
+_RANGES = sorted((start, script) for script, starts in _SCRIPT_STARTS.items() for start in starts)
+_RANGE_STARTS = [start for start, _ in _RANGES]
 
 
 # Texts repeat few characters, so nearly every call is a lookup.
 @cache
 def _script(char: str) -> str:
-    return _SCRIPT_RANGES[bisect_right(_RANGE_STARTS, ord(char)) - 1][1]
+    return _RANGES[bisect_right(_RANGE_STARTS, ord(char)) - 1][1]
 
 
 def _class_table(letters: bytes) -> bytes:

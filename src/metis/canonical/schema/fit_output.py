@@ -151,6 +151,7 @@ class _OutputFit:
 
     def _resolved(self, schema: Schema) -> Schema:
         """Return what a schema is if it is only a reference."""
+        # A chain of references may be a circle.
         for _ in range(MAX_DEPTH):
             reference = split_reference(schema)
             if reference is None:

@@ -82,6 +82,7 @@ def map_subschemas(keyword: str, value: Any, rewrite: Callable[[Any], Any]) -> A
 
 def subschemas(keyword: str, value: Any) -> list[Schema]:
     """Return the schema objects that the value of a keyword holds."""
+    # `rewrite` is called for every subschema, so collecting them is one way to list them.
     collected: list[Any] = []
     map_subschemas(keyword, value, collected.append)
     return [part for part in collected if is_schema(part)]
