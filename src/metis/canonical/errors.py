@@ -158,9 +158,9 @@ class InvalidMessageError(ProblemsError):
 class UnknownFormatError(MetisError, LookupError):
     """A name that no interchange format has, or data that fits no format."""
 
-    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+    def __init__(self, name: str | None, available: Sequence[str]) -> None:
         self.name = name
-        self.known = tuple(known)
+        self.known = tuple(available)
         fault = "the document fits no known format" if name is None else f"no format {name!r}"
         super().__init__(f"{fault}; formats: {', '.join(self.known)}")
 
@@ -184,9 +184,9 @@ class DuplicateToolError(ToolError):
 class UnknownServerError(ToolError, LookupError):
     """An MCP server that a thread names and that is not configured."""
 
-    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, available: Sequence[str] = ()) -> None:
         self.name = name
-        self.known = tuple(known)
+        self.known = tuple(available)
         servers = ", ".join(self.known) or "none"
         super().__init__(
             f"no MCP server is named {name!r}; configured: {servers}. "
@@ -245,9 +245,9 @@ class CriticalLossError(MetisError):
 class UnknownAdapterError(MetisError, LookupError):
     """A name that no provider has."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, available: Sequence[str]) -> None:
         self.name = name
-        self.known = tuple(known)
+        self.known = tuple(available)
         super().__init__(f"unknown provider {name!r}. Providers: {', '.join(self.known)}")
 
 
@@ -466,9 +466,9 @@ class AmbiguousModelError(CatalogError, LookupError):
 class UnknownPricingError(CatalogError, LookupError):
     """A pricing version that no table has."""
 
-    def __init__(self, pricing_version: str, known: Sequence[str]) -> None:
+    def __init__(self, pricing_version: str, available: Sequence[str]) -> None:
         self.pricing_version = pricing_version
-        self.known = tuple(known)
+        self.known = tuple(available)
         super().__init__(
             f"no price table has version {pricing_version!r}; versions: {', '.join(self.known)}"
         )
