@@ -31,12 +31,15 @@ _MAX_TEXT = 500
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthenticationError,
     403: AuthenticationError,
+    # A timeout of the server is retried like one of the network.
     408: NetworkError,
+    # Gateways refuse a body that is too large before the provider sees it.
     413: ContextOverflowError,
     429: RateLimitError,
     529: RateLimitError,
 }
 _THROTTLED = re.compile(r"too many tokens.{0,20}wait|rate.?limit|throttl", re.IGNORECASE)
+# How providers and local servers word a full context window; most have no code for it.
 _OVERFLOW = re.compile(
     r"(?:maximum|max|available|model.?s?) (?:model |maximum )?context|context (?:length|window)"
     r"|(?:prompt|input|request) is too (?:long|large)|exceed.{0,40}(?:context|token limit)"

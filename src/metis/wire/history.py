@@ -79,6 +79,7 @@ class EncodedMessages:
         open_message: Any = None,
     ) -> bytes:
         """Return the request body; `open_message` is the last one, which may still grow."""
+        # A long history is encoded with its first body and not copied into another list.
         if not self._encoded:
             return self._first_body(tools, options, encode_envelope, open_message)
         if self._waiting:
@@ -143,6 +144,7 @@ class HistoryEncoder(ABC):
 
     def copy(self) -> Self:
         """Return an encoder of the same history, to which other messages can be added."""
+        # Without __init__, which would make objects that are replaced at once.
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other._encoded = self._encoded.copy()

@@ -62,6 +62,7 @@ def maybe_text(value: Any) -> str | None:
 
 def maybe_count(value: Any) -> int | None:
     """Return an integer that is not negative, if the value is one that every store can hold."""
+    # `type` and not `isinstance`: true and false are integers in Python, but no counts.
     return value if type(value) is int and 0 <= value <= _MAX_COUNT else None
 
 

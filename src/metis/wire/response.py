@@ -28,6 +28,7 @@ new_usage: Callable[..., Usage] = partial(replace, _NO_USAGE)
 
 def read_response(body: bytes | Wire, context: RequestContext, text_key: str = "message") -> Wire:
     """Read a response body; with an error status it may be any text, which goes to `text_key`."""
+    # A copy, because decoding takes the content out of the object.
     if isinstance(body, dict):
         return {**body}
     return read_error(body, text_key) if has_failed(context) else read_object(body, "response")

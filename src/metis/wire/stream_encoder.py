@@ -123,6 +123,7 @@ class BaseStreamEncoder(ABC):
         return self._encode_failure(error)
 
     def _wire_id(self, event: ToolUseStart) -> str:
+        # A wire id of another protocol may have characters that clients of this one refuse.
         wire_id = event.provider_id if self._keeps_wire_ids else None
         return wire_id or derived_id(event.tool_use_id, self.wire_id_prefix)
 

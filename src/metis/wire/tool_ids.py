@@ -101,6 +101,7 @@ class CallIds:
 
     def of_call(self, wire_id: str, *, is_id: bool = True) -> str:
         """Return our id for the next call with this wire id or, unless `is_id`, this name."""
+        # A null byte cannot be part of a wire id, so that names and ids never collide.
         key = wire_id if wire_id and is_id else f"{self._scope}\0{wire_id}"
         calls = self._calls.get(key)
         if calls is None:

@@ -120,6 +120,7 @@ _make_thinking = raw_constructor(ThinkingBlock)
 
 def decode_block(wire: Any) -> ContentBlock:
     """Decode a block; the ids of calls are still those of the provider."""
+    # New block types appear without notice; as opaque blocks they survive the way back.
     kind = maybe_text(maybe_object(wire).get("type"))
     decode = _DECODERS.get(kind or "")
     block = None if decode is None else decode(wire)
@@ -241,6 +242,7 @@ def _decode_image(wire: Wire) -> ContentBlock | None:
     match wire.get("source"):
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
             return ImageBlock(ImageSource("base64", data), media_type)
+        # A URL does not tell the media type of its image.
         case {"type": "url", "url": str(url)}:
             return ImageBlock(ImageSource("url", url), ANY_IMAGE_TYPE)
         case _:
@@ -252,8 +254,10 @@ def _decode_document(wire: Wire) -> ContentBlock | None:
         case {"type": "base64" | "text" as kind, "media_type": str(media_type), "data": str(data)}:
             source = MediaSource(kind, data)
         case {"type": "url", "url": str(data)}:
+            # The API fetches nothing but PDF files by URL.
             source, media_type = MediaSource("url", data), "application/pdf"
         case {"type": "file", "file_id": str(data)}:
+            # A file id does not tell what kind of file it names.
             source, media_type = MediaSource("file_id", data, PROTOCOL), "application/octet-stream"
         case _:
             return None
@@ -294,6 +298,7 @@ def _encode_tool_result(block: ToolResultBlock, wire_id: WireId) -> ToolResultPa
 
 
 def _encode_thinking(block: ThinkingBlock, _: WireId) -> ThinkingPart | None:
+    # The API refuses thinking without the signature that it gave to it.
     return None if block.signature is None else ThinkingPart(block.signature, block.text)
 
 
@@ -331,6 +336,7 @@ def _encode_document(block: DocumentBlock, _: WireId) -> Wire | None:
 
 
 def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
+    # The API refuses block types that it does not know, so foreign ones are never sent.
     return block.raw if block.issuer == PROTOCOL else None
 
 
@@ -371,6 +377,7 @@ def add_cache_marks(blocks: list[Any], hints: Iterable[CacheHint]) -> None:
 
 
 def _with_mark(block: Any, ttl: str | None) -> Any:
+    # Without a TTL the API keeps the prefix for five minutes.
     mark = {"type": "ephemeral"} if ttl is None else {"type": "ephemeral", "ttl": ttl}
     if isinstance(block, TextPart | ToolUsePart | ToolResultPart | ImagePart):
         block.cache_control = mark

@@ -19,6 +19,7 @@ from metis.wire.json_access import Wire, maybe_object, maybe_text
 
 _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "rate_limit_error": RateLimitError,
+    # An overload passes like a rate limit does, so both are retried after a pause.
     "overloaded_error": RateLimitError,
     "authentication_error": AuthenticationError,
     "permission_error": AuthenticationError,
@@ -55,6 +56,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 
 def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderError]:
     by_type = _BY_TYPE.get(kind or "")
+    # A prompt that is too long has no type of its own; only the text tells it.
     if by_type is InvalidRequestError:
         return class_of_text(text) or by_type
     return by_type or class_of_status(status)
@@ -63,6 +65,7 @@ def _class_of(kind: str | None, status: int | None, text: str) -> type[ProviderE
 def encode_error(error: ProviderError) -> tuple[int, bytes]:
     """Return the status and the body for an error."""
     status, kind = _TYPE_OF.get(type(error), (500, "api_error"))
+    # An error of this provider goes to the client with the type that it came with.
     if error.provider == PROTOCOL:
         status, kind = error.status or status, error.kind or kind
     body: Wire = {"type": "error", "error": {"type": kind, "message": error.text}}

@@ -122,8 +122,10 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
     OUTPUT_FORMAT.apply(wire, options.output, keep_native=options.origin is None)
     if tuple(tools) != decode_tools(wire.get("tools")):
+        # Tools of the provider have no schema; they stay behind those of the client.
         server = [tool for tool in maybe_list(wire.get("tools")) if not decode_tools([tool])]
         wire["tools"] = [*encode_tools(tools), *server]
+    # A client that left the limit out gets the error of the API, not a limit of ours.
     if PROTOCOL not in options.native:
         wire.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     return wire
@@ -151,6 +153,7 @@ def _encode_choice(options: AdapterOptions) -> Wire | None:
     wire: Wire = {"type": _MODE_NAMES[choice.mode]}
     if choice.name is not None:
         wire["name"] = choice.name
+    # The API refuses this key where calls are forbidden.
     if options.parallel_tool_calls is not None and choice.mode != "none":
         wire["disable_parallel_tool_use"] = not options.parallel_tool_calls
     return wire

@@ -73,6 +73,7 @@ class AnthropicRequestDraft(RequestDraft):
         is_among_messages = role is Role.SYSTEM and path != "$.system" and self.is_leading
         blocks = [{"type": "text", "text": content}] if is_plain else list_at(content, path)
         extra = {name: value for name, value in wire.items() if name not in ("role", "content")}
+        # An empty list of content is a message, too, and has to come back as one.
         groups = list(_groups(role, blocks)) or [(role, [])]
         for number, (group_role, group) in enumerate(groups):
             form: Wire = {

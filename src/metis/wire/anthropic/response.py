@@ -29,6 +29,7 @@ from metis.wire.tool_ids import canonical_tool_id, derived_id
 _STOP_REASONS = {
     "end_turn": StopReason.END_TURN,
     "max_tokens": StopReason.MAX_TOKENS,
+    # A full context window cuts a response off as the limit of tokens does.
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
     "stop_sequence": StopReason.STOP_SEQUENCE,
     "tool_use": StopReason.TOOL_USE,
@@ -142,6 +143,7 @@ def _decode_extra_usage(counts: Wire) -> dict[str, Any]:
     return {
         "cached_input_tokens": maybe_count(counts.get("cache_read_input_tokens")) or 0,
         "cache_creation_input_tokens": total,
+        # Tokens that are cached for an hour are part of the total, at a higher price.
         "cache_creation_1h_input_tokens": min(one_hour, total),
         "service_tier": maybe_text(counts.get("service_tier")),
         "server_tool_requests": (requests and _server_tools(maybe_object(requests))) or None,
@@ -167,6 +169,7 @@ def encode_response(message: Message, context: RequestContext) -> bytes:
         for index, block in enumerate(message.content)
     ]
     envelope = form.get("response") or encode_envelope(message, context)
+    # A client must not take a failed response for a complete one (T164).
     if is_failed_stop(message.metadata.stop_reason):
         envelope = {**envelope, "stop_reason": None}
     return _write({**envelope, "content": [block for block in blocks if block is not None]})

@@ -148,6 +148,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         index, delta = _index(wire, max(self._blocks, default=0)), maybe_object(wire.get("delta"))
         block = self._blocks.get(index)
         if block is None:
+            # Some hosts send deltas without the start of their block.
             block = self._blocks[index] = _PartialBlock({"type": "text", "text": ""})
         match delta:
             case {"type": "input_json_delta", "partial_json": str(text)}:
@@ -180,6 +181,7 @@ class AnthropicStreamDecoder(BaseStreamDecoder):
         decoded = decode_non_result(block.to_wire())
         if block.tool_use_id:
             arguments, invalid = parse_arguments("".join(block.arguments))
+            # Some hosts send all arguments with the start of a call, and no delta.
             arguments = arguments or maybe_object(block.wire.get("input"))
             end = ToolUseEnd(self._message_id, index, block.tool_use_id, arguments, invalid)
             events.append(end)

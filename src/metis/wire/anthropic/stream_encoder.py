@@ -107,6 +107,7 @@ class AnthropicStreamEncoder(BlockStreamEncoder):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            # SDKs read the usage of the prompt from here, and fail without the object.
             "usage": encode_usage(self._usage),
         }
         return _frame("message_start", {"type": "message_start", "message": message})

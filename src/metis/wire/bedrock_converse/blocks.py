@@ -135,6 +135,7 @@ def decode_block(wire: Any, *, is_response: bool = False) -> ContentBlock:
     `is_response` states that the model wrote it: then it has generated the images.
     """
     part = maybe_object(wire)
+    # A block with two keys is not valid, and which one counts is the choice of the API.
     key = next(iter(part), "") if len(part) == 1 else ""
     block = None
     if is_response and key == "image":
@@ -210,6 +211,7 @@ def is_exact(block: ContentBlock, wire: Any, wire_id: "WireId") -> bool:
 
 def encode_alone(block: ContentBlock, wire_id: "WireId" = str) -> Any:
     """Return the JSON of a block without its original form."""
+    # `to_builtins` does not read raw JSON, which only results can hold.
     if isinstance(block, ToolResultBlock) and any(map(_is_raw, block.content)):
         return _read(_write(encode_block(block, wire_id)))
     return to_builtins(encode_block(block, wire_id))
@@ -244,6 +246,7 @@ def _decode_call(call: Any) -> ContentBlock | None:
         return None
     if isinstance(arguments, dict):
         return _make_call(wire_id, name, cast("Wire", arguments))
+    # Arguments that are no object are stored as invalid: a call with them must not run.
     text = _write(arguments).decode()
     fault = InvalidInput(text, f"not an object but {describe(arguments)}")
     return ToolUseBlock(wire_id, name, {}, fault)
@@ -340,6 +343,7 @@ def _encode_media(block: Media, _: WireId) -> Wire | None:
 
 
 def _encode_opaque(block: OpaqueBlock, _: WireId) -> Raw | None:
+    # The API refuses keys that it does not know, so foreign blocks are never sent.
     return block.raw if block.issuer == PROTOCOL else None
 
 
@@ -359,6 +363,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WireId], EncodedBlock | None]] = {
 
 
 _KEY = "cachePoint"
+# Other values are refused today; a hint with one would change the request.
 _TTLS = (None, "5m", "1h")
 
 

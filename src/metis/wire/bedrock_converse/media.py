@@ -42,6 +42,7 @@ _VIDEOS = {
     "mp4": "video/mp4",
     "mpeg": "video/mpeg",
     "mpg": "video/mpg",
+    # The name of the format in the API is spelled out.
     "three_gp": "video/3gpp",
     "webm": "video/webm",
     "wmv": "video/x-ms-wmv",
@@ -164,6 +165,7 @@ def encode_media(block: Media) -> Wire | None:
     source = block.source
     if source.kind == "base64":
         wire_source: Wire = {"bytes": source.data}
+    # The API reads files from S3 only and refuses web addresses.
     elif source.kind == "url" and source.data.startswith("s3://"):
         wire_source = {"s3Location": {"uri": source.data}}
     elif source.kind == "text":
@@ -173,6 +175,7 @@ def encode_media(block: Media) -> Wire | None:
     if isinstance(block, DocumentBlock):
         return {"document": _encode_document(block, wire_source)}
     key = _key_of(block)
+    # A generated file that is no image, audio or video can be sent as a document.
     if key == "document":
         document = DocumentBlock(MediaSource("base64", source.data), block.media_type)
         return {"document": _encode_document(document, wire_source)}

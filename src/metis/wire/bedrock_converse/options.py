@@ -142,6 +142,7 @@ def _encode_reasoning(wire: Wire, reasoning: Reasoning | None, form: ReasoningFo
     fields = dict(maybe_object(wire.get(MODEL_FIELDS)))
     for key in (*_EFFORT_KEYS.values(), _NOVA_REASONING):
         fields.pop(key, None)
+    # The effort of Claude models may also stand beside the fields of the model.
     if "outputConfig" in wire:
         set_inner_keys(wire, "outputConfig", {"effort": None})
     is_claude = form != "level" and form not in _EFFORT_KEYS
@@ -268,6 +269,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
     if options.top_k != native.get("top_k"):
         _set_top_k(wire, options)
     set_tools(wire, tools)
+    # A choice without tools is refused.
     if options.tool_choice != native.get("tool_choice") and TOOL_CONFIG in wire:
         set_inner_keys(wire, TOOL_CONFIG, {"toolChoice": _encode_choice(options.tool_choice)})
     REASONING.apply(wire, options.reasoning, keep_native=options.origin is None)
@@ -278,6 +280,7 @@ def encode_options(options: AdapterOptions, tools: Sequence[ToolDefinition]) -> 
 def _set_top_k(wire: Wire, options: AdapterOptions) -> None:
     """Set top-k among the fields of the model: the protocol itself has no key for it."""
     fields = dict(maybe_object(wire.get(MODEL_FIELDS)))
+    # Models of Amazon take top-k within an object of their own.
     is_nova = _NOVA_MODELS in (options.model or "")
     set_inner_keys(fields, _INFERENCE, {_NOVA_TOP_K: options.top_k if is_nova else None})
     fields.pop(_TOP_K, None)

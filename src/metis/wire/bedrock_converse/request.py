@@ -81,6 +81,7 @@ class _RequestDraft(RequestDraft):
             raise unknown_role(name, path)
         parts = list_at(wire.get("content"), f"{path}.content")
         form: Wire = {}
+        # Encoded again, neighbours of one role would share a wire message.
         if role is self._last_role:
             form["apart"] = True
         if wire.keys() != _MESSAGE_KEYS:
@@ -143,6 +144,7 @@ class _RequestDraft(RequestDraft):
         ids, inexact = {tool_use_id: wire_id}, Wire()
         if status == "success":
             form["success"] = True
+        # Fast path: a result of one text is exact, so it is neither encoded nor compared.
         text = plain_result_text(result) if len(wire) == 1 else None
         if text is not None:
             is_error = status == "error"

@@ -78,6 +78,7 @@ _STOP_REASON_NAMES: Mapping[StopReason, str] = {
 def decode_response(body: bytes | Wire, context: RequestContext) -> Message:
     """Decode a response body; an error body raises the error that it stands for."""
     wire = read_response(body, context)
+    # Some hosts send an error with the status 200.
     if has_failed(context) or ("message" in wire and "output" not in wire):
         raise decode_error(wire, context.status)
     return decode_body(wire, context, message_id=new_ulid())
@@ -126,6 +127,7 @@ def _decode_content(
             ids[tool_use_id] = wire_id
             block = replace(block, id=tool_use_id)
             plain = encode_alone(block, ids.__getitem__)
+            # Some models state the type that is the default; it is stored by index only.
             if maybe_object(part["toolUse"]).get("type") == CLIENT_CALL:
                 plain["toolUse"]["type"] = CLIENT_CALL
                 typed.append(index)
@@ -247,6 +249,7 @@ def encode_usage(usage: Usage | None) -> Wire:
     wire: Wire = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
+        # The total counts cached tokens, the count of input tokens does not.
         "totalTokens": usage.prompt_tokens + usage.output_tokens,
     }
     if usage.cached_input_tokens or usage.cache_creation_input_tokens:
@@ -273,6 +276,7 @@ _BY_TYPE: Mapping[str, type[ProviderError]] = {
     "internalserver": ServerError,
     "invalidsignature": AuthenticationError,
     "modelerror": ServerError,
+    # AWS loads a model on its first call and asks to try again.
     "modelnotready": RateLimitError,
     "modelstreamerror": ServerError,
     "modeltimeout": NetworkError,
@@ -292,13 +296,14 @@ _TYPE_OF: Mapping[type[ProviderError], tuple[int, str]] = {
     InvalidRequestError: (400, "Validation"),
 }
 _UNKNOWN = (500, "InternalServer")
-_MODEL_FAILED = 424
+_MODEL_FAILED = 424  # the status for a model that failed behind a working API
 _STREAMED = frozenset({"InternalServer", "ServiceUnavailable", "Throttling", "Validation"})
 """The exceptions that a stream may carry; there is one more, which metis never sends."""
 
 
 def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL) -> ProviderError:
     """Decode an error body; the text of the provider stays as it is."""
+    # AWS may put a namespace before the name of the exception and a URL behind it.
     kind = maybe_text(wire.get("__type"))
     name = None if kind is None else kind.rpartition("#")[2].partition(":")[0]
     text = str(wire.get("message") or wire.get("Message") or wire)
@@ -332,6 +337,7 @@ def encode_error(error: ProviderError) -> tuple[int, bytes]:
 def error_frame(error: ProviderError) -> bytes:
     """Encode the exception that ends a stream."""
     _, name = _TYPE_OF.get(type(error), _UNKNOWN)
+    # SDKs know the exceptions of a stream by name and fail at any other.
     if name not in _STREAMED:
         name = "Validation"
     headers = {

@@ -200,6 +200,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
             if self._end is not None:
                 break
             self._decode_event(frame, events)
+        # An exception comes as a frame of its own, after which nothing follows.
         error = self._frames.error
         if error is not None and error.code is not None and self._end is None:
             self._fail(refine_stream_error(error), events)
@@ -221,6 +222,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
         handler = self._handlers.get(frame.name)
         wire = None if handler is None else self._read_event(frame.payload, events)
         if handler is not None and wire is not None:
+            # Padding hides the length of a token from an observer of the network.
             wire.pop(_PADDING, None)
             handler(wire, events)
 
@@ -309,6 +311,7 @@ class ConverseStreamDecoder(BaseStreamDecoder):
 
     def _on_message_stop(self, wire: Wire, events: list[StreamEvent]) -> None:
         self._begin_response(events)
+        # The key marks the end even if a host leaves the reason out.
         self._body |= {"stopReason": None, **wire}
         if "usage" in self._body:
             self._complete(events)

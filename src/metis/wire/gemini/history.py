@@ -123,6 +123,7 @@ class GeminiHistoryEncoder(HistoryEncoder):
             messages = sorted(messages, key=self._position_of_call)
         parts = [part for message in messages for part in self._encode_parts(message.content)]
         joins, self._accepts_results = self._accepts_results, True
+        # The API refuses results of one response that are spread over several contents.
         if not (joins and encoded and _extend(encoded[-1], parts)):
             encoded.append(_Content(parts, "user"))
 

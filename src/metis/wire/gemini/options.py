@@ -225,6 +225,7 @@ _MODES: Mapping[Any, ToolMode] = {
     "ANY": "required",
     "NONE": "none",
     "VALIDATED": "auto",
+    # The numbers of the enum, which some clients send.
     1: "auto",
     2: "required",
     3: "none",
@@ -293,6 +294,7 @@ def _decode_shared(wire: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: field(config, key) for name, key in _KEYS.items()}
     stops = options["stop_sequences"]
     options["stop_sequences"] = tuple(cast("list[str]", stops)) if isinstance(stops, list) else None
+    # Some clients send whole numbers as floats.
     for name in ("top_k", "max_output_tokens"):
         if isinstance(options[name], float):
             options[name] = int(options[name])
@@ -307,6 +309,7 @@ def _decode_choice(config: Wire) -> ToolChoice | None:
     if mode is None:
         return None
     names = maybe_list(field(calling, "allowedFunctionNames"))
+    # One allowed function is the way to require a tool by its name.
     if mode == "required" and len(names) == 1 and isinstance(names[0], str):
         return ToolChoice("tool", names[0])
     return ToolChoice(mode)

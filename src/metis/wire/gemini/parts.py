@@ -57,6 +57,7 @@ def _decode_media(part: Wire, issuer: str, *, is_generated: bool) -> ContentBloc
     """Decode a part with media, which a model may have generated; None if it is unknown."""
     match part:
         case {"inlineData": {"mimeType": str(media_type), "data": str(data)}}:
+            # Other providers refuse text as base64, so that it becomes a text document.
             text = None if is_generated else _plain_text(media_type, data)
             if text is not None:
                 return DocumentBlock(MediaSource("text", text), media_type)
@@ -103,6 +104,7 @@ def _encode_media(block: Media) -> Wire | None:
             if media_type == ANY_IMAGE_TYPE:
                 media_type = _image_type_of(source.data)
             return {"fileData": {"mimeType": media_type, "fileUri": source.data}}
+        # The API has no part for a text document; a text part says the same.
         case "text":
             return {"text": source.data}
         case "file_ref":
@@ -154,6 +156,7 @@ def _text(value: Any) -> str:
 def encode_result_object(result: ToolResultBlock) -> Wire:
     """Encode the texts of a result as a response object."""
     texts = [text for block in result.content if (text := _text_of(block)) is not None]
+    # The API has no flag for a failed call, but documents this key.
     if result.is_error:
         return {"error": "\n".join(texts)}
     if len(texts) == 1:
@@ -277,6 +280,7 @@ class PartDecoder:
         part = with_camel_keys(wire)
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and self._is_model else None
+        # The last chunk of a stream often is an empty text with the signature (ALONE).
         if signature and part.get("text") == "" and part.get("thought") is not True:
             blocks.append(_make_thinking("", signature, None, ALONE, self._issuer))
             return
@@ -350,6 +354,7 @@ class PartEncoder:
                 part["thoughtSignature"] = signature
                 signature = None
             parts.append(part)
+        # The block that carried it is gone, but the signature still has to go back.
         if signature is not None:
             parts.append({"text": "", "thoughtSignature": signature})
         return parts

@@ -207,6 +207,7 @@ class GeminiRequestDraft(RequestDraft):
         if wire.keys() != _CONTENT_KEYS or name not in ("user", "model"):
             form["keys"] = _other_keys(wire)
             form["roleless"] = not form["keys"]
+        # Results without an id belong to the calls of the content before.
         if role is Role.ASSISTANT:
             self._pairing.begin_model_content()
             self._add_parts(role, parts, form)

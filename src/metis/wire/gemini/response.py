@@ -138,6 +138,7 @@ def call_scope(context: RequestContext, response: str) -> str:
 
 def _stop_reason(wire: Wire, candidate: Wire, provider: str, *, has_calls: bool) -> StopReason:
     name = finish_reason_name(field(candidate, "finishReason"), provider)
+    # A blocked prompt has no candidate, and so no finish reason.
     if name is None and field(maybe_object(field(wire, "promptFeedback")), "blockReason"):
         return StopReason.CONTENT_FILTER
     return decode_stop_reason(name, has_calls=has_calls)
@@ -278,8 +279,10 @@ def decode_usage(body: Mapping[str, Any], context: RequestContext) -> Usage | No
     if not counts:
         return None
     prompt = _count(counts, "promptTokenCount")
+    # Chunks before the last may hold an empty usage.
     if not prompt and not _count(counts, "totalTokenCount"):
         return None
+    # A wrong count of the server must not make the rest negative.
     cached = min(_count(counts, "cachedContentTokenCount"), prompt)
     thinking = _count(counts, "thoughtsTokenCount")
     searches = _searches(body)
@@ -423,6 +426,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
         code=_reason(details),
         retry_after_s=_retry_after(details, text),
     )
+    # The API asks to retry in seconds even if the quota of the day is used up.
     if isinstance(failure, RateLimitError) and _is_daily(details):
         failure.is_retryable = False
     return failure
@@ -431,6 +435,7 @@ def decode_error(wire: Wire, status: int | None = None, provider: str = PROTOCOL
 def _class_of(
     kind: str | None, status: int | None, text: str, details: list[Wire]
 ) -> type[ProviderError]:
+    # A wrong key comes as INVALID_ARGUMENT with the status 400.
     if _reason(details) == "API_KEY_INVALID":
         return AuthenticationError
     by_name = _BY_STATUS.get(kind or "")

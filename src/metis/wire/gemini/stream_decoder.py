@@ -230,6 +230,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         return decode_error(wire, self._context.status, self._provider)
 
     def _decode_chunk(self, data: bytes, events: list[StreamEvent]) -> None:
+        # The mark of the OpenAI protocol, which some proxies send here as well.
         if self._end is not None or data == b"[DONE]":
             return
         if has_failed(self._context):
@@ -249,6 +250,7 @@ class GeminiStreamDecoder(BaseStreamDecoder):
         try:
             self._add_candidate(first_candidate(wire), events)
         except RecursionError:
+            # Without the part that is too deep the message can still be built.
             del self._parts[count:]
             self._fail(NetworkError("the stream contains JSON that is nested too deeply"), events)
 
