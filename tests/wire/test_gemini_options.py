@@ -28,9 +28,9 @@ from metis.canonical.errors import (
 from metis.wire.call import AdapterOptions, RequestContext, ToolChoice
 from metis.wire.gemini.codec import CODEC
 from metis.wire.gemini.fast import decode_request
+from metis.wire.gemini.options import decode_schema
 from metis.wire.gemini.request import parse_path
 from metis.wire.gemini.response import decode_error, decode_response, encode_error
-from metis.wire.gemini.schema import decode_schema
 
 TOOL = ToolDefinition(
     name="f",
