@@ -158,9 +158,11 @@ class Availability:
         self, model: str, provider: _Health, error: ProviderError, now: datetime
     ) -> str | None:
         """Return why the provider is down as a whole, if it is."""
+        # All models of a provider share a key, so one refusal is enough.
         if isinstance(error, AuthenticationError):
             return "it does not accept the key"
         limits = self._limits
+        # A single network error may be a dropped connection.
         if isinstance(error, NetworkError):
             recent = _recent(provider.network_failed_at, now, limits.network_window)
             provider.network_failed_at = [*recent, now]

@@ -82,6 +82,7 @@ def parse_override(text: str) -> AddressedPrompt:
     >>> parse_override(r"\\@haiku is a name")
     AddressedPrompt(text='@haiku is a name', override=None)
     """
+    # A prompt may begin with a person's handle or a decorator.
     if text.startswith("\\@"):
         return AddressedPrompt(text[1:])
     match = _OVERRIDE.match(text)

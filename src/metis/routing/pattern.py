@@ -61,6 +61,7 @@ def match_pattern(
     neighbours: Iterable[Neighbour], settings: PatternSettings
 ) -> PatternMatch | None:
     """Score the models of the nearest neighbours; None if there are no neighbours."""
+    # Few and near: many distant turns would outvote the similar ones.
     nearest = nsmallest(NEIGHBOUR_COUNT, neighbours, key=_nearest_first)
     by_model: dict[str, list[Neighbour]] = {}
     for neighbour in nearest:

@@ -116,6 +116,7 @@ def read_policy(text: bytes, catalog: Catalog, *, name: str = "the rules file") 
         data = tomllib.loads(text.decode(), parse_float=Decimal)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RoutingPolicyError(name, [Problem("$", RULE, f"invalid TOML: {error}")]) from None
+    # All problems are collected, so that a user does not fix them one run at a time.
     reader = _Reader(catalog)
     policy = reader.policy(data, hashlib.sha256(text).hexdigest()[:16])
     if reader.problems:
@@ -133,6 +134,7 @@ class _Reader:
     def policy(self, data: Mapping[str, Any], version: str) -> Policy:
         self._refuse_unknown(data, _SECTIONS, "$")
         given = data.get("schema_version")
+        # `True` is an int for isinstance.
         if type(given) is not int or given != SCHEMA_VERSION:
             self._note("$.schema_version", f"must be {SCHEMA_VERSION}")
         common = self._scope(data, "$", "global_default")
@@ -293,6 +295,7 @@ class RulesFile:
     def read(self) -> Rules:
         """Return the current rules."""
         try:
+            # A stat each turn is cheap, and needs no watcher.
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
@@ -301,11 +304,12 @@ class RulesFile:
         except (FileNotFoundError, NotADirectoryError):
             self._stamp, self._rules = None, Rules(self._fallback)
         except OSError as error:
-            self._stamp = None
+            self._stamp = None  # read again next time: permissions may be fixed without a change
             self._rules = self._invalid(f"the file cannot be read: {error.strerror}")
         return self._rules
 
     def _load(self, size: int) -> Rules:
+        # The file comes with a repository: a huge one must not stall every turn.
         if size > MAX_BYTES:
             return self._invalid(f"larger than {MAX_BYTES} bytes")
         try:

@@ -56,6 +56,7 @@ def _read_table(
     if not isinstance(when, dict) or not when:
         problems.append(Problem(path, RULE, "a condition is a table with at least one predicate"))
         return
+    # Reading and evaluation are recursive; a rules file must not exhaust the stack.
     if depth > MAX_DEPTH:
         problems.append(Problem(path, RULE, f"nested deeper than {MAX_DEPTH} levels"))
         return
@@ -151,6 +152,7 @@ def _read_extensions(value: object) -> frozenset[str]:
 
 
 def _read_count(value: object) -> int:
+    # `true` would pass isinstance, and mean 1.
     if type(value) is not int or value < 0:
         raise _Unreadable("a whole number, not below zero")
     return value
@@ -176,6 +178,7 @@ def _read_hours(value: object) -> tuple[time, time]:
     hours = [hour for item in items if (hour := _hour(item)) is not None]
     if len(items) != 2 or len(hours) != 2:  # noqa: PLR2004 - from and to
         raise _Unreadable('two times of the day, such as ["22:00", "06:00"]')
+    # Equal times could mean never or always.
     if hours[0] == hours[1]:
         raise _Unreadable("the two times are the same")
     return hours[0], hours[1]
@@ -203,6 +206,7 @@ def _contains_any(texts: tuple[str, ...], turn: TurnFacts) -> bool:
 
 def _budget_is_below(amount: Decimal, turn: TurnFacts) -> bool:
     remaining = turn.team_budget_remaining_usd
+    # Without a team budget nothing can be below it.
     return remaining is not None and remaining < amount
 
 

@@ -64,6 +64,7 @@ class Validator(Struct, frozen=True, kw_only=True):
 
     def _failures(self, model: str, turn: TurnFacts) -> Iterator[Failure]:
         provider = model.partition(":")[0]
+        # Nothing else is known about such a model, so no further reason is given.
         if model not in self.catalog.entries or provider not in self.configured:
             yield Failure(Reason.NOT_CONFIGURED, self.missing_key(provider))
             return
@@ -177,6 +178,7 @@ def decide(turn: TurnFacts, validator: Validator) -> Decision:
             chain.append(entry)
             if entry.verdict is Verdict.CHOSE:
                 return _decision(chain, validator, entry)
+        # A user who names a model does not want another one in its place.
         if chain[-1].verdict is Verdict.REJECTED and policy in EXPLICIT:
             break
     return _decision(chain, validator, None)
@@ -243,6 +245,7 @@ def _sticky(turn: TurnFacts, _: Policy) -> Iterator[Candidate | str]:
 
 
 def _rule(turn: TurnFacts, policy: Policy) -> Iterator[Candidate | str]:
+    # Rules that hold are all yielded: the next one is the fallback of a rule whose model is down.
     has_match = False
     for rule in policy.rules(turn.workspace_path):
         if all_hold(rule.when, turn):

@@ -160,6 +160,7 @@ class ContextFitter:
         if not fills_window:
             # If everything seems to fit, the provider counts differently: keep the last turn only.
             start = min(start, last_prompt) or last_prompt
+        # Results without their call would be rejected.
         while 0 < start < len(messages) and messages[start].role is Role.TOOL:
             start -= 1
         return start
@@ -168,6 +169,7 @@ class ContextFitter:
         self, summary: "Summary", messages: list[Message], start: int, occasion: _Occasion
     ) -> None:
         text = SUMMARY_LEAD + summary.text
+        # Without a prompt the model would not know what the remaining tool results are for.
         if not any(message.role is Role.USER for message in messages[start:]):
             text += self._pending_prompt(messages, occasion.model)
         await self._conversation.record(
@@ -278,6 +280,7 @@ class Summariser:
         name, models = self._setup.options.compact_with, self._setup.models
         preferred = model if name is None else models.get(name)
         writers = [preferred] if preferred.id == model.id else [preferred, model]
+        # Summarising pieces costs a call for each, and loses more than one summary of everything.
         writers.sort(key=lambda writer: not self._fits(messages, writer))
         for writer in writers[:-1]:
             try:
@@ -323,6 +326,7 @@ class Summariser:
                 continue
             if not more or not written.text:
                 return written
+            # Recorded at once: a failure in a later piece must not lose what this one has cost.
             self.piece_usages.append(written.usage)
             await self._context.conversation.record_usage(writer.id, written.usage)
             remaining, summary = more, written.text

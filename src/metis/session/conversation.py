@@ -172,6 +172,7 @@ class Conversation:
         self._view: list[Message] | None = []
         self._thread_options: dict[str, Any] | None = {}
         self._facts = HistoryFacts()
+        # Of all branches: a tool call id must be unique in its session (M-138 pairs results by it).
         self._call_ids: set[str] = set()
         self._costs: dict[str, Decimal] = {}
         self._used: dict[str, ModelUse] = {}
@@ -287,6 +288,7 @@ class Conversation:
         await self.note(USAGE_KIND, {"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def _append(self, messages: tuple[Message, ...]) -> list[Message]:
+        # Ids are renewed if another process wrote a later one: ids order the messages.
         entries = await self.store.append_all(messages, renew_ids=True)
         for entry in entries:
             self._add(entry)
@@ -312,7 +314,7 @@ class Conversation:
             case CheckpointEntry():
                 self.checkpoints[entry.number] = entry.message_id
             case BookmarkEntry():
-                pass
+                pass  # the threads follow it, and the view stays the same
             case CompactionEntry():
                 self._view = None
                 if entry.details and "usage" in entry.details:
@@ -341,6 +343,8 @@ class Conversation:
             self._thread_options = None
             if POINTER_OPTION in metadata.options:
                 self._pointed_at[message.id] = self._entry_count
+        # A message with parents may start another branch, and a partial one is not shown: then the
+        # view is built anew, otherwise it just grows.
         if metadata.parents or metadata.status == MessageStatus.PARTIAL:
             self._view = self._thread_options = None
         elif self._view is not None:

@@ -173,6 +173,7 @@ class Delegate:
             text = f"The worker failed: {type(error).__name__}."
             raise WorkerFailedError(text, "worker_error") from None
         finally:
+            # Also after a timeout or a cancellation: what the worker spent counts.
             await worker.end()
             await self._workers.record_cost(worker)
         return _checked_text(message, checker)
@@ -267,6 +268,7 @@ class WorkerFactory:
         self.bus = setup.options.bus
         self._conversation = conversation
         self._setup = setup
+        # A worker needs the rules of the workspace, and nothing about the user.
         prompt = replace(prompt, base=WORKER_INSTRUCTIONS, skills=(), user="", memory="")
         self._system_texts = prompt.texts()
         self._tools = tools

@@ -196,6 +196,7 @@ class Metis:
 
     async def close(self) -> None:
         """Cancel running turns, and close the connections and the store."""
+        # Turns first: they still write to the store when they are cancelled.
         for session in tuple(self._sessions.values()):
             await session.cancel()
         self._sessions.clear()

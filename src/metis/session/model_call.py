@@ -148,7 +148,7 @@ class ModelCaller:
         )
         options = with_cache_key(options, model, conversation.id, expects_more=self._expects_more())
         messages: Sequence[Message] = conversation.messages
-        if conversation.facts.has_files:
+        if conversation.facts.has_files:  # reading files needs a thread, which most turns save
             messages = await state.files.embed(messages, self._setup.workspace)
         messages = with_continue_prompt(state.repairs.apply(messages, model))
         request = model.adapter.to_wire(messages, self._setup.tools, options)
@@ -218,6 +218,7 @@ class ModelCaller:
         )
         async with aclosing(stream) as events:
             async for event in events:
+                # Time to first chunk includes failed attempts, as a user experiences it.
                 if call.first_chunk_ms is None:
                     call.first_chunk_ms = call.elapsed_ms()
                 if isinstance(event, MessageComplete | StreamError):
@@ -266,6 +267,8 @@ class ModelCaller:
             self._reporter.warn("empty_answer", f"{call.model.id} returned an empty response")
             return None
         messages = [response]
+        # Calls of a response that was cut off may have wrong arguments; they get error results in
+        # the same append, so that no crash can separate them.
         if not can_run_calls(response):
             calls = tool_calls_of(response)
             messages += self.error_results(calls, NOT_RUN, OutcomeStatus.ERROR)
@@ -276,11 +279,13 @@ class ModelCaller:
         if call.decoder is not None:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             status = MessageStatus.CANCELLED if is_cancelled else MessageStatus.ERROR
+            # The decoder has what arrived until now; after an error event the event has it.
             received = call.partial or call.decoder.message
             usage = received.metadata.usage
             response = self._completed(received, call, status)
             if self._setup.options.partial == "text":
                 response = text_only(response)
+            # Tokens were paid for even if no text arrived.
             has_usage = usage is not None and usage.prompt_tokens + usage.output_tokens > 0
             if response.content or has_usage:
                 self._partial = response
@@ -342,6 +347,8 @@ class ToolRunner(Struct):
         try:
             await toolbox.run(calls, context.conversation.id, reporter.turn_id, watcher)
         finally:
+            # Also after a cancellation: every provider rejects a history in which a call has no
+            # result.
             self.result_count += len(watcher.results)
             caller.parent_event = watcher.last_event
             aborted = caller.error_results(calls, ABORTED, OutcomeStatus.ABORTED)

@@ -171,6 +171,7 @@ def read_thread_options(options: Mapping[str, Any]) -> ThreadOptions:
     try:
         return msgspec.convert(options, ThreadOptions)
     except msgspec.ValidationError as error:
+        # msgspec appends the path: "Expected `bool`, got `str` - at `$.search`".
         fault, _, path = str(error).partition(" - at `$")
         raise InvalidValueError(fault, path=f"$.options{path.rstrip('`')}") from None
 
@@ -181,6 +182,7 @@ def check_thread_options(options: Mapping[str, Any]) -> None:
     Raises:
         InvalidValueError: an unknown option, or a value of the wrong type.
     """
+    # Stored options of other programs are ignored, but a caller's misspelled one is an error.
     names = ThreadOptions.__struct_fields__
     for key in options:
         if key not in names:
@@ -206,15 +208,16 @@ def resolve_pointer(name: str, user_pointers: Mapping[str, str], models: Models)
     Raises:
         UnknownModelError: there is no such model.
     """
-    known = {**model_pointers(), **user_pointers}
+    # A user may redefine a built-in pointer.
+    targets = {**model_pointers(), **user_pointers}
     try:
-        return ModelPointer(models.resolve(known.get(name, name)))
+        return ModelPointer(models.resolve(targets.get(name, name)))
     except (UnknownModelError, AmbiguousModelError):
         base = name.removesuffix(THINKING_SUFFIX)
-        if name in known:
+        if name in targets:
             raise  # the pointer exists, and its model does not
         if base == name:
-            hint = f"the pointers are {', '.join(known)}; or use the name of a model"
+            hint = f"the pointers are {', '.join(targets)}; or use the name of a model"
             raise UnknownModelError(name, hint) from None
     return ModelPointer(resolve_pointer(base, user_pointers, models).model, Reasoning())
 
@@ -246,6 +249,7 @@ def request_options(setup: Setup, conversation: Conversation, model: str) -> Ada
 def supports_thread_options(setup: Setup, conversation: Conversation, model: ResolvedModel) -> bool:
     """Return whether a provider accepts the options of the thread, such as web search."""
     options = replace(request_options(setup, conversation, model.id), model=model.id)
+    # An adapter refuses options when it plans a request; an empty history makes that cheap.
     try:
         model.adapter.preview((), setup.tools, options)
     except InvalidValueError:

@@ -31,7 +31,7 @@ def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(limit + 1)  # one more byte tells whether the file is longer
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
@@ -39,6 +39,7 @@ def read_bounded(path: Path, limit: int, *, head_only: bool = False) -> str:
         return ""
     if len(data) > limit and not head_only:
         log.warning("%s is longer than %d bytes: the rest is left out", path.name, limit)
+    # The cut may be inside a character, which "ignore" drops.
     return data[:limit].decode("utf-8", "ignore").strip()
 
 
@@ -95,6 +96,7 @@ def matching_skills(skills: Sequence[Skill], text: str) -> frozenset[str]:
 
 
 def _read_skills(directory: Path, source: Literal["workspace", "global"]) -> Iterable[Skill]:
+    # Sorted, so that the system prompt and with it the cached prefix stays the same.
     for path in sorted(directory.glob("*/SKILL.md"))[:MAX_SKILLS]:
         head = read_bounded(path, HEAD_BYTES, head_only=True)
         name = _field(head, "name") or path.parent.name
@@ -276,6 +278,7 @@ class Memory:
         self._directory.mkdir(parents=True, exist_ok=True)
         # Written beside the file and renamed, so that a crash leaves the old or the new text.
         new = self._directory / f".{file}.new"
+        # Memory may be personal: only its owner may read it.
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(text.encode())

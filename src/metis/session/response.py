@@ -83,6 +83,7 @@ def complete_response(
     usage = message.metadata.usage
     if status is not MessageStatus.COMPLETE:
         stop_reason = StopReason(status.value)
+    # Providers report usage at the end of a stream, which an interrupted one does not reach.
     if usage is None or status is not MessageStatus.COMPLETE:
         usage = estimated_usage(message, call.model, call.input_tokens, reported=usage)
     usage = replace(usage, latency_ms=call.elapsed_ms())
@@ -225,7 +226,7 @@ def output_format(schema: OutputSchema | None) -> OutputFormat | None:
         _check_is_mapping(schema)
         schema = OutputFormat(dict(schema))
     if schema.schema is not None:
-        compile_output_schema(schema.schema)
+        compile_output_schema(schema.schema)  # raises before anything is sent
     return schema
 
 

@@ -68,6 +68,7 @@ class TurnRouter:
             RoutingError: no model can take the turn.
         """
         setup, state = self._setup, self._context.state
+        # Before the decision, so that models whose cooldown is over are candidates again.
         setup.outages.clear_expired(self._trace)
         if setup.options.workspace is not None:  # only its rules may ask what was spent
             spent = await setup.spending.totals()
@@ -99,6 +100,7 @@ class TurnRouter:
             )
             if other.id in tried or setup.router.check(other.id, facts):
                 continue
+            # A fallback must not drop what the thread asks for, such as web search.
             if not supports_thread_options(setup, context.conversation, other):
                 continue
             tried.add(other.id)
@@ -374,6 +376,7 @@ class ModelPin:
 
     async def _pin(self, model: str | None) -> None:
         conversation, before = self._context.conversation, self._current()
+        # A pointer of the thread would win over the same pinned model, so it is pinned again.
         if model == before and conversation.pointer is None:
             return
         if model is None:

@@ -229,6 +229,7 @@ class Session(SessionView):
         self._check_open()
         override = self._resolve(model)
         options = self.turns[-1].prompt.metadata.options if self.turns else None
+        # Undone first, so that the retried turn does not see the response it replaces.
         content = await self.undo()
         signal = FeedbackImplicit(signal="retry", confidence=1.0, subject_id=self.id)
         self._trace.emit(signal, actor=Actor.USER)
@@ -283,6 +284,8 @@ class Session(SessionView):
             raise SessionEndedError(f"session {self.id} was ended")
 
     async def _listen(self, turn: Turn) -> AsyncGenerator[TurnEvent]:
+        # A task of its own: the turn stores what it has even if the listener goes away between
+        # two events, where a plain generator would just stop.
         self._turn_count += 1
         task = asyncio.create_task(self._run(turn))
         self._tasks[task] = turn
@@ -300,6 +303,7 @@ class Session(SessionView):
                 try:
                     await turn.run()
                 finally:
+                    # A swap during the turn must take effect before the next turn gets the lock.
                     await run_to_completion(self._pin.apply_queued())
         finally:
             turn.events.put_nowait(None)
@@ -307,6 +311,8 @@ class Session(SessionView):
     async def _stop(self, task: asyncio.Task[None]) -> None:
         """Cancel a turn and wait until everything is stored, however often we are cancelled."""
         task.cancel()
+        # Our own cancellation is raised at the end: leaving earlier would let the next turn start
+        # while this one still writes.
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:
@@ -346,6 +352,7 @@ class Session(SessionView):
         limit = Budget(session_usd=limit_usd).session_usd
         data = {"session_usd": None if limit is None else str(limit)}
         await self._conversation.note(BUDGET_KIND, data)
+        # A new limit warns again from the start.
         self._context.state.budget_warnings.pop("session", None)
 
     async def set_reasoning(self, reasoning: Reasoning | None) -> None:

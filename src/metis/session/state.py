@@ -74,6 +74,7 @@ class SessionState:
     ) -> int:
         """Estimate the tokens of a request; routing, compaction and the call use one estimate."""
         first, last = (messages[0].id, messages[-1].id) if messages else ("", "")
+        # A history only grows or is replaced, so its ends and length identify it.
         key = (model.id, len(messages), len(tools), first, last)
         if self._estimate[0] != key:
             self._estimate = key, estimate_tokens(messages, tools, model)
@@ -118,6 +119,7 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         conversation = self.conversation
         budget = conversation.budget(self.setup.budget)
         spent = Spending(session_usd=conversation.cost().total_usd + conversation.workers_usd)
+        # Sums over all sessions need the store; without such limits no query is made.
         if budget.day_usd is not None or budget.month_usd is not None:
             spent = await self.setup.spending.totals(spent.session_usd)
         verdict = check_budget(budget, spent, warned=self.state.budget_warnings)
@@ -161,6 +163,7 @@ def estimate_tokens(
         metadata = messages[index].metadata
         if messages[index].role is not Role.ASSISTANT:
             continue
+        # The provider's own count is exact; ours is only needed for what came later.
         usage = metadata.usage
         if usage is None or usage.estimated or metadata.status is not MessageStatus.COMPLETE:
             continue
@@ -243,7 +246,7 @@ def _embed(block: ContentBlock, workspace: Workspace) -> ContentBlock:
     try:
         return embed((block,), workspace)[0]
     except WorkspaceError:
-        return block
+        return block  # the projection replaces it by a note, and the model can say so
 
 
 # Repairs of a history that a provider rejects
@@ -290,6 +293,8 @@ def _tool_calls_as_text(messages: Sequence[Message]) -> list[Message]:
     return [*flatten_exchanges(messages[:last], ledger), *messages[last:]]
 
 
+# Providers have no error codes for these rejections, so the texts are matched. A repair that does
+# not help costs one request; without repairs such a session could never continue.
 REPAIRS = (
     Repair(
         "sealed_parts",

@@ -56,6 +56,7 @@ class McpServers:
         unknown = next((name for name in names if name not in self._servers), None)
         if unknown is not None:
             raise UnknownServerError(unknown, tuple(self._servers))
+        # Each server is asked for its tools once; they rarely change while it runs.
         for name in names:
             if name not in self._tools:
                 self._tools[name] = await self._servers[name].tools()
@@ -99,6 +100,7 @@ class SessionTools:
         Raises:
             UnknownServerError: there is no server of one of the names.
         """
+        # Starting servers and listing their tools is slow, and most turns change nothing.
         if tuple(servers) != self._offered:
             self._registry.offer(await self._servers.tools(servers))
             self._offered = tuple(servers)
@@ -137,6 +139,7 @@ class MergedRegistry(Registry):
     def tools(self) -> ToolSet:
         """All definitions by name."""
         registered = self._registered.tools
+        # A registry builds a new set when a tool is added, so identity tells whether it changed.
         if self._merged is None or self._merged[0] is not registered:
             others = {**self._from_servers.tools, **super().tools}
             more = (others[name] for name in others if name not in registered)
@@ -200,8 +203,9 @@ class LoadSkill:
         name: str = arguments["name"]
         skill = self._skills.get(name)
         if skill is None:
-            known = ", ".join(self._skills)
-            text = f"There is no skill named {name!r}; the skills are: {known}."
+            # The model reads the list and can correct itself.
+            names = ", ".join(self._skills)
+            text = f"There is no skill named {name!r}; the skills are: {names}."
             raise ToolFailedError(text, ErrorClass.NOT_FOUND)
         body = await asyncio.to_thread(skill.body)
         if not body:

@@ -97,6 +97,7 @@ class Turn:
                     break  # a pause without calls is continued: server tools are at work (T158)
             self._end()
         except asyncio.CancelledError:
+            # Another cancellation must not leave a call without a result: providers reject that.
             await run_to_completion(self._caller.close())
             self._end_cancelled()
             raise
@@ -108,6 +109,7 @@ class Turn:
 
     async def _start(self) -> ModelChoice:
         """Store the prompt and choose the model."""
+        # Not in the constructor: a turn that waits for another would count that one's cost.
         self._cost_before = self._conversation.cost().total_usd
         await self._check_thread_options()
         prompt = await self._store_prompt()
@@ -159,17 +161,19 @@ class Turn:
 
     async def _call_model(self, choice: ModelChoice) -> tuple[Message | None, ModelChoice]:
         """Get one response; if need be from a compacted or repaired history, or a fallback."""
+        # A model that failed once is no fallback for another that fails later.
         tried = {choice[0].id}
         is_repaired, overflows = False, 0
         await self._fitter.fit(choice[0])
         while True:
-            self._check_call_limit()
+            self._check_call_limit()  # a model may call tools without end
             try:
                 return await self._caller.call(*choice), choice
             except ContextOverflowError as error:
                 overflows += 1
                 await self._fitter.fit_after_overflow(error, choice[0], overflows)
             except InvalidRequestError as error:
+                # One repair a response: a second rejection has another cause.
                 if is_repaired or not self._repair(choice[0], error):
                     raise
                 is_repaired = True
@@ -232,6 +236,7 @@ class Turn:
 
     def _fail(self, error: Exception) -> None:
         self.events.put_nowait(error)
+        # The trace gets the class only: an error text may quote the conversation.
         name = type(error).__name__
         payload = events.TurnFailed(error_type=name, error_message=name)
         self._trace.emit(payload, parent=self._started_event)

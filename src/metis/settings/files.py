@@ -123,6 +123,7 @@ class SettingsFile(Struct, frozen=True, kw_only=True):
     def write(self) -> None:
         """Write the file, all or nothing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place, so that a crash leaves the old file; the pid keeps two writers apart.
         temporary = self.path.with_suffix(f".{os.getpid()}.new")
         temporary.write_text(self.text, encoding="utf-8")
         temporary.replace(self.path)

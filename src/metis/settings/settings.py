@@ -256,6 +256,8 @@ def check_value(row: Setting, name: str, value: Any, *, location: str) -> Any:
         SettingsError: it has another type, or is invalid.
     """
     try:
+        # TOML and environment spell amounts as numbers or texts; other types are not converted, so
+        # that `tools = "false"` is an error and not true.
         converted = msgspec.convert(value, row.kind, strict=row.kind is not Decimal)
     except msgspec.ValidationError:
         fault = f"{name}: expected {_TYPE_NAMES[row.kind]}, got {value!r}; e.g. {row.example}"
@@ -297,6 +299,7 @@ def _from_file(file: SettingsFile) -> Iterator[tuple[str, Any, Origin]]:
     for name, value in file.values.items():
         location = file.location(name)
         row = find_setting(name, location=location)
+        # Decimals are for money; a temperature is an ordinary float.
         number = float(value) if row.kind is float and isinstance(value, Decimal) else value
         yield name, check_value(row, name, number, location=location), Origin("file", location)
 
@@ -304,7 +307,7 @@ def _from_file(file: SettingsFile) -> Iterator[tuple[str, Any, Origin]]:
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any, Origin]]:
     for name, row in SETTINGS.items():
         text = environment.get(row.variable) if row.variable else None
-        if row.variable is not None and text:
+        if row.variable is not None and text:  # an empty variable counts as unset
             location = f"${row.variable}"
             value = _switch(text, name, location) if row.kind is bool else text
             checked = check_value(row, name, value, location=location)
