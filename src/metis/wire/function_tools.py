@@ -50,6 +50,7 @@ def set_functions(native: Wire, tools: Sequence[ToolDefinition]) -> None:
         return
     others = [entry for entry in entries if decode_function(entry) is None]
     native["tools"] = [*others, *encode_functions(tools)]
+    # OpenAI refuses an empty list of tools.
     if not native["tools"]:
         del native["tools"]
 

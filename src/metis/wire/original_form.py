@@ -57,12 +57,14 @@ def without_original_form(message: Message) -> Message:
 
 def original_blocks(message: Message, form: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the original blocks by index, if the content has not changed since."""
+    # The digest is computed only if there is something to protect by it.
     blocks = form.get("blocks", EMPTY)
     return blocks if blocks and form.get("digest") == message.content_digest() else EMPTY
 
 
 def provider_raw_of(protocol: str, form: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the value of `provider_raw` for an original form; None if the form is empty."""
+    # Only what differs from the usual form takes space in the store.
     stored = {name: value for name, value in form.items() if value}
     return {protocol: stored} if stored else None
 

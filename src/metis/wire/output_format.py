@@ -67,6 +67,7 @@ class OutputFormatCodec(Struct, frozen=True):
         """
         if output is None and keep_native:
             return
+        # Compared by meaning: the keys of a client stay byte for byte if they state the same.
         if output != self.decode(wire).output:
             self.encode(wire, output, "json")
 

@@ -64,6 +64,7 @@ class ReasoningCodec(Struct, frozen=True):
         """
         if reasoning is None and keep_native:
             return
+        # Compared by meaning: the keys of a client stay byte for byte if they state the same.
         if reasoning != self.decode(wire).reasoning:
             self.encode(wire, reasoning, None)
 
@@ -108,6 +109,7 @@ def decode_claude_thinking(
     keys = frozenset({prefix + _EFFORT if inner else fallback_key}) if effort else frozenset[str]()
     kind = {prefix + _TYPE}
     match maybe_text(thinking.get("type")):
+        # For some models `between_tools` is the least thinking there is.
         case "disabled" | "between_tools":
             return DecodedReasoning(Reasoning("none"), frozenset(kind))
         case "adaptive":

@@ -27,6 +27,7 @@ class RequestDraft:
         """Return the decoded messages, in order."""
         session_id, created_at = self._context.session_id, self._context.created_at
         ids = new_ulids(len(self._drafts))
+        # A list first: a tuple of a generator takes longer, and histories are long.
         return tuple(
             [
                 _make_message(

@@ -93,6 +93,7 @@ class BaseStreamDecoder(ABC):
     ) -> None:
         """Report the start of the message, once."""
         if not self._has_begun:
+            # The head is not needed any more, and a stream may be long.
             self._has_begun, self._head = True, b""
             events.append(MessageStart(self._message_id, model, response_id, protocol=protocol))
 

@@ -112,6 +112,7 @@ def decode_request(body: bytes, context: RequestContext) -> CanonicalRequest:
         role = request.ROLES.get(message.role)
         if role is None:
             raise DecodeError(f"unknown role {message.role!r}", path=f"$.messages[{index}].role")
+        # Whether such a message came beside or among the others must be stored.
         if role is _SYSTEM and draft.is_leading:
             draft.add(to_builtins(message), f"$.messages[{index}]")
             continue
@@ -163,6 +164,7 @@ class _FastRequestDraft(request.AnthropicRequestDraft):
                 if part.cache_control is UNSET:
                     continue
             elif type(part) is ToolResultPart:
+                # Outside of a user message a result belongs to no call.
                 content.append(opaque_block(to_builtins(part), "tool_result"))
                 continue
             else:

@@ -69,6 +69,7 @@ class AnthropicHistoryEncoder(HistoryEncoder):
             if form:
                 self._wire_ids.update(form.get("ids", EMPTY))
             blocks, role = self._encode_blocks(message, form), message.role
+            # Even an original form without a mark keeps a result out of the message before.
             if form and (role is _TOOL or not form.keys() <= _RESPONSE_FORM):
                 results = _add_in_form(role, form, blocks, encoded, results)
             elif role is not _TOOL:

@@ -100,6 +100,7 @@ class FastConverseStreamDecoder(ConverseStreamDecoder):
         except (ValueError, RecursionError):
             super()._decode_event(frame, events)
             return
+        # The careful path begins a block if none is open or its kind differs.
         block, delta = self._open.get(event.content_block_index), event.delta
         kind = None if block is None else block.kind
         if block is not None and delta.text is not UNSET and kind == "text":

@@ -59,6 +59,7 @@ class ConverseStreamEncoder(BlockStreamEncoder):
     def _tool_start(self, event: ToolUseStart) -> bytes:
         self._has_input = False
         call = {"toolUseId": self._wire_id(event), "name": event.tool_name}
+        # Only calls have a start event; texts and thinking begin with their first delta.
         opened = self._open_block(event, {})
         return opened + self._encode_block_start(event.content_block_index, {"toolUse": call})
 

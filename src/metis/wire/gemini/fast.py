@@ -60,6 +60,7 @@ class _FastRequestDraft(request.GeminiRequestDraft):
 
     def _add_common(self, role: Any, parts: list[Wire]) -> bool:
         """Add a model content, a text, or results of common form; False for anything else."""
+        # Parts of the model are checked one by one, so any of them may come here.
         if role == "model":
             self._pairing.begin_model_content()
             self._add_parts(Role.ASSISTANT, parts, {})
@@ -86,6 +87,7 @@ class _FastRequestDraft(request.GeminiRequestDraft):
         content, is_error = decode_result_text(response)
         block = _make_result(tool_use_id, content, is_error=is_error)
         ids = pairing.take_new_wire_ids()
+        # A result without the id of its call, or with another name, is not encoded like this.
         lacks_id = tool_use_id in pairing.wire_ids and not result.get("id")
         if lacks_id or pairing.tool_names.get(tool_use_id) != name:
             self._note_result_form([part], block, form)

@@ -59,6 +59,7 @@ def set_inner_fields(wire: Wire, name: str, changes: Mapping[str, Any]) -> None:
 
 def field(wire: Mapping[str, Any], name: str) -> Any:
     """Return a field of an object in either style of keys; None if there is none."""
+    # camelCase first: nearly all clients and both servers write it.
     value = wire.get(name)
     return wire.get(snake(name)) if value is None else value
 

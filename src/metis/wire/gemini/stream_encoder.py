@@ -64,6 +64,7 @@ class GeminiStreamEncoder(BaseStreamEncoder):
         return closing + (b"]" if self._has_started else b"[]")
 
     def _message_start(self, event: MessageStart) -> bytes:
+        # Clients send signatures back to this provider, which refuses those of others.
         host, _, _ = (event.model or "").partition(":")
         self._hides_signatures = event.protocol != PROTOCOL and host not in HOSTS
         self._set_envelope(event.message_id, event.response_id, event.model)
