@@ -1,4 +1,4 @@
-"""A provider of three protocols on loopback that says what it was told to say."""
+"""A provider of three protocols on loopback that answers from a script."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -65,11 +65,11 @@ def say(*content: ContentBlock | str, **fields: Any) -> Say:
 
 
 class Fake:
-    """Answers from a script, then with `ok`; remembers what it was asked."""
+    """Answers from a script, then with `ok`; records the requests."""
 
     def __init__(self, *script: Say | Callable[[CanonicalRequest], Say]) -> None:
         self.script = list(script)
-        self.asked: list[CanonicalRequest] = []
+        self.requests: list[CanonicalRequest] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
@@ -84,7 +84,7 @@ class Fake:
         self.bodies.append(msgspec.json.decode(body))
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
         asked = adapter.from_wire_request(body)
-        self.asked.append(asked)
+        self.requests.append(asked)
         step = self.script.pop(0) if self.script else say("ok")
         step = step if isinstance(step, Say) else step(asked)
         if step.status != 200:

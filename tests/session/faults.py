@@ -16,7 +16,7 @@ from metis.session import Metis, Options, Session
 from metis.tools import Registry
 from metis.transport import Retry
 from metis.wire.call import AdapterOptions
-from session.kit import ReadFile
+from session.helpers import ReadFile
 
 MODELS = (
     "anthropic:claude-sonnet-4-6",

@@ -45,7 +45,7 @@ from metis.streaming import TextDelta
 from metis.tools import Answer, Confirmation, Question, Registry, ToolContext, ToolOutput, Verdict
 from metis.transport import Retry
 from session.fake import Fake, say, serving
-from session.kit import GPT, SONNET, ReadFile, events_of, options
+from session.helpers import GPT, SONNET, ReadFile, events_of, options
 
 pytestmark = pytest.mark.anyio
 ONE = Decimal("0.000654")
@@ -311,7 +311,7 @@ async def test_rules_and_windows_know_how_large_a_turn_is(url: str, tmp_path: Pa
         with pytest.raises(RefusedChoiceError) as caught:
             await small.ask("word " * 50_000)
         assert caught.value.reason == "exceeds_context_window"
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 @pytest.mark.row("T208")

@@ -16,7 +16,7 @@ from metis.session.conversation import run_to_completion
 from metis.streaming import TextDelta
 from session.fake import Fake, Say, say, serving
 from session.faults import check_whole
-from session.kit import events_of, options
+from session.helpers import events_of, options
 
 pytestmark = pytest.mark.anyio
 NAMES = ("anthropic", "openai", "openai-responses")

@@ -31,7 +31,7 @@ from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import text_output
 from metis.wire.call import AdapterOptions
 from session.faults import MODELS, check_whole, options_for
-from session.kit import events_of
+from session.helpers import events_of
 
 pytestmark = pytest.mark.anyio
 SMALL = 3000

@@ -22,7 +22,7 @@ from metis.events.system_events import DelegateCompleted, DelegateFailed, Delega
 from metis.session import Budget, Metis, Session, ToolStarted, text_of
 from metis.store.entries import SidecarEntry
 from session.fake import Fake, Say, say, serving
-from session.kit import options
+from session.helpers import options
 
 pytestmark = pytest.mark.anyio
 TIERS = {"fast": "haiku", "balanced": "sonnet", "deep": "opus"}
@@ -179,7 +179,7 @@ async def test_workers_are_ended_with_the_turn(url: str) -> None:
         async with aclosing(session.send("go")) as events:
             async for event in events:
                 if isinstance(event, ToolStarted):
-                    while len(fake.asked) < 2:  # noqa: ASYNC110 - nobody tells
+                    while len(fake.requests) < 2:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.005)
                     break
         types = [event.type for event in heard]
@@ -224,6 +224,6 @@ async def test_a_worker_has_what_is_left_of_the_budget(url: str) -> None:
         session = await m.session(model="sonnet")
         with pytest.raises(Exception, match="budget"):
             await session.ask("go")
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
     (failed,) = [e.payload for e in heard if isinstance(e.payload, DelegateFailed)]
     assert failed.failure_mode == "worker_error"

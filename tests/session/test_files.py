@@ -10,7 +10,7 @@ from metis.canonical import ImageBlock, ImageSource
 from metis.session import Lost, Metis
 from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
-from session.kit import events_of, options
+from session.helpers import events_of, options
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from metis.session import Budget, Metis, ModelUse, Session, TurnEnded, text_of
 from metis.sim import Simulator
 from session.fake import Fake, Say, say, serving
 from session.faults import MODELS, options_for
-from session.kit import GPT, SONNET, options
+from session.helpers import GPT, SONNET, options
 
 pytestmark = pytest.mark.anyio
 ONE = Decimal("0.000654")
@@ -76,7 +76,7 @@ async def test_undo_takes_the_last_turn_back_and_gives_its_words(url: str) -> No
             again = await other.resume(own)
             assert said(again) == ["Be short."]
             assert again.cost() == session.cost()
-    assert [len(asked.messages) for asked in fake.asked] == [2, 4, 7, 4]
+    assert [len(asked.messages) for asked in fake.requests] == [2, 4, 7, 4]
 
 
 async def test_retry_asks_the_same_of_another_model(url: str) -> None:
@@ -188,7 +188,7 @@ async def test_no_place_lies_between_a_call_and_its_results(url: str, back: str)
         await session.ask("go on")
         assert validate_session(await m.store.messages(session.id)) == []
         assert await m.store.check() == []
-    assert len(fake.asked[-1].messages) == 5
+    assert len(fake.requests[-1].messages) == 5
 
 
 async def test_going_back_behind_a_summary_shows_what_it_stood_for(url: str) -> None:
@@ -269,7 +269,7 @@ async def test_no_summary_is_written_when_the_budget_is_spent(url: str) -> None:
         await session.set_budget(ONE)
         with pytest.raises(BudgetExceededError):
             await session.compact()
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 async def test_a_turn_can_be_rated(url: str) -> None:

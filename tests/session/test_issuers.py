@@ -12,7 +12,7 @@ from metis.sim import Simulator
 from metis.sim.responder import Responder
 from metis.sim.signing import ThinkingSigner
 from session.faults import options_for
-from session.kit import SONNET, events_of
+from session.helpers import SONNET, events_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from metis.session import Metis, Options, TurnEnded
 from session.fake import NAMES, Fake, say, serving
-from session.kit import events_of, options
+from session.helpers import events_of, options
 
 pytestmark = pytest.mark.anyio
 MANY = 100
@@ -38,7 +38,7 @@ async def test_a_hundred_sessions_stream_at_once_and_none_waits_for_another(url:
         sessions = [await m.session(model=models[n % len(models)]) for n in range(MANY)]
         turns = await asyncio.gather(*(events_of(each, "hello") for each in sessions))
         assert all(isinstance(events[-1], TurnEnded) for events in turns)
-        assert len(fake.asked) == MANY
+        assert len(fake.requests) == MANY
         assert all(len(each.messages) == 2 for each in sessions)
 
 
@@ -55,7 +55,7 @@ async def test_memory_stays_flat_over_many_turns(url: str) -> None:
 
         async def measured(sessions: int) -> int:
             await spend(m, sessions, 5)
-            for heard in (fake.asked, fake.bodies, fake.headers):
+            for heard in (fake.requests, fake.bodies, fake.headers):
                 heard.clear()
             gc.collect()
             return tracemalloc.get_traced_memory()[0]

@@ -13,7 +13,7 @@ from metis.session import Metis, Session, text_of
 from metis.session.prompt import MEMORY_FILES
 from metis.tools import Confirmation, Registry, Rule
 from session.fake import Fake, Say, say, serving
-from session.kit import ReadFile, options
+from session.helpers import ReadFile, options
 from session.test_bus_events import WriteFile
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from metis.session.response import CONTINUE_PROMPT
 from metis.streaming import ToolUseStart
 from session.fake import Fake, Say, say, serving
 from session.faults import check_whole
-from session.kit import GPT, SONNET, options
+from session.helpers import GPT, SONNET, options
 
 pytestmark = pytest.mark.anyio
 NAMES = {
@@ -80,7 +80,7 @@ async def test_a_model_that_steps_in_is_asked_to_go_on(url: str, name: str) -> N
         session = await m.session(model=first)
         await session.ask("count")
         stored = await m.store.messages(session.id)
-    request = fake.asked[1]
+    request = fake.requests[1]
     assert [str(each.role) for each in request.messages] == ["user", "assistant", "user"]
     assert [words(each) for each in request.messages] == ["count", "one two", CONTINUE_PROMPT]
     assert [words(each) for each in stored] == ["count", "one two", "three four"]
@@ -100,7 +100,7 @@ async def test_the_same_model_is_asked_to_go_on_when_it_is_asked_again(url: str)
             await session.ask("count again")
         async for _ in session.respond():
             pass
-    assert [words(each) for each in fake.asked[-1].messages][-2:] == ["one two", CONTINUE_PROMPT]
+    assert [words(each) for each in fake.requests[-1].messages][-2:] == ["one two", CONTINUE_PROMPT]
 
 
 def words(message: Any) -> str:

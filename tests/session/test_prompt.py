@@ -9,7 +9,7 @@ from metis.canonical import Role
 from metis.session import Metis, text_of
 from metis.session.prompt import MEMORY_BYTES, read_system_prompt
 from session.fake import Fake, serving
-from session.kit import options
+from session.helpers import options
 
 
 def fill(workspace: Path, home: Path) -> None:

@@ -16,7 +16,7 @@ from metis.session.model_call import with_cache_key
 from metis.session.models import ResolvedModel
 from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
-from session.kit import options
+from session.helpers import options
 
 TALK = [
     replace(message, id=ulid(number))

@@ -6,7 +6,7 @@ from metis.canonical.errors import NetworkError
 from metis.session import Metis, Options, text_of
 from metis.transport import Retry
 from session.fake import Fake, say, serving
-from session.kit import SONNET
+from session.helpers import SONNET
 
 pytestmark = pytest.mark.anyio
 AWAY = "http://provider.example"

@@ -6,7 +6,7 @@ from metis.canonical import ToolUseBlock
 from metis.session import Metis, Warned
 from metis.sim import Simulator
 from session.faults import MODELS, options_for
-from session.kit import events_of
+from session.helpers import events_of
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import pytest
 from metis.session import Metis, Warned
 from metis.sim import Simulator
 from session.faults import MODELS, check_whole, options_for
-from session.kit import events_of
+from session.helpers import events_of
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from metis.canonical import Role, validate_session
 from metis.canonical.errors import NoTurnError, ServerError
 from metis.session import Metis, TurnEnded, text_of
 from session.fake import Fake, say, serving
-from session.kit import SONNET, options
+from session.helpers import SONNET, options
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from metis.tools.tool import text_output
 from metis.transport import Retry
 from metis.wire.call import AdapterOptions
 from session.fake import Fake, say, serving
-from session.kit import GPT, SONNET, ReadFile, events_of, options
+from session.helpers import GPT, SONNET, ReadFile, events_of, options
 from session.test_bus_events import WriteFile
 
 pytestmark = pytest.mark.anyio
@@ -214,4 +214,4 @@ async def test_fallbacks_share_one_number_of_attempts(url: str) -> None:
         assert attempts == [1, 2, 3, 4, 5]
         fake.script[:] = [down, say("fine")]
         assert await session.ask("again") is not None
-    assert len(fake.asked) == 7
+    assert len(fake.requests) == 7

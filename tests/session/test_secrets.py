@@ -18,7 +18,7 @@ from metis.session import Metis
 from metis.tools import Confirmation, Registry, Rule
 from metis.tools.builtin import BUILTINS
 from session.fake import Fake, Say, say, serving
-from session.kit import events_of, options
+from session.helpers import events_of, options
 
 pytestmark = pytest.mark.anyio
 CANARY = "sk-canary-0123456789abcdef"

@@ -27,7 +27,7 @@ from metis.streaming import (
     ToolUseStart,
 )
 from session.fake import Fake, Say, say, serving
-from session.kit import SONNET, ReadFile, events_of, options
+from session.helpers import SONNET, ReadFile, events_of, options
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +67,7 @@ async def test_calls_are_taken_from_the_parts_of_an_answer_and_results_go_back(u
     (result,) = stored[2].content
     assert isinstance(result, ToolResultBlock)
     assert result.content == (text("contents of b.txt"),)
-    assert [message.role for message in fake.asked[1].messages] == ["user", "assistant", "tool"]
+    assert [message.role for message in fake.requests[1].messages] == ["user", "assistant", "tool"]
     assert answer is not None
     assert text_of(answer.content).strip() == "it says b"
     assert validate_session(stored) == []

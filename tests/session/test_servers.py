@@ -32,7 +32,7 @@ from metis.tools import Registry, ToolContext, ToolOutput
 from metis.tools.tool import text_output
 from metis.transport import Retry
 from metis.wire.call import AdapterOptions, ToolChoice
-from session.kit import events_of
+from session.helpers import events_of
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]

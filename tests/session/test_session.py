@@ -40,7 +40,7 @@ from metis.session import (
 )
 from metis.streaming import TextDelta
 from session.fake import Fake, Say, say, serving
-from session.kit import GPT, SONNET, ReadFile, events_of, options
+from session.helpers import GPT, SONNET, ReadFile, events_of, options
 
 pytestmark = pytest.mark.anyio
 ONE = Decimal("0.000654")
@@ -89,7 +89,7 @@ async def test_a_session_is_resumed_as_it_was_left(url: str) -> None:
             assert answer is not None
             assert answer.content == (TextBlock("two "),)
             assert again.cost().total_usd == 2 * ONE
-    assert len(fake.asked[1].messages) == 4
+    assert len(fake.requests[1].messages) == 4
     assert fake.bodies[1]["system"]
 
 
@@ -233,7 +233,7 @@ async def test_malformed_arguments_are_answered_and_never_run(url: str) -> None:
     outcome = stored[2].metadata.outcome
     assert outcome is not None
     assert outcome.status is OutcomeStatus.ERROR
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
     assert validate_session(stored) == []
 
 
@@ -251,7 +251,7 @@ async def test_a_call_that_a_limit_cut_is_never_run(url: str, model: str) -> Non
     result = stored[2].content[0]
     assert isinstance(result, ToolResultBlock)
     assert result.is_error
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 async def test_a_stream_that_breaks_off_is_kept_and_can_be_tried_again(url: str) -> None:
@@ -271,7 +271,7 @@ async def test_a_stream_that_breaks_off_is_kept_and_can_be_tried_again(url: str)
         assert validate_session(stored) == []
         answer = await session.ask("again")
         assert answer is not None
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 @pytest.mark.row("T191")
@@ -305,7 +305,7 @@ async def test_a_refused_request_does_not_go_to_the_others(url: str) -> None:
         session = await m.session(model="sonnet")
         with pytest.raises(InvalidRequestError):
             await session.ask("hello")
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 async def test_without_a_rule_the_error_of_the_provider_is_told(url: str) -> None:
@@ -363,7 +363,7 @@ async def test_a_history_near_the_limit_is_summed_up_before_the_call(url: str) -
         events = await events_of(session, "second")
     assert [e.code for e in events if isinstance(e, Warned)] == ["compacted"]
     assert fake.bodies[1]["model"] == "gpt-5"
-    assert len(fake.asked[2].messages) == 2
+    assert len(fake.requests[2].messages) == 2
 
 
 @pytest.mark.parametrize("why", ["small", "down"])
@@ -400,7 +400,7 @@ async def test_a_budget_warns_and_then_stops_before_the_call(url: str) -> None:
         with pytest.raises(BudgetExceededError) as caught:
             await session.ask("three")
     assert caught.value.spent_usd == 2 * ONE
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 async def test_the_budget_of_a_day_counts_all_sessions_and_warns_once(url: str) -> None:
@@ -454,7 +454,7 @@ async def test_a_model_that_calls_for_ever_is_stopped(url: str) -> None:
         with pytest.raises(TurnLimitError):
             await session.ask("go")
         assert validate_session(await m.store.messages(session.id)) == []
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 async def test_a_hundred_sessions_stream_at_once(url: str) -> None:

@@ -20,7 +20,7 @@ from metis.streaming import (
 )
 from metis.transport import Retry
 from session.faults import MODELS, check_whole, options_for
-from session.kit import events_of
+from session.helpers import events_of
 
 pytestmark = pytest.mark.anyio
 WHOLE = ("openai:gpt-5-pro", "openai-responses:o1-pro")

@@ -11,7 +11,7 @@ from metis.canonical.errors import InvalidAnswerError, InvalidValueError
 from metis.session import Lost, Metis, TurnEnded
 from metis.wire.output_format import OutputFormat
 from session.fake import Fake, say, serving
-from session.kit import options
+from session.helpers import options
 
 pytestmark = pytest.mark.anyio
 SCHEMA: dict[str, Any] = {

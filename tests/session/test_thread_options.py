@@ -31,7 +31,7 @@ from metis.tools.mcp import McpServer, StdioServer
 from metis.wire.call import CanonicalRequest, RequestContext, ToolChoice
 from metis.wire.reasoning import Reasoning
 from session.fake import Fake, Say, say, serving
-from session.kit import GPT, SONNET, ReadFile, options
+from session.helpers import GPT, SONNET, ReadFile, options
 
 pytestmark = pytest.mark.anyio
 needs_mcp = pytest.mark.skipif(
@@ -104,20 +104,20 @@ async def test_the_tools_of_the_servers_of_a_thread_are_offered_and_run(url: str
         result = session.messages[4].metadata.outcome
         assert result is not None
         assert result.value == {"total": 5}
-        names = offered(fake.asked[0])
+        names = offered(fake.requests[0])
         assert len(names) == len(mcp_server.TOOLS)
         assert all(name.startswith("numbers___") for name in names)
         # A later turn may say otherwise, and that holds from there on.
         await session.ask("without", options={"servers": []})
         await session.ask("still without")
-        assert [offered(asked) for asked in fake.asked[2:]] == [[], []]
+        assert [offered(asked) for asked in fake.requests[2:]] == [[], []]
         assert session.options == {"servers": []}
         await session.ask("others", options={"servers": ["others", "numbers"]})
-        assert offered(fake.asked[-1])[0] == "others___add_numbers"
-        assert len(offered(fake.asked[-1])) == 2 * len(mcp_server.TOOLS)
+        assert offered(fake.requests[-1])[0] == "others___add_numbers"
+        assert len(offered(fake.requests[-1])) == 2 * len(mcp_server.TOOLS)
         await session.undo()
         await session.ask("again without")
-        assert offered(fake.asked[-1]) == []
+        assert offered(fake.requests[-1]) == []
         assert validate_session(await m.store.messages(session.id)) == []
 
 
@@ -130,16 +130,16 @@ async def test_servers_stand_beside_the_tools_of_the_house_and_are_kept_by_a_ret
     async with serving(fake), Metis(url, options(fake, servers=(server(),))) as m:
         session = await m.session(model=SONNET)
         await session.ask("plain")
-        assert offered(fake.asked[0]) == ["read_file"]
+        assert offered(fake.requests[0]) == ["read_file"]
         await session.ask("more", options={"servers": ["numbers"]})
         async for _ in session.retry():
             pass
-        for asked in fake.asked[1:]:
+        for asked in fake.requests[1:]:
             assert offered(asked)[0] == "read_file"
             assert len(offered(asked)) == 1 + len(mcp_server.TOOLS)
         again = await (await session.fork()).ask("on")
         assert again is not None
-        assert len(offered(fake.asked[-1])) == 1 + len(mcp_server.TOOLS)
+        assert len(offered(fake.requests[-1])) == 1 + len(mcp_server.TOOLS)
 
 
 @pytest.mark.row("G-005")
@@ -154,7 +154,7 @@ async def test_a_server_that_nobody_knows_is_an_error_before_anything_is_stored(
             await session.ask("go", options={"servers": ["files"]})
         assert (caught.value.name, caught.value.known) == ("files", ())
         assert session.messages == []
-        assert fake.asked == []
+        assert fake.requests == []
         other = await imported(m, {"options": {"servers": ["files"]}})
         await other.swap(SONNET)
         with pytest.raises(UnknownServerError):
@@ -199,7 +199,7 @@ async def test_what_a_provider_does_not_do_is_refused_and_said_before_a_swap(url
                 pass
         with pytest.raises(InvalidValueError, match="no tool mode 'sometimes'"):
             await session.ask("go", options={"tool_mode": "sometimes"})
-        assert len(fake.asked) == 1
+        assert len(fake.requests) == 1
 
 
 @pytest.mark.row("G-006")
@@ -287,7 +287,7 @@ async def test_a_pointer_to_nobody_is_an_error_before_anything_is_stored(url: st
         other = await imported(m, {"options": {"provider_ptr": "pico"}})
         with pytest.raises(UnknownModelError, match=r"'pico': the pointers are nano, milli, kilo"):
             await answered(other)
-        assert fake.asked == []
+        assert fake.requests == []
         assert (other.context(), other.model) == (None, None)
         # Whoever names a model can go on all the same.
         async for _ in other.send("go", model=SONNET):
@@ -316,8 +316,8 @@ async def test_a_pointer_with_r_is_a_model_that_thinks_with_the_key_of_its_provi
             "gpt-5",
             "o3",
         ]
-        assert fake.asked[0].options.reasoning is None
-        assert fake.asked[1].options.reasoning is not None
+        assert fake.requests[0].options.reasoning is None
+        assert fake.requests[1].options.reasoning is not None
         await session.set_reasoning(Reasoning("low"))
         assert session.reasoning == Reasoning("low")
 

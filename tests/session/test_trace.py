@@ -8,7 +8,7 @@ from metis.events import Bus, Event
 from metis.events.event import encode_json
 from metis.session import Metis
 from session.fake import Fake, say, serving
-from session.kit import events_of, options
+from session.helpers import events_of, options
 
 pytestmark = pytest.mark.anyio
 CANARY = "sk-canary-0123456789"

@@ -1,4 +1,4 @@
-"""Short words for the tests of sessions."""
+"""Options, a tool and events for the tests of sessions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,5 +48,5 @@ def options(fake: Fake, **fields: Any) -> Options:
     return Options(**given | fields)
 
 
-async def events_of(session: Session, words: Any) -> list[TurnEvent]:
-    return [event async for event in session.send(words)]
+async def events_of(session: Session, prompt: Any) -> list[TurnEvent]:
+    return [event async for event in session.send(prompt)]
