@@ -115,14 +115,19 @@ class Adapter:
         tools: Sequence[ToolDefinition] = (),
         options: AdapterOptions = AdapterOptions(),  # noqa: B008 - an immutable value
     ) -> WireRequest:
-        """Return what `to_wire` would, without writing losses to the log."""
-        model = self._requested_model(options)
+        """Return what `to_wire` would, without writing losses to the log.
+
+        Three steps: a plan of the options and tools, the encoded history, and the body around it.
+        """
+        profile, model = self.profile, self._requested_model(options)
         plan = self._planner.request_plan(model, options, tools, messages)
         sent, instruction_losses = plan.history(messages)
         target = self._target(model, plan.options)
-        history = encode_history(sent, self.profile, model, target, self._histories)
-        plan = self._with_placeholder_tools(options, plan, history, model)
-        body = history.encoder.body(plan.tools, self._body_options(plan.options))
+        history = encode_history(sent, profile, model, target, self._histories)
+        if not plan.tools and profile.needs_tool_definitions:
+            plan = self._with_placeholder_tools(options, plan, history, model)
+        body_options = self._body_options(plan.options) if profile.body_keys else plan.options
+        body = history.encoder.body(plan.tools, body_options)
         budget = options.image_budget
         if budget is not None and len(body) > budget:
             recorder = LossRecorder(target)
@@ -135,15 +140,12 @@ class Adapter:
             self._histories.store(history, len(body))
         path, route_losses = self._route(history.encoder, plan, model)
         session_id = messages[0].session_id if messages else ""
-        option_losses = (*plan.losses, *instruction_losses, *route_losses)
+        losses = [*plan.losses, *instruction_losses, *route_losses]
         return WireRequest(
             path=path,
-            headers={"content-type": "application/json", **self.profile.headers},
+            headers={"content-type": "application/json", **profile.headers},
             body=body,
-            losses=[
-                *history.losses,
-                *(self._loss_of_option(session_id, loss) for loss in option_losses),
-            ],
+            losses=history.losses + [self._loss_of_option(session_id, loss) for loss in losses],
         )
 
     def _with_placeholder_tools(
@@ -152,11 +154,9 @@ class Adapter:
         # Anthropic and Bedrock answer 400 to a history with calls if the request defines no tool
         # (T36).
         profile = self.profile
-        if plan.tools or not profile.needs_tool_definitions or are_native_options(options, profile):
-            return plan
         native = plan.options.native.get(profile.protocol)
         has_no_calls = history.call_ids is not None and not history.call_ids
-        has_tools = bool(native and native.get("tools"))
+        has_tools = bool(native and native.get("tools")) or are_native_options(options, profile)
         if has_no_calls or has_tools or not model.capabilities.supports_tools:
             return plan
         tools = placeholder_tools(history.messages, profile.tool_name_length)
@@ -177,8 +177,6 @@ class Adapter:
         # Bedrock and Vertex state model and stream in the path, and refuse these keys in the
         # body.
         profile = self.profile
-        if not profile.body_keys:
-            return options
         native = options.native.get(profile.protocol, {})
         changes: dict[str, Any] = dict.fromkeys(profile.path_options - native.keys())
         if not are_native_options(options, profile):

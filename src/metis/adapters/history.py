@@ -7,7 +7,6 @@ only its new messages.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from itertools import islice
 from operator import is_
 from threading import Lock
 from typing import Final
@@ -76,18 +75,18 @@ class HistoryCache:
 
     def find(self, messages: Sequence[Message], target: Target) -> EncodedHistory | None:
         """Return what an earlier request to the target encoded, if these messages begin with it."""
-        history = self._last(messages, target.model)
-        if history is None or len(history.messages) > len(messages):
+        entry = self._entries.get(_key_of(messages, target.model)) if messages else None
+        if entry is None or len(entry[0].messages) > len(messages):
             return None
+        history = entry[0]
         if history.requested_target is not target and history.requested_target != target:
             return None
-        same = map(is_, history.messages, islice(messages, len(history.messages)))
-        return history if all(same) else None
+        return history if all(map(is_, history.messages, messages)) else None
 
     def first_changed(self, messages: Sequence[Message], model: str) -> Message | None:
         """Return the first message that differs from the last request of the conversation."""
-        history = self._last(messages, model)
-        earlier = () if history is None else history.messages
+        entry = self._entries.get(_key_of(messages, model)) if messages else None
+        earlier = () if entry is None else entry[0].messages
         for old, new in zip(earlier, messages, strict=False):
             if old is not new and (old.id != new.id or old.digest() != new.digest()):
                 return new
@@ -105,10 +104,6 @@ class HistoryCache:
             ):
                 _, dropped_bytes = self._entries.pop(next(iter(self._entries)))
                 self._size_bytes -= dropped_bytes
-
-    def _last(self, messages: Sequence[Message], model: str) -> EncodedHistory | None:
-        entry = self._entries.get(_key_of(messages, model)) if messages else None
-        return None if entry is None else entry[0]
 
 
 def _key_of(messages: Sequence[Message], model: str) -> tuple[str, str, str]:
@@ -161,8 +156,10 @@ def _extended(
     is_usual, foreign = _original_forms(new, profile)
     if wire_ids is None or not is_usual:
         projected = dialect.apply(projected, recorder)
-    record_unmapped_keys(foreign, profile, recorder)
-    record_rewritten_keys(projection.attachments, profile, recorder)
+    if foreign:
+        record_unmapped_keys(foreign, profile, recorder)
+    if projection.attachments:
+        record_rewritten_keys(projection.attachments, profile, recorder)
     encoder.add(projected, wire_ids or EMPTY)
     call_ids = projection.call_ids
     if call_ids is not None and earlier.call_ids:

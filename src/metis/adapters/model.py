@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from metis.adapters.profile import Profile
 from metis.canonical.blocks import (
@@ -128,6 +127,7 @@ class _CatalogFacts(NamedTuple):
     """What the catalogue has about a model."""
 
     entry: ModelInfo | None
+    capability_set: frozenset[Capability] | None
     refused_options: frozenset[str]
     exclusive_options: tuple[tuple[str, ...], ...]
     min_cached_tokens: int
@@ -144,6 +144,7 @@ def _catalog_facts(model: str, hosted: str) -> _CatalogFacts:
     default_output = ALL_OUTPUTS if has_schemas else OBJECT_OUTPUTS
     return _CatalogFacts(
         entry,
+        None if entry is None else capability_set(entry.capabilities, entry),
         options.refused_options(model),
         options.exclusive_options(model),
         options.min_cached_tokens(model),
@@ -160,12 +161,14 @@ def model_facts(profile: Profile, name: str) -> ModelFacts:
     entry = facts.entry
     capabilities = profile.defaults if entry is None else entry.capabilities
     cannot_think = entry is not None and not capabilities.supports_thinking
-    target = profile.target(capabilities, name, facts.refused_options)
+    target = profile.target(
+        capabilities, name, facts.refused_options, min_cached_tokens=facts.min_cached_tokens
+    )
     return ModelFacts(
         name=name,
         capabilities=capabilities,
-        capability_set=capability_set(capabilities, entry),
-        target=replace(target, min_cached_tokens=facts.min_cached_tokens),
+        capability_set=facts.capability_set or capability_set(capabilities),
+        target=target,
         is_listed=entry is not None,
         refused_options=facts.refused_options,
         exclusive_options=facts.exclusive_options,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -16,6 +17,8 @@ from metis.projection import MessageRules, Target
 from metis.wire.tool_ids import IdRule
 
 _PLACE = re.compile(r"projects/[a-z0-9.:-]{1,64}/locations/(?P<region>[a-z0-9-]{1,32})")
+_RULES = MessageRules.__struct_fields__
+_get_rules = attrgetter(*_RULES)
 _IMAGE_TYPES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
@@ -233,7 +236,12 @@ class Profile(MessageRules, frozen=True, kw_only=True):
         return f"{self.catalog_provider or self.name}:{name}"
 
     def target(
-        self, capabilities: AdapterCapabilities, model: str, refused: frozenset[str] = frozenset()
+        self,
+        capabilities: AdapterCapabilities,
+        model: str,
+        refused: frozenset[str] = frozenset(),
+        *,
+        min_cached_tokens: int = 0,
     ) -> Target:
         """Return what a model of this provider can carry."""
         user_blocks = self._user_blocks(capabilities, model)
@@ -245,9 +253,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
             result_blocks = self.result_blocks & user_blocks
         in_list = capabilities.supports_system_messages_in_list and not self.system_first
         limit = self.many_images_limit
-        rules: dict[str, Any] = {
-            name: getattr(self, name) for name in MessageRules.__struct_fields__
-        }
+        rules: dict[str, Any] = dict(zip(_RULES, _get_rules(self), strict=True))
         rules |= {
             "issuers": frozenset({self.name, *self.issuers}),
             "result_blocks": result_blocks,
@@ -267,6 +273,7 @@ class Profile(MessageRules, frozen=True, kw_only=True):
             accepts_tools=capabilities.supports_tools,
             accepts_thinking_ids=self.stores_responses,
             system="anywhere" if in_list else "first",
+            min_cached_tokens=min_cached_tokens,
         )
 
     def _needs_signatures(self, model: str) -> bool:

@@ -57,49 +57,69 @@ def project_fast(
     return fix_messages(messages, history, target)
 
 
-def inspect_history(  # noqa: C901, PLR0911 - one loop: another call per message would cost 4 %
+def inspect_history(  # noqa: C901, PLR0911, PLR0912 - another call per message would cost 4 %
     messages: Sequence[Message], target: Target, earlier_call_ids: AbstractSet[str] | None = None
 ) -> InspectedHistory | None:
     """Return what a plain history needs; None if it may not be plain."""
     open_calls: list[str] = []
     call_ids: set[str] = set()
     fix_indexes: list[int] = []
-    is_start = is_leading = earlier_call_ids is None
+    is_leading = earlier_call_ids is None
     for index, message in enumerate(messages):
         role, content = message.role, message.content
         if not content or message.metadata.hints or (open_calls and role is not _TOOL):
             return None
-        needs_fix: bool | None = False
-        if role is _USER:
-            is_leading = False
-            needs_fix = _inspect_user(content, target)
-        elif role is _ASSISTANT:
-            is_leading = False
+        if role is _ASSISTANT:
             needs_fix = _inspect_assistant(message, target, open_calls, call_ids)
+        elif role is _USER:
+            needs_fix = _inspect_user(content, target)
         elif role is _TOOL:
-            if not _is_next_result(content, target, open_calls):
+            result = content[0]
+            if len(content) != 1 or not open_calls or type(result) is not ToolResultBlock:
                 return None
-        elif role is not _SYSTEM or not is_leading or not _is_plain_text(content, target):
+            if open_calls.pop(0) != result.tool_use_id:
+                return None
+            needs_fix = _inspect_text(result.content, target)
+        elif role is _SYSTEM and is_leading:
+            if _inspect_text(content, target) is None:
+                return None
+            continue
+        else:
             return None
         if needs_fix is None:
             return None
         if needs_fix:
             fix_indexes.append(index)
+        is_leading = False
     if open_calls or (call_ids and not target.accepts_tools):
         return None
     if earlier_call_ids and not earlier_call_ids.isdisjoint(call_ids):
         return None
-    if not _has_accepted_ends(messages, target, is_start=is_start):
+    if not _has_accepted_ends(messages, target, is_start=earlier_call_ids is None):
         return None
     return InspectedHistory(call_ids, fix_indexes)
 
 
+# Each of these returns whether a message needs a fix, and None if the rules have to decide. The
+# check of a text stands in all of them, because a call per block would cost a tenth of the time.
+
+
+def _inspect_text(content: Sequence[ContentBlock], target: Target) -> bool | None:
+    for block in content:
+        if type(block) is not TextBlock or block.citations:
+            return None
+        if not target.accepts_blank_text and (not block.text or block.text.isspace()):
+            return None
+    return False
+
+
 def _inspect_user(content: Sequence[ContentBlock], target: Target) -> bool | None:
-    """Return whether media of a user message needs a fix; None if the rules have to decide."""
     needs_fix = False
     for block in content:
         if type(block) is TextBlock:
-            if not _is_plain_block(block, target):
+            if block.citations:
+                return None
+            if not target.accepts_blank_text and (not block.text or block.text.isspace()):
                 return None
         elif not _is_accepted_image(block, target):
             # Bedrock needs distinct names of documents, which depend on other messages (T95).
@@ -110,17 +130,15 @@ def _inspect_user(content: Sequence[ContentBlock], target: Target) -> bool | Non
     return needs_fix
 
 
-def _inspect_assistant(
+def _inspect_assistant(  # noqa: C901, PLR0911 - one line per reason
     message: Message, target: Target, open_calls: list[str], call_ids: set[str]
 ) -> bool | None:
-    """Return whether a response needs a signature; None if the rules have to decide.
-
-    Its calls are added to `open_calls` and `call_ids`.
-    """
     content = message.content
     for block in content:
         if type(block) is TextBlock:
-            if not _is_plain_block(block, target):
+            if block.citations:
+                return None
+            if not target.accepts_blank_text and (not block.text or block.text.isspace()):
                 return None
         elif type(block) is ToolUseBlock:
             call_id, name = block.id, block.name
@@ -134,24 +152,9 @@ def _inspect_assistant(
             return None
     if target.pairs_thinking and type(content[-1]) is ThinkingBlock:
         return None
-    return bool(target.placeholder_signature) and unsigned_call(message, target) is not None
-
-
-def _is_next_result(content: Sequence[ContentBlock], target: Target, open_calls: list[str]) -> bool:
-    """Whether a tool message is the text result of the first open call, which is closed."""
-    result = content[0]
-    if len(content) != 1 or not open_calls or type(result) is not ToolResultBlock:
+    if not target.placeholder_signature:
         return False
-    return open_calls.pop(0) == result.tool_use_id and _is_plain_text(result.content, target)
-
-
-def _is_plain_text(content: Sequence[ContentBlock], target: Target) -> bool:
-    return all(type(block) is TextBlock and _is_plain_block(block, target) for block in content)
-
-
-def _is_plain_block(block: TextBlock, target: Target) -> bool:
-    text = block.text
-    return not block.citations and (target.accepts_blank_text or bool(text and not text.isspace()))
+    return unsigned_call(message, target) is not None
 
 
 @lru_cache(maxsize=1000)  # the same few names come again and again
