@@ -172,29 +172,6 @@ def run_script(script: str, *before: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs to become somebody who may not write")
-def test_a_file_that_may_only_be_read(tmp_path: Path, sqlite_url: str) -> None:
-    make(sqlite_url)
-    path = tmp_path / "metis.db"
-    before, names = path.read_bytes(), sorted(tmp_path.iterdir())
-    os.chmod(tmp_path, 0o755)  # noqa: PTH101, S103 - everybody may look
-    for folder in tmp_path.parents:
-        if folder.stat().st_mode & 0o001 == 0 and str(folder).startswith("/tmp"):  # noqa: S108 - only ours
-            folder.chmod(0o755)
-    path.chmod(0o444)
-    script = (
-        "import os, random\nfrom metis import store\n"
-        "from metis.canonical.errors import StoreError\nos.setuid(65534)\n"
-        f"try: store.open({sqlite_url!r})\n"
-        "except StoreError as error: print(type(error).__name__, error.hint)"
-    )
-    assert run_script(script).startswith(
-        "StoreReadOnlyError make the file and its directory writable"
-    )
-    assert path.read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == names
-
-
 UNTIL_FULL = """
 import asyncio, pathlib, resource, signal, sys
 from metis.store import open as open_store

@@ -192,7 +192,6 @@ async def _traced_bus(paths: UserPaths) -> AsyncGenerator[Bus]:
     bus = Bus()
     trace: SqliteTrace | None = None
     try:
-        paths.home.mkdir(parents=True, exist_ok=True)
         trace = SqliteTrace(paths.trace)
         bus.subscribe_batches(trace.append, name="trace")
     # A full disk or a read-only home must not prevent a conversation.

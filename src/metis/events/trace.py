@@ -17,6 +17,12 @@ from metis.events.bus import Bus
 from metis.events.event import Event, encode_json, read_payload, unfinished_events
 from metis.events.registry import CATALOGUE, Actor, Sensitivity
 from metis.events.system_events import BusGapDetected, TraceSwept
+from metis.store.private_files import (
+    ReadOnlyFile,
+    is_read_only,
+    make_private_directory,
+    make_private_file,
+)
 
 USER_VERSION = 1
 """The version of the tables, written into the file."""
@@ -43,6 +49,7 @@ CREATE INDEX IF NOT EXISTS events_by_time ON events (timestamp_us);
 _INSERT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_WAIT_S = 5.0
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
@@ -140,12 +147,25 @@ class SqliteTrace:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        # Calls come from worker threads; `_lock` serialises them.
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._read_only: ReadOnlyFile | None = None
+        try:
+            if is_read_only(path):
+                self._read_only = ReadOnlyFile(path, newest_version=USER_VERSION)
+                self._connection = self._read_only.connect(timeout=_WAIT_S)
+            else:
+                # Events name sessions, models and costs: nobody else may read them, either.
+                make_private_directory(path.parent)
+                make_private_file(path)
+                # Calls come from worker threads; `_lock` serialises them.
+                self._connection = sqlite3.connect(
+                    path, check_same_thread=False, isolation_level=None, timeout=_WAIT_S
+                )
+        except (OSError, sqlite3.Error) as error:
+            raise EventError(f"{path} cannot be used as a trace: {error}") from None
         try:
             self._open(path)
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
 
     def _open(self, path: Path) -> None:
@@ -155,6 +175,8 @@ class SqliteTrace:
             if version not in (0, USER_VERSION):
                 text = f"{path} has version {version}; this metis supports {USER_VERSION}"
                 raise EventError(text)
+            if self._read_only is not None:
+                return
             # Readers such as `metis trace` must not block the session that writes.
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
@@ -166,6 +188,8 @@ class SqliteTrace:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+        if self._read_only is not None:
+            self._read_only.close()
 
     async def append(self, events: Sequence[Event], /) -> None:
         """Store events; an id that exists already is stored once."""

@@ -1,6 +1,5 @@
 """Search: the searchable text of a message, and the full-text index of a SQLite store."""
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from metis.canonical.blocks import (
 from metis.canonical.message import Message
 from metis.canonical.metadata import MessageStatus
 from metis.store.database import Rows, TextOfRow, Transaction
+from metis.store.private_files import make_private_file
 from metis.store.records import from_row
 from metis.store.sqlite_file import translate_errors
 
@@ -96,16 +96,20 @@ class SqliteSearch:
     It is a file of its own, which can be deleted and rebuilt.
     """
 
-    def __init__(self, path: Path, read: Callable[[], AbstractContextManager[Transaction]]) -> None:
-        self._name = str(path)
+    def __init__(
+        self, path: Path | None, read: Callable[[], AbstractContextManager[Transaction]]
+    ) -> None:
+        """Open the index at a path; None is a temporary file that is deleted with the index."""
+        self._name = str(path or "a temporary search index")
         self._read = read
         self._lock = threading.Lock()
         with translate_errors(self._name):
             # It holds texts of messages, so only its owner may read it, like the store itself.
-            with suppress(OSError):
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            if path is not None:
+                with suppress(OSError):
+                    make_private_file(path)
             self._connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=30
+                path or "", isolation_level=None, check_same_thread=False, timeout=30
             )
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")

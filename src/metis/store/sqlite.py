@@ -27,6 +27,12 @@ from metis.store.database import (
     schema_statements,
     schema_steps,
 )
+from metis.store.private_files import (
+    ReadOnlyFile,
+    is_read_only,
+    make_private_directory,
+    make_private_file,
+)
 from metis.store.search import SqliteSearch
 from metis.store.sqlite_file import (
     APPLICATION_ID,
@@ -113,9 +119,14 @@ class SqliteDatabase:
         self._checkpointer: sqlite3.Connection | None = None
         self._lock_file: int | None = None
         self._search: SqliteSearch | None = None
+        self._read_only: ReadOnlyFile | None = None
         check_file(path, newest_schema(DIALECT))
         with translate_errors(self.name):
             self._create_file()
+            if is_read_only(path):
+                self._read_only = ReadOnlyFile(path, newest_version=newest_schema(DIALECT))
+                if self._read_only.is_copy:
+                    _migrate_copy(self._read_only.path)
             self._writer = self._connect()
         self._transaction = SqliteTransaction(self._writer)
         # One cursor for BEGIN and COMMIT; `Connection.execute` would create one each time.
@@ -124,9 +135,9 @@ class SqliteDatabase:
     def _create_file(self) -> None:
         """Create a missing file and write our application id, before WAL mode is on."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._path.parent)
             if not self._path.exists():
-                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+                make_private_file(self._path)
         except OSError as error:
             text = f"{self.name}: cannot create the file ({error.strerror})"
             hint = "choose a writable directory with --store or METIS_STORE"
@@ -138,6 +149,8 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def _connect(self) -> sqlite3.Connection:
+        if self._read_only is not None:
+            return self._read_only.connect(timeout=self._wait_s, cached_statements=_STATEMENTS)
         connection = sqlite3.connect(
             self._path,
             isolation_level=None,
@@ -146,9 +159,7 @@ class SqliteDatabase:
             timeout=self._wait_s,
         )
         try:
-            # On a read-only file this pragma fails, before `claim` can say so with a hint.
-            if os.access(self._path, os.W_OK):
-                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA journal_mode = WAL")
             # `maintain` checkpoints in the writer thread, and `_begin` waits with pauses of its
             # own, so SQLite must do neither by itself inside an append.
             for pragma in (
@@ -259,6 +270,8 @@ class SqliteDatabase:
 
     def claim(self, *, wait: bool) -> bool:  # noqa: ARG002 - the kernel knows at once
         """Return whether no other store has this file open; if so, none can until `share`."""
+        if self._read_only is not None:
+            return False  # nothing can be recovered, so nobody needs to be kept out
         try:
             if self._lock_file is None:
                 self._lock_file = os.open(f"{self.name}-lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -384,7 +397,9 @@ class SqliteDatabase:
     def index(self) -> SqliteSearch:
         """Return the search index: a file of its own beside this one."""
         if self._search is None:
-            self._search = SqliteSearch(Path(f"{self.name}-search"), self.read)
+            # Without a place for the index a temporary one is built, which SQLite deletes.
+            path = None if self._read_only is not None else Path(f"{self.name}-search")
+            self._search = SqliteSearch(path, self.read)
         return self._search
 
     def close(self) -> None:
@@ -397,6 +412,17 @@ class SqliteDatabase:
             for connection in (*self._idle, self._checkpointer, self._writer):
                 if connection is not None:
                     connection.close()
+        if self._read_only is not None:
+            self._read_only.close()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+
+
+def _migrate_copy(path: Path) -> None:
+    """Bring a private copy up to date, with everything in its file and nothing in a log."""
+    database = SqliteDatabase(path, durability="process", wait_s=0)
+    try:
+        database.migrate()
+    finally:
+        database.close()

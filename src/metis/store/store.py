@@ -29,6 +29,7 @@ from metis.store import maintenance, queries, transfer
 from metis.store.append import AppendJob, RecordJob, SaveJob, prepare_message
 from metis.store.database import Database, Transaction
 from metis.store.entries import AnyEntry, MessageEntry, RecoveryEntry
+from metis.store.private_files import home_directory
 from metis.store.queries import Overview
 from metis.store.records import (
     EVENT_COLUMNS,
@@ -500,8 +501,4 @@ def sqlite_path(url: str) -> Path:
 
 def default_url(environment: Mapping[str, str]) -> str:
     """Return the URL of the user's store: `metis.db` under `$METIS_HOME`."""
-    home = environment.get("METIS_HOME")
-    if not home:
-        data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        home = str(Path(data) / "metis")
-    return f"sqlite:///{Path(home) / 'metis.db'}"
+    return f"sqlite:///{home_directory(environment) / 'metis.db'}"
