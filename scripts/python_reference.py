@@ -9,6 +9,9 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,7 +80,7 @@ def _entry(
     elif callable(value):
         lines += [*_code(_signature(name, value)), inspect.getdoc(value) or "", ""]
     else:
-        lines += _code(f"{name} = {_short(repr(value))}")
+        lines += _code(f"{name} = {_value_text(value)}")
     example = examples.get(name)
     if example:
         lines += ["Example:", "", *_code(example)]
@@ -106,7 +109,7 @@ def _field_lines(value: type[Struct]) -> Iterator[str]:
     for field in fields(value):
         default = ""
         if field.default not in (NODEFAULT, UNSET):
-            default = f" = {_short(repr(field.default))}"
+            default = f" = {_value_text(field.default)}"
         elif field.default_factory is not NODEFAULT:
             default = f" = {getattr(field.default_factory, '__name__', '…')}()"
         yield f"{field.name}: {_type_text(field.type)}{default}"
@@ -136,9 +139,9 @@ def _parameters(value: Any) -> str:
     except (TypeError, ValueError):
         return "(…)"
     shown = [
-        parameter.replace(default=_ShownDefault(parameter.default))
-        if isinstance(parameter.default, Struct)
-        else parameter
+        parameter
+        if parameter.default is inspect.Parameter.empty
+        else parameter.replace(default=_ShownDefault(parameter.default))
         for parameter in signature.parameters.values()
         if parameter.name not in ("self", "cls")
     ]
@@ -148,13 +151,28 @@ def _parameters(value: Any) -> str:
 
 
 class _ShownDefault:
-    """Stands for a default value whose whole representation would fill the page."""
+    """Stands for a default value, so that a page never shows more than plain values.
 
-    def __init__(self, value: Struct) -> None:
-        self._name = type(value).__name__
+    The representation of other objects may differ between machines, and that of `os.environ` would
+    publish the environment of whoever builds the page.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._text = _value_text(value)
 
     def __repr__(self) -> str:
-        return f"{self._name}(…)"
+        return self._text
+
+
+def _value_text(value: object) -> str:
+    """Return a plain value as Python writes it, and of any other only its type."""
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | str | bytes | Decimal):
+        return _short(repr(value))
+    if value in ((), {}, frozenset()):
+        return "frozenset()" if isinstance(value, AbstractSet) else repr(value)
+    return f"{type(value).__name__}(…)"
 
 
 def _wrapped(text: str) -> str:

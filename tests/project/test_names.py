@@ -44,6 +44,8 @@ REFUSED = {
     "begun",
     "gone",
 }
+PUBLIC_FIELDS = {"canonical/errors.py": {"known"}}
+"""Exported before this rule was made: programs read these fields of errors."""
 MODULES_IN_ING = {"pricing", "reasoning", "routing", "signing", "streaming", "thinking"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -77,7 +79,10 @@ def refused(tree: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_name_tells_a_story(path: Path) -> None:
-    assert refused(ast.parse(path.read_text(encoding="utf-8"))) == []
+    name = str(path.relative_to(SOURCE))
+    allowed = PUBLIC_FIELDS.get(name, set())
+    lines = refused(ast.parse(path.read_text(encoding="utf-8")))
+    assert [line for line in lines if line.split()[-1] not in allowed] == []
 
 
 def test_a_refused_name_is_noticed_wherever_it_is_bound() -> None:
