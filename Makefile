@@ -4,16 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: all run test lint types imports format rows bench docs catalog cassettes lock clean
+.PHONY: all run test test-slow lint types imports format rows bench docs catalog cassettes lock clean
 
 all: test lint types imports
 
-# A conversation at a terminal; elsewhere the tour, which needs nobody.
+# Starts a chat at a terminal; elsewhere the demo, which needs no input.
 run: $(VENV)/.ready
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/metis; else $(BIN)/metis demo --fast; fi
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n auto
+
+# What takes too long for every run. METIS_TEST_RANDOM=1 draws new examples.
+test-slow: $(VENV)/.ready
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

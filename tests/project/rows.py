@@ -19,6 +19,10 @@ CASES = TESTS.parent / "docs" / "cases.md"
 ROW = re.compile(r"^\| ([MKAG]-\d{3}|[KAG]X-\d{2}|T\d{2,3}) \| (.*) \|$", re.MULTILINE)
 
 
+CLAIMED_ROWS = pytest.StashKey[set[str]]()
+"""The ids that all collected tests claim, slow ones included."""
+
+
 def meanings() -> dict[str, str]:
     """Return every id with its meaning, in the order of `docs/cases.md`."""
     return dict(ROW.findall(CASES.read_text(encoding="utf-8")))
@@ -46,7 +50,7 @@ def collect() -> dict[str, list[str]]:
     """Return the ids that tests claim, each with its tests; needs a process of its own."""
     collector = _Collector()
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", "-qq", str(TESTS)], plugins=[collector])
+        pytest.main(["--collect-only", "-qq", "-m", "", str(TESTS)], plugins=[collector])
     return collector.claims
 
 

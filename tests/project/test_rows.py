@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from project.rows import CASES, claims, meanings
+from project.rows import CASES, CLAIMED_ROWS, claims, meanings
 
 ROOT = CASES.parent.parent
 CITED = re.compile(r"\b(T\d{2,3}|[MKAG]-\d{3}|[KAG]X-\d{2})\b")
@@ -18,10 +18,8 @@ WAITING: dict[str, str] = {
 @pytest.fixture(scope="module")
 def claimed(request: pytest.FixtureRequest) -> set[str]:
     config = request.config
-    if config.args == config.getini("testpaths") and not config.option.keyword:
-        # All tests are here already: nobody else has to be asked.
-        marks = (mark for item in request.session.items for mark in item.iter_markers("row"))
-        return {str(row) for mark in marks for row in mark.args}
+    if config.args == config.getini("testpaths"):
+        return config.stash[CLAIMED_ROWS]  # every test was collected by this process
     return set(claims())
 
 
