@@ -69,10 +69,11 @@ def test_json_holds_both_bodies_and_their_losses() -> None:
     assert [loss["block_type"] for loss in one["losses"]] == ["thinking", "option"]
 
 
-def test_a_wide_terminal_is_used_and_coloured() -> None:
+def test_a_wide_terminal_is_used_and_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metis.cli.output.has_colour", bool)
     runner = CliRunner(env={"COLUMNS": "120"})
     body = json.dumps(REQUEST).encode()
-    done = runner.invoke(cli, ["diff", "anthropic", "openai", "-"], input=body, color=True)
+    done = runner.invoke(cli, ["diff", "anthropic", "openai", "-"], input=body)
     assert "\x1b[" in done.stdout
     assert "─" * 58 + "─┼─" + "─" * 58 in done.stdout
 

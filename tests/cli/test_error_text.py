@@ -242,5 +242,7 @@ def test_a_fault_of_metis_itself(monkeypatch: pytest.MonkeyPatch, capsys: Any) -
     message = capsys.readouterr().err
     assert message.startswith("metis: internal error: ZeroDivisionError: nobody thought")
     monkeypatch.setenv("METIS_DEBUG", "1")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(SystemExit) as debugged:
         main()
+    assert debugged.value.code == 70
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last):")

@@ -2,6 +2,9 @@
 
 import click
 
+from metis.cli.output import write_data
+from metis.cli.text import escape_controls
+
 _MAX_SESSIONS = 50
 # The variable with which the script of a shell asks for completions.
 _COMPLETION_VARIABLE = "_METIS_COMPLETE"
@@ -31,7 +34,9 @@ def complete_sessions(_: click.Context, __: click.Parameter, prefix: str) -> lis
             return [record.id for record in await store.sessions(_MAX_SESSIONS)]
 
     try:
-        return [name for name in asyncio.run(session_ids()) if name.startswith(prefix)]
+        names = [name for name in asyncio.run(session_ids()) if name.startswith(prefix)]
+        # The shell writes a completion to the terminal; an imported session may have any id.
+        return [name for name in names if escape_controls(name) == name]
     # A shell would print an error into the line that the user is typing.
     except (MetisError, OSError):
         return []
@@ -43,7 +48,7 @@ def print_completion_script(program: click.Command, shell: str) -> int:
 
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101 - the parser lets only such shells through
-    click.echo(kind(program, {}, "metis", _COMPLETION_VARIABLE).source())
+    write_data(kind(program, {}, "metis", _COMPLETION_VARIABLE).source(), nl=True)
     return 0
 
 

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import msgspec
 from msgspec import Struct
 
 from metis.canonical import ContentBlock, Message, StopReason, TextBlock
 from metis.cli.attachments import attachment_block, decode_text, read_attachment
 from metis.cli.error_text import INCOMPLETE, INTERRUPTED, INVALID, retry_notice
+from metis.cli.output import echo, echo_json, write_data
 from metis.cli.render import first_code
 from metis.cli.startup import (
     StartedSession,
@@ -20,7 +20,7 @@ from metis.cli.startup import (
     start_session,
     tools_enabled,
 )
-from metis.cli.text import count
+from metis.cli.text import count, style
 from metis.projection.loss import Loss
 from metis.session import text_of
 from metis.session.events import CallFailed, Lost, ToolStarted, TurnEnded, TurnEvent, Warned
@@ -92,7 +92,7 @@ def run_ask(
         code_only=code_only,
     )
     if question.is_empty and not _has_terminal():
-        click.echo('metis: no question given. Usage: metis "your question"', err=True)
+        echo('metis: no question given. Usage: metis "your question"', err=True)
         return INVALID
     try:
         return asyncio.run(_chat(start) if question.is_empty else _answer(question, start))
@@ -122,7 +122,7 @@ async def _answer(question: Question, start: StartOptions) -> int:
     prompt = question.prompt()
     async with start_session(start) as started:
         if started.notice:
-            click.echo(click.style(started.notice, dim=True), err=True)
+            echo(style(started.notice, dim=True), err=True)
         is_for_people = not (question.as_json or question.code_only or start.schema)
         # Markdown is drawn for a person only; a program gets the text as the model wrote it.
         if sys.stdout.isatty() and is_for_people:
@@ -165,7 +165,7 @@ class _ResponsePrinter:
         """Print what an event adds to the response, and notices to standard error."""
         match event:
             case TextDelta() if self._is_streaming:
-                click.echo(event.text, nl=False)
+                write_data(event.text)
                 self._is_line_start = event.text.endswith("\n")
             case TurnEnded():
                 self._ended = event
@@ -192,10 +192,10 @@ class _ResponsePrinter:
         message = self.message
         text = "" if message is None else text_of(message.content)
         if self._as_json:
-            click.echo(msgspec.json.encode(self._json_response(text, message)))
+            echo_json(msgspec.json.encode(self._json_response(text, message)))
         elif not self._is_streaming:
             output = first_code(text) if self._code_only else text
-            click.echo(output, nl=not output.endswith("\n"))
+            write_data(output, nl=not output.endswith("\n"))
         else:
             self._end_line()
         return _exit_code(self._ended, text)
@@ -221,11 +221,11 @@ class _ResponsePrinter:
         """Print a dim line to standard error, if that is a terminal."""
         if self._has_notices:
             self._end_line()
-            click.echo(click.style(text, dim=True), err=True)
+            echo(style(text, dim=True), err=True)
 
     def _end_line(self) -> None:
         if not self._is_line_start:
-            click.echo()
+            echo()
             self._is_line_start = True
 
 
@@ -234,7 +234,7 @@ def _exit_code(ended: TurnEnded | None, text: str) -> int:
     reason = StopReason.UNKNOWN if ended is None else ended.stop_reason
     if reason in _COMPLETE and text:
         return 0
-    click.echo(f"metis: {_why_incomplete(reason, text)}", err=True)
+    echo(f"metis: {_why_incomplete(reason, text)}", err=True)
     return INCOMPLETE
 
 

@@ -20,7 +20,8 @@ from metis.canonical.errors import (
 )
 from metis.catalog.tables import catalog
 from metis.cli.default_model import LOCAL, SIMULATOR
-from metis.cli.text import fold, screen_width, table, terminal_width
+from metis.cli.output import echo, write_data
+from metis.cli.text import fold, screen_width, style, table, terminal_width
 from metis.settings import (
     SETTINGS,
     LoadedSettings,
@@ -42,13 +43,13 @@ def print_settings() -> int:
     paths = UserPaths.from_environment()
     loaded = load(paths=paths)
     state = "" if paths.settings.exists() else " (not there yet: `metis config set` creates it)"
-    click.echo(click.style(f"# {paths.settings}{state}", dim=True))
+    echo(style(f"# {paths.settings}{state}", dim=True))
     for name, setting in SETTINGS.items():
-        click.echo()
+        echo()
         for line in fold(f"# {setting.description}", screen_width()):
-            click.echo(click.style(line if line.startswith("#") else f"# {line.strip()}", dim=True))
+            echo(style(line if line.startswith("#") else f"# {line.strip()}", dim=True))
         for line in _lines(name, setting, loaded):
-            click.echo(line)
+            echo(line)
     return 0
 
 
@@ -58,16 +59,16 @@ def _lines(name: str, setting: Setting, loaded: LoadedSettings) -> list[str]:
         names = [key for key in loaded.values if key.startswith(prefix)]
         if names:
             return [_line(key, loaded.values[key], loaded.origins[key]) for key in names]
-        return [click.style(f"# {prefix}NAME = {setting.example}", dim=True)]
+        return [style(f"# {prefix}NAME = {setting.example}", dim=True)]
     if loaded.values[name] is None:
         variable = f"   # or ${setting.variable}" if setting.variable else ""
-        return [click.style(f"# {name} = {setting.example}{variable}", dim=True)]
+        return [style(f"# {name} = {setting.example}{variable}", dim=True)]
     return [_line(name, loaded.values[name], loaded.origins[name])]
 
 
 def _line(name: str, value: Any, origin: Origin) -> str:
     location = f": {origin.location}" if origin.location else ""
-    return f"{name} = {_as_toml(value)}" + click.style(f"   # {origin.source}{location}", dim=True)
+    return f"{name} = {_as_toml(value)}" + style(f"   # {origin.source}{location}", dim=True)
 
 
 def print_value(name: str) -> int:
@@ -76,7 +77,7 @@ def print_value(name: str) -> int:
     value = load().values.get(name)
     if value is None:
         return 1
-    click.echo(value if isinstance(value, str) else _as_toml(value))
+    write_data(value if isinstance(value, str) else _as_toml(value), nl=True)
     return 0
 
 
@@ -85,7 +86,7 @@ def set_value(name: str, text: str | None) -> int:
     setting = find_setting(name, location="metis config set")
     file = SettingsFile.read(UserPaths.from_environment().settings)
     if text is None and name not in file.values:
-        click.echo(f"{name} is not set in {file.path}", err=True)
+        echo(f"{name} is not set in {file.path}", err=True)
         return 1
     if text is not None and setting.name in ("model", "compact_with"):
         _check_model(text)
@@ -95,10 +96,10 @@ def set_value(name: str, text: str | None) -> int:
     check_file(changed)
     changed.write()
     done = f"Removed {name} from" if toml is None else f"Set {name} = {toml} in"
-    click.echo(f"{done} {changed.path}", err=True)
+    echo(f"{done} {changed.path}", err=True)
     origin = load().origins.get(name)
     if origin is not None and origin.source == "environment":
-        click.echo(f"metis: ${setting.variable} is set and takes precedence", err=True)
+        echo(f"metis: ${setting.variable} is set and takes precedence", err=True)
     return 0
 
 
@@ -113,7 +114,7 @@ def print_paths() -> int:
         "data": paths.home,
     }
     for name, path in rows.items():
-        click.echo(f"{name:<9} {path}")
+        echo(f"{name:<9} {path}")
     return 0
 
 
@@ -159,10 +160,10 @@ def print_keys() -> int:
             values, location = keys.lookup(profile)
             rows.append((profile.name, location if values else "-", profile.auth.variable))
     for line in table(("provider", "key from", "variable"), rows, width=terminal_width()):
-        click.echo(line)
+        echo(line)
     if sys.stdout.isatty():
         hint = f"metis keys set PROVIDER stores one in {paths.keys}"
-        click.echo(click.style(hint, dim=True))
+        echo(style(hint, dim=True))
     return 0 if any(location != "-" for _, location, _ in rows) else 1
 
 
@@ -174,10 +175,10 @@ def set_key(provider: str) -> int:
     _write_key_file(
         _read_key_file(path).with_value(f"keys.{provider}", msgspec.json.encode(key).decode())
     )
-    click.echo(f"Stored the key for {provider} in {path}.", err=True)
+    echo(f"Stored the key for {provider} in {path}.", err=True)
     variable = profile.auth.variable or ""
     if os.environ.get(variable):
-        click.echo(f"${variable} is also set and takes precedence over the file.", err=True)
+        echo(f"${variable} is also set and takes precedence over the file.", err=True)
     return 0
 
 
@@ -187,10 +188,10 @@ def remove_key(provider: str) -> int:
     path = UserPaths.from_environment().keys
     file = _read_key_file(path)
     if f"keys.{provider}" not in file.values:
-        click.echo(f"metis: there is no key for {provider} in {path}", err=True)
+        echo(f"metis: there is no key for {provider} in {path}", err=True)
         return 1
     _write_key_file(file.with_value(f"keys.{provider}", None))
-    click.echo(f"Removed the key for {provider} from {path}.", err=True)
+    echo(f"Removed the key for {provider} from {path}.", err=True)
     return 0
 
 

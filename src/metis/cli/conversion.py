@@ -15,8 +15,9 @@ from metis.canonical import MetisError
 from metis.canonical.errors import UnknownAdapterError
 from metis.cli.error_text import error_line
 from metis.cli.message_files import BYTE_ORDER_MARK, file_label
+from metis.cli.output import echo, echo_json
 from metis.cli.render import loss_line, message_numbers
-from metis.cli.text import cell_width, fold, screen_width
+from metis.cli.text import cell_width, fold, screen_width, style
 from metis.verify.recordings import PROTOCOL_NAMES, adapter_for, guess_protocol
 from metis.wire.call import CanonicalRequest, RequestContext, WireRequest
 from metis.wire.json_access import maybe_list, maybe_object, maybe_text
@@ -34,7 +35,8 @@ class RequestFileError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the line to standard error."""
-        click.echo(self.message, file=file, err=True)
+        del file
+        echo(self.message, err=True)
 
 
 class Target(NamedTuple):
@@ -147,21 +149,24 @@ def print_conversion(  # noqa: PLR0913 - one parameter an option
     wire = file.wire_request_for(target)
     hint = file.hint()
     if hint:
-        click.echo(_note(f"{file.name}: {hint}", json=json), err=True)
+        _print_note(f"{file.name}: {hint}", json=json)
     if json:
-        lines = (msgspec.json.encode(loss).decode() for loss in wire.losses)
+        for loss in wire.losses:
+            echo_json(msgspec.json.encode(loss), err=True)
     else:
-        lines = file.loss_lines(wire)
-    for line in lines:
-        click.echo(line, err=True)
+        for line in file.loss_lines(wire):
+            echo(line, err=True)
     if strict and wire.losses:
         return 1
-    click.echo(msgspec.json.format(wire.body, indent=2).decode())
+    echo_json(msgspec.json.format(wire.body, indent=2))
     return 0
 
 
-def _note(text: str, *, json: bool) -> str:
-    return msgspec.json.encode({"note": text}).decode() if json else f"note: {text}"
+def _print_note(text: str, *, json: bool) -> None:
+    if json:
+        echo_json(msgspec.json.encode({"note": text}), err=True)
+    else:
+        echo(f"note: {text}", err=True)
 
 
 class _Side(NamedTuple):
@@ -191,18 +196,18 @@ def print_difference(
     file = RequestFile(source, from_name)
     sides = [_Side(target, file.wire_request_for(target)) for target in targets]
     if json:
-        click.echo(msgspec.json.encode({"targets": [_as_json(side) for side in sides]}).decode())
+        echo_json(msgspec.json.encode({"targets": [_as_json(side) for side in sides]}))
         return 0
     hint = file.hint()
     if hint:
-        click.echo(_note(f"{file.name}: {hint}", json=False), err=True)
+        _print_note(f"{file.name}: {hint}", json=False)
     width = screen_width()
     for line in _side_by_side(sides, width):
-        click.echo(line)
+        echo(line)
     for side in sides:
-        click.echo()
+        echo()
         for line in _loss_report(side, file, width):
-            click.echo(line)
+            echo(line)
     return 0
 
 
@@ -223,12 +228,12 @@ def _side_by_side(sides: Sequence[_Side], width: int) -> Iterator[str]:
     half = (width - 3) // 2
     for first, second in zip(*(_head(side) for side in sides), strict=True):
         for row in _rows(first, second, _EQUAL, half):
-            yield click.style(row, bold=True)
+            yield style(row, bold=True)
     yield "─" * half + "─┼─" + "─" * half
     first_body, second_body = (_body_lines(side.body) for side in sides)
     for mark, first, second in _aligned(first_body, second_body):
         for row in _rows(first, second, mark, half):
-            yield click.style(row, fg=_COLOURS[mark]) if mark in _COLOURS else row
+            yield style(row, fg=_COLOURS[mark]) if mark in _COLOURS else row
 
 
 def _head(side: _Side) -> list[str]:
@@ -283,8 +288,8 @@ def _rows(first: str, second: str, mark: str, half: int) -> Iterator[str]:
 def _loss_report(side: _Side, file: RequestFile, width: int) -> Iterator[str]:
     name = side.target.name
     if not side.wire.losses:
-        yield click.style(f"{name} loses nothing", fg="green")
+        yield style(f"{name} loses nothing", fg="green")
         return
-    yield click.style(f"{name} loses or changes {len(side.wire.losses)}:", bold=True)
+    yield style(f"{name} loses or changes {len(side.wire.losses)}:", bold=True)
     for line in file.loss_lines(side.wire):
         yield from fold(f"  {line}", width)

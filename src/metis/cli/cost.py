@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-import click
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,8 +12,19 @@ from metis import adapters
 from metis.canonical.metadata import StopReason, Usage
 from metis.catalog.models import is_model_id
 from metis.catalog.tables import price_table
+from metis.cli.output import echo, echo_json
 from metis.cli.stored_sessions import on_store
-from metis.cli.text import bar, cell_width, count, format_usd, screen_width, short_count, table
+from metis.cli.text import (
+    bar,
+    cell_width,
+    count,
+    format_usd,
+    screen_width,
+    short_count,
+    style,
+    table,
+    unstyled,
+)
 from metis.events import Actor, Event, Sensitivity
 from metis.events.analytics import CostLine, RepricedTotals, cache_usage, cost_by, reprice_calls
 from metis.events.turn_events import LlmCallCompleted
@@ -55,7 +65,7 @@ async def print_cost(
         repriced=None if prices is None else reprice_calls(_with_priced_names(calls), prices),
     )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report)))
+        echo_json(msgspec.json.format(msgspec.json.encode(report)))
     else:
         _print(report, calls, days)
     return 0
@@ -121,23 +131,23 @@ def _call_event(
 def _print(report: _Report, calls: Sequence[Event], days: int | None) -> None:
     if not calls:
         period = "" if days is None else f" in the last {count(days, 'day')}"
-        click.echo(f"No model calls{period}.")
+        echo(f"No model calls{period}.")
         return
     for line in _lines(report):
-        click.echo(line)
+        echo(line)
     hit_rate = cache_usage(calls).hit_rate or 0.0
-    click.echo(f"\n{_total(report.total)}, {hit_rate:.0%} cached input")
+    echo(f"\n{_total(report.total)}, {hit_rate:.0%} cached input")
     if report.unpriced_models:
-        click.echo(f"No price known, not in the total: {', '.join(report.unpriced_models)}")
+        echo(f"No price known, not in the total: {', '.join(report.unpriced_models)}")
     if report.repriced is not None:
-        click.echo(_comparison(report.repriced))
+        echo(_comparison(report.repriced))
 
 
 def _lines(report: _Report) -> list[str]:
     """Return the table, with a bar behind each group if the screen is wide enough."""
     rows = [_row(name, line) for name, line in report.groups.items()]
     lines = table((report.by, "calls", "in", "out", "cost"), rows, right=(1, 2, 3, 4))
-    width = screen_width() - max(cell_width(click.unstyle(line)) for line in lines) - 2
+    width = screen_width() - max(cell_width(unstyled(line)) for line in lines) - 2
     largest = max(line.cost_usd for line in report.groups.values())
     if width < _MIN_BAR_WIDTH or not largest:
         return lines
@@ -145,7 +155,7 @@ def _lines(report: _Report) -> list[str]:
         bar(line.cost_usd, largest, min(width, _MAX_BAR_WIDTH)) for line in report.groups.values()
     ]
     with_bars = [
-        f"{line}  {click.style(drawn, fg='cyan')}" if drawn else line
+        f"{line}  {style(drawn, fg='cyan')}" if drawn else line
         for line, drawn in zip(lines[1:], bars, strict=True)
     ]
     return [lines[0], *with_bars]

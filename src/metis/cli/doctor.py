@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import click
 from msgspec import Struct
 
 from metis import adapters
@@ -20,7 +19,8 @@ from metis.catalog.tables import catalog, pricing_versions
 from metis.cli.error_text import error_line
 from metis.cli.local_model import DOWNLOAD_MB, MODEL_NAME, check_weights, is_installed
 from metis.cli.local_servers import SERVER_NAMES, running_servers
-from metis.cli.text import count, fold, screen_width
+from metis.cli.output import echo
+from metis.cli.text import count, fold, screen_width, style
 from metis.routing import RULES_PATH, RulesFile
 from metis.settings import LoadedSettings, UserPaths, load
 from metis.store import open as open_store
@@ -50,26 +50,24 @@ def print_findings(url: str | None) -> int:
     paths = UserPaths.from_environment()
     problem_count = 0
     for title, findings in _sections(paths, url):
-        click.secho(title, bold=True)
+        echo(style(title, bold=True))
         for finding in findings:
             _print(finding)
             problem_count += finding.state == "bad"
-        click.echo()
-    click.echo(
-        f"{count(problem_count, 'problem')} found." if problem_count else "No problems found."
-    )
+        echo()
+    echo(f"{count(problem_count, 'problem')} found." if problem_count else "No problems found.")
     return 1 if problem_count else 0
 
 
 def _print(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state]
     rows = fold(finding.text, screen_width() - 4)
-    click.echo(f"  {click.style(mark, fg=colour)} {rows[0]}")
+    echo(f"  {style(mark, fg=colour)} {rows[0]}")
     for row in rows[1:]:
-        click.echo(f"    {row.strip()}")
+        echo(f"    {row.strip()}")
     if finding.advice:
         for number, row in enumerate(fold(finding.advice, screen_width() - 6)):
-            click.echo(f"    {'→' if number == 0 else ' '} {row.strip()}")
+            echo(f"    {'→' if number == 0 else ' '} {row.strip()}")
 
 
 def _sections(paths: UserPaths, url: str | None) -> Iterator[tuple[str, list[Finding]]]:

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import click
-
 from metis import adapters
 from metis.canonical.errors import (
     AmbiguousModelError,
@@ -26,6 +24,7 @@ from metis.canonical.errors import (
     UnknownModelError,
     UnknownSessionError,
 )
+from metis.cli.output import echo
 
 # The command ran, but its result is empty, cut off or refused.
 INCOMPLETE = 1
@@ -65,7 +64,7 @@ def report_error(error: Exception) -> int:
     """
     if not isinstance(error, MetisError | OSError):
         raise error
-    click.echo(f"metis: {error_line(error)}", err=True)
+    echo(f"metis: {error_line(error)}", err=True)
     return exit_code(error)
 
 

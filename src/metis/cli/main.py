@@ -12,6 +12,7 @@ import click
 
 from metis.cli import setup_commands, store_commands, wire_commands
 from metis.cli.arguments import SESSION, STORE, complete_models, complete_sessions
+from metis.cli.output import EchoHandler, echo
 from metis.version import SPEC_VERSION, __version__
 
 # The command that gets the arguments if they do not begin with a command.
@@ -48,10 +49,10 @@ class CommandGroup(click.Group):
         try:
             code = super().main(*args, standalone_mode=False, **extra)
         except click.UsageError as error:
-            click.echo(f"metis: {_usage_line(error)}", err=True)
+            echo(f"metis: {_usage_line(error)}", err=True)
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            error.show()  # it names a file and a line
+            echo(error.format_message(), err=True)  # it names a file and a line
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
@@ -336,6 +337,9 @@ def hide_log() -> None:
     import logging
 
     logging.getLogger("metis").addHandler(logging.NullHandler())
+    # Warnings of Python and of libraries may quote content, too.
+    logging.lastResort = EchoHandler(logging.WARNING)
+    logging.captureWarnings(capture=True)
 
 
 def show_log() -> None:
@@ -343,7 +347,7 @@ def show_log() -> None:
     import logging
 
     log = logging.getLogger("metis")
-    log.addHandler(logging.StreamHandler())
+    log.addHandler(EchoHandler())
     log.setLevel(logging.INFO)
 
 
@@ -352,12 +356,14 @@ def main() -> None:
     # Nearly all objects made at the start stay alive, so collections would only cost time.
     gc.set_threshold(GC_THRESHOLD)
     hide_log()
-    # Every call of the group ends in sys.exit, so that only one of the two runs.
-    if "METIS_DEBUG" in os.environ:
-        cli(prog_name="metis")
     try:
         cli(prog_name="metis")
     except Exception as error:  # noqa: BLE001 - users should not see a traceback
+        if "METIS_DEBUG" in os.environ:
+            import traceback
+
+            echo(traceback.format_exc(), err=True, nl=False)
+            sys.exit(INTERNAL_ERROR)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        click.echo(f"metis: internal error: {text}; METIS_DEBUG=1 shows where", err=True)
+        echo(f"metis: internal error: {text}; METIS_DEBUG=1 shows where", err=True)
         sys.exit(INTERNAL_ERROR)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple, cast
 
-import click
 import msgspec
 from msgspec import Raw
 
@@ -16,6 +15,7 @@ from metis.canonical import Message, RuleProfile, decode, json_schema, validate,
 from metis.canonical.errors import DecodeError
 from metis.canonical.json_value import line_of
 from metis.canonical.reader import check_json
+from metis.cli.output import echo, echo_json
 from metis.cli.render import render_conversation
 from metis.cli.text import count
 
@@ -96,14 +96,14 @@ def print_problems(source: IO[bytes], *, profile: str, single: bool) -> int:
     name = file_label(source)
     entries = list(read_entries(source.read()))
     if not entries:
-        click.echo(f"{name}:1: $: {_NO_MESSAGE}")
+        echo(f"{name}:1: $: {_NO_MESSAGE}")
         return 1
     rules = cast("RuleProfile", profile)
     problems = sorted([*_decode_problems(entries), *_rule_problems(entries, rules, single=single)])
     for line, path, text in problems:
-        click.echo(f"{name}:{line}: {path}: {text}")
+        echo(f"{name}:{line}: {path}: {text}")
     verdict = count(len(problems), "problem") if problems else "no problems"
-    click.echo(f"{count(len(entries), 'message')}, {verdict} (profile {profile})", err=True)
+    echo(f"{count(len(entries), 'message')}, {verdict} (profile {profile})", err=True)
     return 1 if problems else 0
 
 
@@ -138,14 +138,14 @@ def print_conversation(source: IO[bytes]) -> int:
     messages = [entry.message for entry in entries if entry.message is not None]
     if messages:
         for part in render_conversation(messages):
-            click.echo(part)
+            echo(part)
     for line, path, text in _decode_problems(entries):
-        click.echo(f"{name}:{line}: {path}: {text}", err=True)
+        echo(f"{name}:{line}: {path}: {text}", err=True)
     if not entries:
-        click.echo(f"{name}:1: $: {_NO_MESSAGE}", err=True)
+        echo(f"{name}:1: $: {_NO_MESSAGE}", err=True)
     return 0 if messages and len(messages) == len(entries) else 1
 
 
 def print_schema() -> None:
     """Print the JSON Schema of the canonical form."""
-    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    echo_json(json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -6,7 +6,6 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-import click
 import msgspec
 from msgspec import Struct
 
@@ -17,7 +16,8 @@ from metis.catalog.models import ModelInfo
 from metis.catalog.prices import Rates
 from metis.catalog.tables import catalog, price_table
 from metis.cli.local_servers import SERVER_NAMES, running_servers
-from metis.cli.text import short_count, table, terminal_width
+from metis.cli.output import echo, echo_json
+from metis.cli.text import short_count, style, table, terminal_width
 from metis.settings import UserPaths, load
 from metis.transport.keys import Keys
 
@@ -106,18 +106,18 @@ def print_models(model_filter: ModelFilter, *, as_json: bool) -> int:
     models = asyncio.run(_all_models())
     shown = [model for model in models if model_filter.matches(model)]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        echo_json(msgspec.json.format(msgspec.json.encode(shown)))
         return 0 if shown else 1
     keys = Keys(file=UserPaths.from_environment().keys)
     for provider in sorted({model.provider for model in shown}):
-        click.echo(_heading(provider, keys))
+        echo(_heading(provider, keys))
         for line in _table([model for model in shown if model.provider == provider]):
-            click.echo(line)
-        click.echo()
+            echo(line)
+        echo()
     is_everything = model_filter.is_restricted or model_filter.everything
     hint = "" if is_everything else "; `metis models WORD` or --all for more"
-    click.echo(click.style(LEGEND, dim=True), err=True)
-    click.echo(click.style(f"{len(shown)} of {len(models)} models{hint}", dim=True), err=True)
+    echo(style(LEGEND, dim=True), err=True)
+    echo(style(f"{len(shown)} of {len(models)} models{hint}", dim=True), err=True)
     return 0 if shown else 1
 
 
@@ -197,7 +197,7 @@ def _rates(model: str) -> Rates | None:
 
 def _heading(provider: str, keys: Keys) -> str:
     status = _provider_status(provider, keys)
-    return click.style(provider, bold=True) + click.style(f"  {status}", dim=True)
+    return style(provider, bold=True) + style(f"  {status}", dim=True)
 
 
 def _provider_status(provider: str, keys: Keys) -> str:

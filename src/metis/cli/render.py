@@ -1,10 +1,8 @@
 """Messages and blocks as text for people."""
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-import click
 import msgspec
 
 from metis.canonical import (
@@ -19,7 +17,7 @@ from metis.canonical import (
     ToolUseBlock,
     Usage,
 )
-from metis.cli.text import count
+from metis.cli.text import count, style
 from metis.interchange.export import describe_block
 from metis.projection.loss import Loss
 
@@ -43,7 +41,7 @@ def render_conversation(messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         yield render_message(message) + "\n"
     cost = sum(m.metadata.usage.cost_usd for m in messages if m.metadata.usage is not None)
-    yield click.style(f"{count(len(messages), 'message')}, ${cost}", dim=True)
+    yield style(f"{count(len(messages), 'message')}, ${cost}", dim=True)
 
 
 def render_message(message: Message) -> str:
@@ -53,13 +51,13 @@ def render_message(message: Message) -> str:
         lines += _indent(render_block(block))
     usage = message.metadata.usage
     if usage is not None:
-        lines += _indent(click.style(_render_usage(usage), dim=True))
+        lines += _indent(style(_render_usage(usage), dim=True))
     return "\n".join(lines)
 
 
 def _heading(message: Message) -> str:
     metadata = message.metadata
-    name = click.style(str(message.role), fg=_COLOURS.get(message.role), bold=True)
+    name = style(str(message.role), fg=_COLOURS.get(message.role), bold=True)
     details = [message.created_at.strftime("%Y-%m-%d %H:%M:%S")]
     if metadata.model:
         details.append(metadata.model)
@@ -67,11 +65,12 @@ def _heading(message: Message) -> str:
         details.append(f"{metadata.routing.mode}: {metadata.routing.reason}")
     if metadata.status is not MessageStatus.COMPLETE:
         details.append(str(metadata.status))
-    return f"{name}  {click.style(' · '.join(details), dim=True)}"
+    return f"{name}  {style(' · '.join(details), dim=True)}"
 
 
 def _indent(text: str) -> list[str]:
-    return textwrap.indent(text, "  ").splitlines()
+    # Only line breaks split: `splitlines` would remove other control characters unseen.
+    return [f"  {line}" if line.strip() else "" for line in text.split("\n")]
 
 
 def render_block(block: ContentBlock) -> str:
@@ -80,9 +79,9 @@ def render_block(block: ContentBlock) -> str:
         case TextBlock():
             return shorten(block.text, _MAX_TEXT)
         case ThinkingBlock():
-            return click.style(f"(thinking) {shorten(block.text, _MAX_TEXT)}", dim=True)
+            return style(f"(thinking) {shorten(block.text, _MAX_TEXT)}", dim=True)
         case RedactedThinkingBlock():
-            return click.style(describe_block(block), dim=True)
+            return style(describe_block(block), dim=True)
         case ToolUseBlock():
             return _render_call(block)
         case ToolResultBlock():
@@ -102,7 +101,7 @@ def _render_call(call: ToolUseBlock) -> str:
 
 
 def _render_result(result: ToolResultBlock) -> str:
-    mark = click.style("✗ error", fg="red") if result.is_error else "←"
+    mark = style("✗ error", fg="red") if result.is_error else "←"
     parts = "\n".join(render_block(block) for block in result.content)
     return f"{mark} {parts}" if parts else f"{mark} (empty)"
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from metis.catalog.tables import catalog
+from metis.cli.output import echo, echo_json
 from metis.cli.render import render_conversation
 from metis.cli.stored_sessions import (
     COLUMNS,
@@ -20,7 +20,15 @@ from metis.cli.stored_sessions import (
     on_store,
     session_rows,
 )
-from metis.cli.text import count, escape_controls, format_usd, table, terminal_width, truncate
+from metis.cli.text import (
+    count,
+    escape_controls,
+    format_usd,
+    style,
+    table,
+    terminal_width,
+    truncate,
+)
 from metis.store import Overview, Policy, Store
 
 _MAX_WIDTH = 120
@@ -34,13 +42,13 @@ async def print_sessions(store: Store, limit: int, *, is_here: bool, as_json: bo
     workspace = str(Path.cwd()) if is_here else None
     overviews = await store.overviews(limit, workspace_path=workspace)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode([_as_json(o) for o in overviews])))
+        echo_json(msgspec.json.format(msgspec.json.encode([_as_json(o) for o in overviews])))
     elif not overviews:
-        click.echo(_NO_SESSIONS_HERE if is_here else _NO_SESSIONS, err=True)
+        echo(_NO_SESSIONS_HERE if is_here else _NO_SESSIONS, err=True)
     else:
         width = terminal_width()
         for line in map(_line, overviews) if width is None else _table(overviews, width):
-            click.echo(line)
+            echo(line)
     return 0
 
 
@@ -48,7 +56,7 @@ def _table(overviews: Sequence[Overview], width: int) -> list[str]:
     name = model_namer(dict(catalog().aliases))
     rows = session_rows(overviews, min(width, _MAX_WIDTH), now=datetime.now(UTC), name=name)
     hint = "metis -s ID continues one · metis show ID prints it"
-    return [*table(COLUMNS, rows, right=RIGHT_ALIGNED), click.style(hint, dim=True)]
+    return [*table(COLUMNS, rows, right=RIGHT_ALIGNED), style(hint, dim=True)]
 
 
 def _line(overview: Overview) -> str:
@@ -82,7 +90,7 @@ async def print_session(store: Store, session_name: str) -> int:
     """Print a stored session as a conversation."""
     record = await find_session(store, session_name)
     for part in render_conversation(await store.messages(record.id)):
-        click.echo(part)
+        echo(part)
     return 0
 
 
@@ -90,7 +98,7 @@ async def print_session(store: Store, session_name: str) -> int:
 async def print_fork(store: Store, session_name: str, at: str | None) -> int:
     """Fork a session and print the id of the new one."""
     record = await find_session(store, session_name)
-    click.echo((await store.fork(record.id, at=at)).id)
+    echo((await store.fork(record.id, at=at)).id)
     return 0
 
 
@@ -102,10 +110,10 @@ async def print_matches(store: Store, words: str, session_id: str | None, limit:
     for match in matches:
         snippet = escape_controls(" ".join(match.snippet.split()))
         if width is None:
-            click.echo(f"{match.session_id}  {match.message_id}  {snippet}")
+            echo(f"{match.session_id}  {match.message_id}  {snippet}")
         else:
-            short_id = click.style(match.session_id[-SHORT_ID:], dim=True)
-            click.echo(f"{short_id}  {truncate(snippet, width - SHORT_ID - 2)}")
+            short_id = style(match.session_id[-SHORT_ID:], dim=True)
+            echo(f"{short_id}  {truncate(snippet, width - SHORT_ID - 2)}")
     return 0 if matches else 1
 
 
@@ -114,8 +122,8 @@ async def print_check(store: Store) -> int:
     """Print the problems of a database, one a line; the exit code is 1 if there are any."""
     problems = await store.check()
     for problem in problems:
-        click.echo(problem)
-    click.echo(f"{store.name}: {count(len(problems), 'problem')}", err=True)
+        echo(problem)
+    echo(f"{store.name}: {count(len(problems), 'problem')}", err=True)
     return 1 if problems else 0
 
 
@@ -123,7 +131,7 @@ async def print_check(store: Store) -> int:
 async def write_backup(store: Store, target: Path) -> int:
     """Copy a store to a new file."""
     await store.backup(target)
-    click.echo(f"Backed up {store.name} to {target}", err=True)
+    echo(f"Backed up {store.name} to {target}", err=True)
     return 0
 
 
@@ -132,21 +140,21 @@ async def print_sweep(store: Store, policy: Policy, *, is_dry_run: bool) -> int:
     """Delete old or large data, or print what would be deleted."""
     sweep = await store.sweep(policy, is_dry_run=is_dry_run)
     for session_id in sweep.sessions:
-        click.echo(f"session {session_id}")
+        echo(f"session {session_id}")
     for eviction in sweep.evictions:
         location = f"session {eviction.session_id} message {eviction.message_id}"
-        click.echo(f"{location}: {eviction.size_bytes} raw bytes")
+        echo(f"{location}: {eviction.size_bytes} raw bytes")
     if sweep.event_count:
-        click.echo(count(sweep.event_count, "event"))
+        echo(count(sweep.event_count, "event"))
     if is_dry_run:
-        click.echo("Nothing was deleted; add --apply to delete this", err=True)
+        echo("Nothing was deleted; add --apply to delete this", err=True)
     return 0
 
 
 @on_store(recover=False)
 async def print_migration(store: Store) -> int:
     """Upgrade the schema, as opening a store does, and print its version."""
-    click.echo(f"{store.name}: schema version {await store.version()}")
+    echo(f"{store.name}: schema version {await store.version()}")
     return 0
 
 

@@ -12,8 +12,9 @@ import click
 
 from metis.canonical.blocks import ThinkingBlock
 from metis.canonical.message import Message, Role
+from metis.cli.output import echo
 from metis.cli.render import render_block
-from metis.cli.text import count, fold, format_usd, screen_width, truncate
+from metis.cli.text import count, fold, format_usd, screen_width, style, truncate, unstyled
 from metis.cli.trace import trace_steps
 from metis.projection.loss import Loss
 from metis.session import Metis, Options, Preview, Session
@@ -55,13 +56,13 @@ class DemoScreen:
         """Print a title and an explanation, and give the reader time for it."""
         self.heading(title)
         for row in fold(" ".join(text.split()), screen_width()):
-            click.echo(row.strip())
+            echo(row.strip())
         await self.wait(len(text) * READ_CHARACTER_S)
 
     def heading(self, title: str) -> None:
         """Print a title."""
-        click.echo()
-        click.secho(title, bold=True)
+        echo()
+        echo(style(title, bold=True))
 
     async def wait(self, seconds: float) -> None:
         """Pause, if the demo is paced."""
@@ -72,11 +73,11 @@ class DemoScreen:
         """Print a line of what happens."""
         self._end_line()
         line = truncate(text, screen_width() - _INDENT)
-        click.echo(click.style(f"  {line}", fg=colour, dim=is_dim))
+        echo(style(f"  {line}", fg=colour, dim=is_dim))
 
     async def send(self, session: Session, prompt: str) -> list[Message]:
         """Send a prompt and print the response as it streams; return the stored messages."""
-        click.echo(f"  {click.style('>', fg='green')} {prompt}")
+        echo(f"  {style('>', fg='green')} {prompt}")
         stored: list[Message] = []
         async for event in session.send(prompt):
             await self._handle(event, stored)
@@ -89,20 +90,20 @@ class DemoScreen:
             case TextDelta():
                 indent = "" if self._is_in_line else "  "
                 text = event.text.replace("\n", "\n  ")
-                click.echo(indent + click.style(text, fg="cyan"), nl=False)
+                echo(indent + style(text, fg="cyan"), nl=False)
                 self._is_in_line = True
                 await self.wait(DELTA_S)
             case Stored():
                 stored.append(event.message)
                 for block in event.message.content:
                     if block.type in ("tool_use", "tool_result"):
-                        self.show(click.unstyle(render_block(block)).splitlines()[0])
+                        self.show(unstyled(render_block(block)).splitlines()[0])
             case _:
                 pass
 
     def _end_line(self) -> None:
         if self._is_in_line:
-            click.echo()
+            echo()
             self._is_in_line = False
 
 
@@ -133,7 +134,7 @@ async def show_demo(screen: DemoScreen, directory: Path) -> None:
         await _show_costs(screen, session)
         await _fork(screen, session)
         await _show_trace(screen, library, session)
-    click.echo(_NEXT)
+    echo(_NEXT)
 
 
 async def _ask(screen: DemoScreen, session: Session) -> None:
@@ -233,7 +234,7 @@ async def _serve(*, port: int, is_strict: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     async with Simulator(port=port, settings=Settings(strict=is_strict)) as simulator:
-        click.echo(_GREETING.format(url=simulator.base_url))
+        echo(_GREETING.format(url=simulator.base_url))
         await stopped.wait()
 
 

@@ -1,12 +1,11 @@
-"""Text for a terminal: its width in cells, control characters, tables and numbers."""
+"""Text for a terminal: its width in cells, control characters, styles, tables and numbers."""
 
+import os
 import re
 import shutil
 import sys
 from collections.abc import Collection, Sequence
 from decimal import Decimal
-
-import click
 
 # The width of a terminal that does not report one.
 DEFAULT_WIDTH = 80
@@ -22,17 +21,22 @@ _CENT = Decimal("0.01")
 # Text of which every character takes one cell; a test compares it with the tables of rich.
 SINGLE_CELLS = re.compile("[\x20-\x7e\xa1-\xac\xae-\u02ff\u2010-\u2027\u2190-\u2199\u2500-\u25fc]*")
 
-# Characters that reverse the direction of writing can hide what a command or file name says.
-_BIDI_CONTROLS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_VISIBLE: dict[int, str] = {
-    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
-    **{code: f"\\x{code:02x}" for code in range(0x7F, 0xA0)},
-    **{code: f"\\u{code:04x}" for code in (*_BIDI_CONTROLS, 0x2028, 0x2029)},
-    # Lone surrogates cannot be encoded: printing one would raise an error.
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-    ord("\r"): "",
-    ord("\t"): "    ",
-}
+# Tag characters spell invisible text; only the flags of a few regions use them, after this sign.
+_FLAG = "\U0001f3f4[\U000e0020-\U000e007f]{1,7}"
+# What a terminal may obey instead of show: control characters, marks that reverse the direction of
+# writing, line separators, tags, and lone surrogates, which no encoding can write.
+_UNSAFE = (
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_CONTROLS = re.compile(f"{_FLAG}|\r\n|{_UNSAFE}")
+# Printable by their category, and yet blank or invisible: fillers, joiners, variation selectors.
+_BLANK = re.compile("[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]")
+_SHOWN = {"\t": "    ", "\r\n": "\n"}
+
+# Precedes the styles of metis in text that is not printed yet. It is random, so that no content can
+# contain it: a model that writes its own escape sequences gets no colour and hides no text.
+_STYLE_MARK = f"\x1b{os.urandom(8).hex()}"
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
 def terminal_width() -> int | None:
@@ -56,19 +60,64 @@ def cell_width(text: str) -> int:
 
 
 def escape_controls(text: str) -> str:
-    """Return a line in which everything is escaped that could move the cursor or reverse text."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    r"""Return a line in which everything is escaped that is not visible or could reverse text.
+
+    >>> escape_controls("a\u200bb\x1b[1m")
+    'a\\u200bb\\u001b[1m'
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    return text if text.isascii() else _BLANK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def visible_controls(text: str) -> str:
     r"""Return text whose control characters are shown instead of obeyed; line breaks stay.
 
-    >>> visible_controls("a\x1b[31mb\tc")
-    'a␛[31mb    c'
+    >>> visible_controls("a\x1b[31mb\tc\x9b")
+    'a␛[31mb    c\\x9b'
     """
-    return text if text.isprintable() else text.translate(_VISIBLE)
+    return text if text.isprintable() else _CONTROLS.sub(_shown, text)
+
+
+def _shown(found: re.Match[str]) -> str:
+    text = found[0]
+    code = ord(text[-1])
+    if text in _SHOWN:
+        return _SHOWN[text]
+    if len(text) > 1:
+        return text  # a flag
+    if code < 0x20:  # noqa: PLR2004 - the control characters of ASCII, which have pictures
+        return chr(0x2400 + code)
+    if 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates
+        return "\ufffd"
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 - one byte
+
+
+def style(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """Return a text with a style that `styled_text` turns into escape sequences."""
+    codes = [str(30 + _COLOURS.index(fg))] if fg else []
+    codes += ["1"] * bold + ["2"] * dim
+    return f"{_STYLE_MARK}[{';'.join(codes)}m{text}{_STYLE_MARK}[0m" if codes else text
+
+
+def styled_text(text: str, *, has_colour: bool) -> str:
+    """Return text as a terminal may get it: control characters visible, our own styles applied.
+
+    Everything that commands print goes through here; the escape sequences in the result are those
+    of `style`, or none without colour.
+    """
+    first, *others = text.split(_STYLE_MARK)
+    parts = [visible_controls(first)]
+    for part in others:
+        codes, _, content = part.partition("m")
+        parts += (f"\x1b{codes}m" if has_colour else "", visible_controls(content))
+    return "".join(parts)
+
+
+def unstyled(text: str) -> str:
+    """Return text without our own styles; control characters stay, for the screen shows them."""
+    first, *others = text.split(_STYLE_MARK)
+    return first + "".join(part.partition("m")[2] for part in others)
 
 
 def truncate(text: str, width: int | None) -> str:
@@ -94,27 +143,30 @@ def fold(line: str, width: int) -> list[str]:
     text = escape_controls(line)
     if cell_width(text) <= width:
         return [text]
-    rest = text.lstrip()
-    indent = min(len(text) - len(rest), width // 2)
+    position = len(text) - len(text.lstrip())
+    indent = min(position, width // 2)
     rows: list[str] = []
-    while rest:
-        length = _fitting_length(rest, max(width - indent, 2))
-        rows.append(" " * indent + rest[:length].rstrip())
-        rest = rest[length:].lstrip()
+    while position < len(text):
+        end = _row_end(text, position, max(width - indent, 2))
+        rows.append(" " * indent + text[position:end].rstrip())
+        position = end
+        # Cutting off the rest instead would copy a long line once a row.
+        while position < len(text) and text[position].isspace():
+            position += 1
         # Only the first break indents, so that deep JSON does not run off the screen.
         if len(rows) == 1:
             indent = min(indent + _CONTINUATION_INDENT, width // 2)
     return rows
 
 
-def _fitting_length(text: str, width: int) -> int:
-    """Return how many characters of a text fit into a row."""
+def _row_end(text: str, start: int, width: int) -> int:
+    """Return where a row ends that begins at a position of a text."""
     used = 0
-    for index, character in enumerate(text):
-        used += cell_width(character)
+    for index in range(start, len(text)):
+        used += cell_width(text[index])
         if used > width:
-            space = text.rfind(" ", 0, index + 1)
-            return space if space > 0 else index
+            space = text.rfind(" ", start, index + 1)
+            return space if space > start else max(index, start + 1)
     return len(text)
 
 
@@ -129,7 +181,7 @@ def table(
     cells = [[escape_controls(cell) for cell in row] for row in (head, *rows)]
     widths = [max(cell_width(row[column]) for row in cells) for column in range(len(head))]
     lines = [truncate(_aligned(row, widths, right), width) for row in cells]
-    return [click.style(lines[0], dim=True), *lines[1:]]
+    return [style(lines[0], dim=True), *lines[1:]]
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import click
 import msgspec
 from msgspec import Struct
 
 from metis.canonical.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from metis.canonical.message import Message, Role
+from metis.cli.output import echo, echo_json
 from metis.cli.render import render_block
 from metis.cli.stored_sessions import find_session, on_store
-from metis.cli.text import cell_width, count, format_usd, screen_width, truncate
+from metis.cli.text import cell_width, count, format_usd, screen_width, style, truncate, unstyled
 from metis.events import EventQuery
 from metis.events.trace import SqliteTrace
 from metis.events.turn_events import LlmCallFailed
@@ -65,7 +65,7 @@ async def print_trace(store: Store, session_name: str, *, as_json: bool) -> int:
     steps.sort(key=lambda step: step.at)
     if as_json:
         for step in steps:
-            click.echo(msgspec.json.encode(step))
+            echo_json(msgspec.json.encode(step))
     else:
         _print(record, steps)
     return 0
@@ -75,14 +75,14 @@ def _print(record: SessionRecord, steps: Sequence[Step]) -> None:
     started = record.created_at.astimezone().strftime("%Y-%m-%d %H:%M")
     workspace = f", {record.workspace_path}" if record.workspace_path else ""
     heading = truncate(f"{record.id}  {started}{workspace}", screen_width())
-    click.echo(click.style(heading, bold=True))
+    echo(style(heading, bold=True))
     for step in steps:
         elapsed_s = (step.at - record.created_at).total_seconds()
-        clock = click.style(f"{_format_elapsed(elapsed_s):>9}", dim=True)
-        what = click.style(f"{step.what:<8}", fg=_COLOURS.get(step.what))
+        clock = style(f"{_format_elapsed(elapsed_s):>9}", dim=True)
+        what = style(f"{step.what:<8}", fg=_COLOURS.get(step.what))
         detail, facts = step.text(screen_width() - _PREFIX_WIDTH)
-        click.echo(f"{clock}  {what}  {detail}{click.style(facts, dim=True)}")
-    click.echo(click.style(count(len(steps), "step"), dim=True), err=True)
+        echo(f"{clock}  {what}  {detail}{style(facts, dim=True)}")
+    echo(style(count(len(steps), "step"), dim=True), err=True)
 
 
 def _format_elapsed(seconds: float) -> str:
@@ -115,7 +115,7 @@ def _message_steps(message: Message) -> Iterator[Step]:
         if isinstance(block, ToolResultBlock):
             result = "\n".join(render_block(part) for part in block.content)
             what = "failed" if block.is_error else "result"
-            yield Step(at=at, what=what, detail=click.unstyle(result))
+            yield Step(at=at, what=what, detail=unstyled(result))
     if thinking and metadata.model:
         yield Step(at=at, what="thinking", detail=thinking[0].text or "(sealed)")
     if message.role is Role.ASSISTANT:
@@ -124,7 +124,7 @@ def _message_steps(message: Message) -> Iterator[Step]:
         yield Step(at=at, what=str(message.role), detail=text)
     for block in message.content:
         if isinstance(block, ToolUseBlock):
-            call = click.unstyle(render_block(block)).removeprefix("→ ")
+            call = unstyled(render_block(block)).removeprefix("→ ")
             yield Step(at=at, what="call", detail=call)
 
 

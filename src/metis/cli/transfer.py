@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-import click
-
 from metis import interchange
 from metis.canonical.errors import DecodeError, UnknownFormatError
 from metis.cli.message_files import file_label
+from metis.cli.output import echo, write_file
 from metis.cli.render import loss_line, message_numbers
 from metis.cli.stored_sessions import find_session, on_store
 from metis.cli.text import count
@@ -30,11 +29,11 @@ async def write_export(store: Store, session_name: str, form: str, target: IO[by
     """Write a session in a format; each loss is a line on standard error."""
     record = await find_session(store, session_name)
     exported = await export_session(store, record, form)
-    target.write(exported.data)
+    write_file(target, exported.data)
     # The losses name messages by id; people count them.
     numbers = message_numbers(await store.messages(record.id))
     for loss in exported.losses:
-        click.echo(loss_line(loss, numbers), err=True)
+        echo(loss_line(loss, numbers), err=True)
     return 0
 
 
@@ -74,13 +73,13 @@ async def read_import(store: Store, source: IO[bytes], *, form: str | None, new_
         document = interchange.load(detected, data)
         losses = document.losses
         session = await store.import_entries(document.entries, workspace_path=workspace)
-    click.echo(session.id)
+    echo(session.id)
     messages = await store.messages(session.id)
     numbers = message_numbers(messages)
     for loss in losses:
-        click.echo(loss_line(loss, numbers), err=True)
+        echo(loss_line(loss, numbers), err=True)
     imported = count(len(messages), "message")
-    click.echo(f"{file_label(source)}: {imported} imported as {detected}", err=True)
+    echo(f"{file_label(source)}: {imported} imported as {detected}", err=True)
     return 0
 
 

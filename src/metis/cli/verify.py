@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-import click
 from msgspec.structs import replace
 
 from metis.canonical import Message, MetisError
 from metis.cli.conversion import Target, find_adapter, find_target, without_loss_log
 from metis.cli.message_files import BYTE_ORDER_MARK, file_label
+from metis.cli.output import echo
 from metis.cli.render import loss_line, message_numbers
-from metis.cli.text import count, escape_controls, fold, terminal_width
+from metis.cli.text import count, escape_controls, fold, style, terminal_width
 from metis.projection import Loss
 from metis.verify.laws import Findings, Law, check_laws
 from metis.verify.recordings import Recording, adapter_of, read_recording
@@ -54,10 +54,10 @@ class _RecordingFile:
             if data.strip():
                 self._check_line(number, data)
         if not self._exchange_count:
-            click.echo(f"{self._name}: no exchange in this file", err=True)
+            echo(f"{self._name}: no exchange in this file", err=True)
             return False
         for line in self._summary():
-            click.echo(line)
+            echo(line)
         return not self._unreadable_count and self._checked == self._passed
 
     def _check_line(self, number: int, data: bytes) -> None:
@@ -66,7 +66,7 @@ class _RecordingFile:
             recording = read_recording(data)
         except MetisError as error:
             self._unreadable_count += 1
-            click.echo(f"{self._name}:{number}: {error}", err=True)
+            echo(f"{self._name}:{number}: {error}", err=True)
             return
         adapter = adapter_of(recording, self._from_name)
         if adapter is None:
@@ -83,11 +83,11 @@ class _RecordingFile:
         """Print the findings of an exchange: at a terminal below its location, else behind it."""
         if self._width is None:
             for line in lines:
-                click.echo(f"{location}: {escape_controls(line)}")
+                echo(f"{location}: {escape_controls(line)}")
         elif lines:
-            click.secho(location, bold=True)
+            echo(style(location, bold=True))
             for line in lines:
-                click.echo("\n".join(fold(f"  {line}", self._width)))
+                echo("\n".join(fold(f"  {line}", self._width)))
 
     def _lines(self, recording: Recording, findings: Findings) -> Iterator[str]:
         for verdict in findings.verdicts:
@@ -120,13 +120,13 @@ class _RecordingFile:
         yield from _loss_lines(wire.losses, request, f"to {target.name}")
 
     def _summary(self) -> Iterator[str]:
-        yield click.style(f"{self._name}: {count(self._exchange_count, 'exchange')}", bold=True)
+        yield style(f"{self._name}: {count(self._exchange_count, 'exchange')}", bold=True)
         for law in Law:
             if self._checked[law]:
                 yield self._law_line(law)
         if self._unreadable_count:
             lines = count(self._unreadable_count, "line")
-            yield click.style(f"  ✗ {lines} could not be read", fg="red")
+            yield style(f"  ✗ {lines} could not be read", fg="red")
         for protocol, number in self._skipped.items():
             yield f"  - {number} not checked: no adapter for {protocol}"
         if self._error_count:
@@ -140,7 +140,7 @@ class _RecordingFile:
     def _law_line(self, law: Law) -> str:
         checked, passed = self._checked[law], self._passed[law]
         mark, colour = ("✓", "green") if checked == passed else ("✗", "red")
-        return click.style(f"  {mark} {law:<20}{passed:>6} of {checked}", fg=colour)
+        return style(f"  {mark} {law:<20}{passed:>6} of {checked}", fg=colour)
 
     def _target_summary(self) -> str:
         if not self._lossy_count:

@@ -12,7 +12,7 @@ from metis.cli.chat.commands import COMMANDS
 from metis.cli.chat.commands.conversation import DISPLAY_MODES
 from metis.cli.chat.state import ChatState
 from metis.cli.stored_sessions import SHORT_ID
-from metis.cli.text import one_line
+from metis.cli.text import one_line, visible_controls
 from metis.settings.settings import AUTO, LEVELS
 
 MAX_COMPLETIONS = 200
@@ -84,8 +84,14 @@ def _command_help() -> dict[str, str]:
 
 def _with_prefix(descriptions: dict[str, str], prefix: str) -> Iterator[Completion]:
     for name, description in descriptions.items():
-        if name.lower().startswith(prefix.lower()):
-            yield Completion(name, start_position=-len(prefix), display_meta=description)
+        if name.lower().startswith(prefix.lower()) and _is_insertable(name):
+            meta = visible_controls(description)
+            yield Completion(name, start_position=-len(prefix), display_meta=meta)
+
+
+def _is_insertable(name: str) -> bool:
+    """Return whether a name can stand in the prompt, which writes it to the terminal as it is."""
+    return visible_controls(name) == name
 
 
 def _files(prefix: str) -> Iterator[Completion]:
@@ -102,5 +108,6 @@ def _files(prefix: str) -> Iterator[Completion]:
         if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
     )
     for entry, _ in zip(matching, range(MAX_COMPLETIONS), strict=False):
-        end = "/" if entry.is_dir() else ""
-        yield Completion(entry.name + end, start_position=-len(name))
+        if _is_insertable(entry.name):
+            end = "/" if entry.is_dir() else ""
+            yield Completion(entry.name + end, start_position=-len(name))

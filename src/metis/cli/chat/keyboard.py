@@ -38,7 +38,9 @@ class KeyKeyboard:
 
     async def key(self, message: str, keys: str) -> str:
         """Return one of some keys, as soon as it is pressed after the question appeared."""
-        session = PromptSession[str](message, key_bindings=_bindings(keys), erase_when_done=True)
+        # The prompt shows most control characters by itself, but not those that reverse text.
+        text = visible_controls(message)
+        session = PromptSession[str](text, key_bindings=_bindings(keys), erase_when_done=True)
         # A key that was typed ahead must not confirm a call that the user has not seen.
         discard_typed_input()
         clear_typeahead(session.input)

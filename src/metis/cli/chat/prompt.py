@@ -13,6 +13,7 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
@@ -36,6 +37,7 @@ _STYLE = Style.from_dict(
         "scrollbar.button": "bg:default",
     }
 )
+_UNSAFE = re.compile("[\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
 _PLACEHOLDER = re.compile(r"\[pasted (\d+): \d+ \w+\]")
 
 
@@ -68,6 +70,7 @@ class ChatPrompt:
             tempfile_suffix=".md",
             key_bindings=self._bindings(),
             include_default_pygments_style=False,
+            input_processors=[_ControlsProcessor()],
         )
         # Keeps the status line right below the text instead of at the bottom of the terminal.
         self._session.layout.current_window.dont_extend_height = Always()
@@ -122,6 +125,22 @@ class ChatPrompt:
         self._pastes.append(text)
         size = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
         event.current_buffer.insert_text(f"[pasted {len(self._pastes)}: {size}]")
+
+
+class _ControlsProcessor(Processor):
+    """Shows characters of the prompt that the terminal would obey; the text itself stays.
+
+    prompt_toolkit does so for control characters, but not for those that reverse or hide text.
+    """
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Replace each such character by one sign, so that no position changes."""
+        return Transformation(
+            [
+                (style, text if text.isprintable() else _UNSAFE.sub("\ufffd", text))
+                for style, text, *_ in transformation_input.fragments
+            ]
+        )
 
 
 def _open_history(path: Path) -> History:

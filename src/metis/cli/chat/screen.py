@@ -16,6 +16,7 @@ from rich.style import Style
 from rich.text import Text
 
 from metis.cli.chat.rows import split_full, wrap
+from metis.cli.output import write_text
 from metis.cli.text import visible_controls
 
 MIN_WIDTH = 20
@@ -135,7 +136,7 @@ class Screen:
         if done:
             self._is_after_gap = not done[-1].plain
         if self.is_plain:
-            self._send("".join(f"{row.plain.rstrip()}\n" for row in done))
+            self._send("".join(f"{visible_controls(row.plain.rstrip())}\n" for row in done))
             return
         tail = self._fitting(live) if live else [""]
         change = self._change([self._ansi(row) for row in done], tail)
@@ -156,8 +157,7 @@ class Screen:
 
     def _send(self, text: str) -> None:
         # One write for each redraw: a terminal may otherwise show half of it.
-        self._file.write(text)
-        self._file.flush()
+        write_text(self._file, text)
 
     def _fitting(self, rows: Sequence[Text]) -> list[str]:
         """Return the last rows, as many as the cursor can go back over."""
@@ -192,9 +192,11 @@ class Screen:
         colour_system = _COLOUR_SYSTEMS.get(self._console.color_system or "")
         # rich renders a text without spans without its base style, so that is added here.
         base = self._console.get_style(row.style)
+        # The border of the chat: texts are made visible before their width is measured, and again
+        # here, where nothing passes by. Segments are usually printable, and that check is fast.
         return "".join(
             (base + (segment.style or Style.null())).render(
-                segment.text, color_system=colour_system
+                visible_controls(segment.text), color_system=colour_system
             )
             for segment in row.render(self._console)
         )

@@ -12,7 +12,7 @@ from metis.canonical.message import Message, Role
 from metis.cli.chat.rows import prefix_rows, wrap
 from metis.cli.chat.screen import Screen
 from metis.cli.render import render_block
-from metis.cli.text import count, one_line, truncate, visible_controls
+from metis.cli.text import count, one_line, truncate, unstyled, visible_controls
 from metis.projection.loss import Change, Loss
 
 PROMPT_MARK = "› "  # noqa: RUF001 - calmer than a greater-than sign
@@ -144,7 +144,7 @@ def result_rows(message: Message, width: int) -> list[Text]:
 
 
 def _result_rows(result: ToolResultBlock, width: int) -> list[Text]:
-    text = "\n".join(render_block(block) for block in result.content).strip("\n")
+    text = unstyled("\n".join(render_block(block) for block in result.content)).strip("\n")
     lines = text.split("\n") if text else ["(empty)"]
     style, mark = ("red", "  ✗ ") if result.is_error else ("dim", "    ")
     first, *others = (
@@ -178,7 +178,7 @@ def _message_rows(message: Message, width: int) -> list[Text]:
     if message.role is Role.TOOL:
         return result_rows(message, width)
     if message.role is Role.USER:
-        text = "\n".join(render_block(block) for block in message.content)
+        text = unstyled("\n".join(render_block(block) for block in message.content))
         first, *others = wrap(Text(visible_controls(text)), width - len(PROMPT_MARK))
         return [Text.assemble((PROMPT_MARK, "bold blue"), first), *prefix_rows("  ", others)]
     rows: list[Text] = []

@@ -29,7 +29,7 @@ from metis.cli.chat.turn_parts import (
 from metis.cli.error_text import retry_notice
 from metis.cli.render import render_block
 from metis.cli.startup import StartedSession
-from metis.cli.text import visible_controls
+from metis.cli.text import unstyled, visible_controls
 from metis.session import (
     CallFailed,
     Lost,
@@ -185,7 +185,7 @@ class TurnView:
     def _add_block(self, event: BlockAdded) -> None:
         if isinstance(event.block, RedactedThinkingBlock):
             return
-        rows = wrap(Text(visible_controls(render_block(event.block))), self._screen.width)
+        rows = wrap(Text(visible_controls(unstyled(render_block(event.block)))), self._screen.width)
         self._add("text", rows)
 
     def _add_message(self, message: Message) -> None:
