@@ -95,7 +95,7 @@ def test_validate_strict_refuses_an_addition(conversation: Path) -> None:
     assert run("validate", "-", stdin=first).exit_code == 0
     done = run("validate", "--profile", "strict", "-", stdin=first)
     assert done.exit_code == 1
-    assert "-:1: $.role: the role 'developer': not part of the source text" in done.stdout
+    assert "-:1: $.role: the role 'developer': not part of the base specification" in done.stdout
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n\n", b"[]"])

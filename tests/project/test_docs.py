@@ -209,7 +209,7 @@ def test_every_rule_of_a_page_is_reported_by_the_validator() -> None:
 
 
 def test_the_places_of_blocks_are_those_of_the_table() -> None:
-    section = SPEC.partition("### Which block may stand where")[2].partition("\n#")[0]
+    section = SPEC.partition("### Allowed blocks")[2].partition("\n#")[0]
     told = {
         cells[0].rpartition("`")[0].rpartition("`")[2]: [_tags(cells[1]), _tags(cells[2])]
         for line in section.splitlines()

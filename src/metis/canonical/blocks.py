@@ -232,4 +232,4 @@ BLOCK_TYPES: dict[str, type[Block]] = {kind.type: kind for kind in KnownBlock.__
 """Every tag of the canonical form with its block type."""
 
 SPEC_TAGS = frozenset({"text", "tool_use", "tool_result", "image", "thinking", "redacted_thinking"})
-"""The tags of the source text; the others are additions."""
+"""The tags of the base specification; the others are additions."""

@@ -1,6 +1,6 @@
 """The two rule profiles: which blocks each role may hold, and which fields only `full` accepts.
 
-`strict` is the source text of the canonical form to the letter; `full` accepts the additions.
+`strict` is the base specification of the canonical form; `full` accepts the additions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from metis.canonical.metadata import MessageMetadata, RoutingDecisionRecord, Usa
 from metis.canonical.value import OpenEnum, UnknownBlock, Value, fields_of
 
 RuleProfile = Literal["strict", "full"]
-"""`strict` is the source text to the letter; `full` accepts the additions."""
+"""`strict` is the base specification; `full` accepts the additions."""
 
 _MEDIA_BLOCKS = frozenset({"image", "document", "audio", "video"})
 _MODEL_BLOCKS = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
@@ -122,15 +122,15 @@ SPEC_FIELDS: Mapping[type[Value], frozenset[str]] = {
         "cost_usd pricing_version latency_ms"
     ),
 }
-"""The types of the source text with their fields; everything else is an addition."""
+"""The types of the base specification with their fields; everything else is an addition."""
 
-_NOT_IN_SOURCE = "not part of the source text"
+_NOT_IN_BASE = "not part of the base specification"
 
 
 def additions(message: Message, _: RuleProfile) -> Iterator[tuple[str, str, str]]:
-    """Yield row, path and text for every part of a message that is not in the source text."""
+    """Yield row, path and text for every part of a message that is an addition."""
     if message.role == Role.DEVELOPER:
-        yield "M-033", "$.role", f"the role {str(message.role)!r}: {_NOT_IN_SOURCE}"
+        yield "M-033", "$.role", f"the role {str(message.role)!r}: {_NOT_IN_BASE}"
     yield from _additions_in(message, "$")
 
 
@@ -141,7 +141,7 @@ def _additions_in(value: object, path: str) -> Iterator[tuple[str, str, str]]:
         for index, item in enumerate(cast("tuple[object, ...]", value)):
             yield from _additions_in(item, join_path(path, index))
     elif isinstance(value, UnknownBlock):
-        yield "M-037", path, f"the block {value.type!r}: {_NOT_IN_SOURCE}"
+        yield "M-037", path, f"the block {value.type!r}: {_NOT_IN_BASE}"
     elif isinstance(value, OpenEnum) and not value.is_known:
         yield "M-028", path, f"{value.value!r} is not a {type(value).__name__}"
 
@@ -150,11 +150,11 @@ def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
     source_fields = SPEC_FIELDS.get(type(value))
     if source_fields is None:
         kind = getattr(value, "type", type(value).__name__)
-        yield "M-037", path, f"{kind!r}: {_NOT_IN_SOURCE}"
+        yield "M-037", path, f"{kind!r}: {_NOT_IN_BASE}"
         return
     if value.extra is not UNSET:
         for name in value.extra:
-            yield "M-037", join_path(path, name), _NOT_IN_SOURCE
+            yield "M-037", join_path(path, name), _NOT_IN_BASE
     for field in fields_of(type(value)):
         content = getattr(value, field.name)
         if field.name in source_fields:
@@ -162,4 +162,4 @@ def _added_fields(value: Value, path: str) -> Iterator[tuple[str, str, str]]:
         # An added field with its default is not written, so the message has the form of the source
         # text.
         elif field.default is NODEFAULT or content is not field.default:
-            yield "M-037", join_path(path, field.name), _NOT_IN_SOURCE
+            yield "M-037", join_path(path, field.name), _NOT_IN_BASE

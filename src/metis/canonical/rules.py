@@ -1,6 +1,6 @@
 """The rules of the canonical form as one table under two profiles, and the rules of a session.
 
-`strict` is the source text to the letter (rows M-123 to M-149) and refuses everything that was
+`strict` is the base specification (rows M-123 to M-149) and refuses everything that was
 added to it; `full`, the default, accepts the additions and checks that the fields are consistent.
 Rules run when a message is complete. A partial message may break all of them; a cancelled or failed
 one only has to fulfil the rules marked `always`.
@@ -271,7 +271,7 @@ def _has_no_input_if_invalid(message: Message, _: RuleProfile) -> Breaches:
             yield "M-042", f"$.content[{index}].input", text
 
 
-# The order is that of the reports; the first rule refuses additions to the source text.
+# The order is that of the reports; the first rule refuses additions to the base specification.
 RULES = (
     Rule(STRICT, additions),
     Rule(BOTH, _has_content),

@@ -22,7 +22,7 @@ def schema() -> None:
     type=click.Choice(["full", "strict"]),
     default="full",
     show_default=True,
-    help="strict is exactly the source text; full allows the additions.",
+    help="strict allows only the base specification; full allows additions.",
 )
 @click.option("--single", is_flag=True, help="Check each message alone, not as a session.")
 def validate(source: IO[bytes], profile: str, *, single: bool) -> int:
