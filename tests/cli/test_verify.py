@@ -43,6 +43,7 @@ def test_what_holds_is_counted(tmp_path: Path) -> None:
         "  ✓ parse                    2 of 2",
         "  ✓ request round trip       2 of 2",
         "  ✓ response round trip      2 of 2",
+        "  ✓ served responses         2 of 2",
     ]
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         AdapterOptions,
         CanonicalRequest,
         RequestContext,
+        ServedResponse,
         ToolChoice,
         WireRequest,
     )
@@ -65,6 +66,7 @@ __all__ = [
     "Profile",
     "Reasoning",
     "RequestContext",
+    "ServedResponse",
     "StreamDecoder",
     "StreamEncoder",
     "StreamError",

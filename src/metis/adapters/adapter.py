@@ -43,12 +43,13 @@ from metis.wire.call import (
     AdapterOptions,
     CanonicalRequest,
     RequestContext,
+    ServedResponse,
     ToolChoice,
     WireRequest,
 )
 from metis.wire.codec import StreamDecoder, StreamEncoder
 from metis.wire.history import HistoryEncoder
-from metis.wire.original_form import has_foreign_form, without_original_form
+from metis.wire.original_form import has_foreign_form
 from metis.wire.output_format import OutputFormat
 
 log = logging.getLogger("metis.adapters")
@@ -311,13 +312,20 @@ class Adapter:
 
     def to_wire_response(self, message: Message, context: RequestContext | None = None) -> bytes:
         """Return the response body with which this provider would have sent the message."""
-        if has_foreign_form(message, self.profile.protocol, self.name):
-            message = without_original_form(message)
-        elif self.profile.tags_thinking:
+        served = self.encode_response(message, context)
+        log_losses(served.losses)
+        return served.body
+
+    def encode_response(
+        self, message: Message, context: RequestContext | None = None
+    ) -> ServedResponse:
+        """Return what `to_wire_response` does, with its losses, and write none to the log."""
+        is_foreign = has_foreign_form(message, self.profile.protocol, self.name)
+        if self.profile.tags_thinking and not is_foreign:
             message = join_think_tags(message)
         message, losses = response_for_client(message, self.profile)
-        log_losses(losses)
-        return self._codec.encode_response(message, self._context(context))
+        body = self._codec.encode_response(message, self._context(context))
+        return ServedResponse(body, losses)
 
     def stream_encoder(self, context: RequestContext | None = None) -> StreamEncoder:
         """Return an encoder that writes events as this provider streams them."""

@@ -17,6 +17,7 @@ from metis.canonical.errors import (
     RateLimitError,
 )
 from metis.canonical.message import Message
+from metis.projection import Loss
 from metis.streaming import StreamEvent
 from metis.streaming.aws_event_stream import EventFrame, EventStreamParser, encode_event_frame
 from metis.streaming.text_frames import SseParser, encode_sse
@@ -139,6 +140,11 @@ class AwsFrameEncoder:
         self._encoder = encoder
         self._codec = codec
         self._parser = SseParser()
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What the client does not receive of the response so far."""
+        return self._encoder.losses
 
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""

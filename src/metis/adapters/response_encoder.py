@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -19,32 +19,52 @@ from metis.canonical.blocks import (
     ToolUseBlock,
 )
 from metis.canonical.message import Message
+from metis.canonical.metadata import StopReason
 from metis.projection import Loss, are_identical
-from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent
+from metis.streaming import BlockAdded, MessageComplete, MessageStart, StreamEvent, ToolUseEnd
 from metis.wire.codec import StreamEncoder
+from metis.wire.original_form import has_foreign_form, without_original_form
 
 log = logging.getLogger("metis.adapters")
 
 _COMMON_BLOCKS: Final = (ThinkingBlock, ToolUseBlock)
 """Blocks that the responses of every protocol can hold, beside text."""
-_CHECKED_EVENTS: Final = (BlockAdded, MessageComplete, MessageStart)
+_CHECKED_EVENTS: Final = (BlockAdded, MessageComplete, MessageStart, ToolUseEnd)
 
 
 def response_for_client(message: Message, profile: Profile) -> tuple[Message, list[Loss]]:
-    """Return a response with only what the protocol of a client can express, and the losses."""
+    """Return a response as a client of a provider can read it, and what it does not read.
+
+    What another host spelled in this protocol is not spelled so here: hosts do not know each
+    other's ids and extra keys.
+    """
+    if has_foreign_form(message, profile.protocol, profile.name):
+        message = without_original_form(message)
     if _is_plain(message.content):
         return message, []
     provider = message.metadata.provider or message.metadata.origin or ""
     response = _Response(profile, provider, session_id=message.session_id, message_id=message.id)
     content = tuple(response.blocks(message.content))
-    same = are_identical(content, message.content)
-    return (message if same else replace(message, content=content)), response.losses
+    return _with_content(message, content), response.losses
+
+
+def _with_content(message: Message, content: tuple[ContentBlock, ...]) -> Message:
+    if are_identical(content, message.content):
+        return message
+    metadata = message.metadata
+    has_calls = any(type(block) is ToolUseBlock for block in content)
+    if metadata.stop_reason is StopReason.TOOL_USE and not has_calls:
+        # The only call was broken and cannot be written: the client must not wait for another.
+        metadata = replace(metadata, stop_reason=StopReason.MAX_TOKENS)
+    return replace(message, content=content, metadata=metadata)
 
 
 def _is_plain(content: tuple[ContentBlock, ...]) -> bool:
     # Almost all responses are plain, and need no further look.
     return all(
-        block.citations == () if type(block) is TextBlock else type(block) in _COMMON_BLOCKS
+        block.citations == ()
+        if type(block) is TextBlock
+        else type(block) is ThinkingBlock or (type(block) is ToolUseBlock and not block.invalid)
         for block in content
     )
 
@@ -53,12 +73,20 @@ class _Response:
     """One response of a provider on its way to a client of another."""
 
     def __init__(
-        self, profile: Profile, provider: str, *, session_id: str, message_id: str
+        self,
+        profile: Profile,
+        provider: str,
+        *,
+        session_id: str,
+        message_id: str,
+        is_stream: bool = False,
     ) -> None:
         self._profile = profile
         self._session_id = session_id
         self._message_id = message_id
         self._codec = CODECS[profile.protocol]
+        self._is_stream = is_stream
+        self._is_native = provider == profile.name
         issuer = PROVIDERS.get(provider)
         self._is_same_protocol = issuer is not None and issuer.protocol == profile.protocol
         self.losses: list[Loss] = []
@@ -74,10 +102,29 @@ class _Response:
 
     def accepts(self, block: ContentBlock, path: str) -> bool:
         """Whether the client can read a block; if not, its loss is recorded."""
+        if type(block) is ToolUseBlock and block.invalid is not None:
+            return self.accepts_broken_call(path)
         if type(block) in _COMMON_BLOCKS or self._can_express(block):
             return True
         kind = block.kind if type(block) is OpaqueBlock else None
         self._lose(block.type, path, f"responses of this protocol have no {kind or block.type}")
+        return False
+
+    def accepts_broken_call(self, path: str) -> bool:
+        """Whether the client can read arguments that are no JSON object; if not, it is a loss.
+
+        Such a call is never written with other arguments: a client would run it (T32, T161).
+        """
+        match self._codec.broken_calls:
+            case "all":
+                return True
+            case "stream" if self._is_stream:
+                return True
+            case "native" if self._is_native:
+                return True
+            case _:
+                pass
+        self._lose("tool_use", path, "arguments of a call must be a JSON object here")
         return False
 
     def _can_express(self, block: ContentBlock) -> bool:
@@ -122,7 +169,11 @@ class _Response:
 
 
 class ClientStreamEncoder:
-    """A stream encoder that leaves out, and logs, what the protocol of a client cannot express."""
+    """A stream encoder that leaves out what the protocol of a client cannot express.
+
+    `losses` has what was left out so far; each is logged once. Blocks after one that was left out
+    get lower indexes, because clients append blocks to a list.
+    """
 
     def __init__(self, encoder: StreamEncoder, profile: Profile, session_id: str) -> None:
         self._encoder = encoder
@@ -131,57 +182,112 @@ class ClientStreamEncoder:
         self._session_id = session_id
         self._provider = ""
         """The provider of the response, if the stream names it."""
+        self._dropped_count = 0
+        self._logged_count = 0
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What the client does not receive of the response so far."""
+        return self._encoder.losses
 
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
-        return self._encode(event) if type(event) not in _CHECKED_EVENTS else self._checked(event)
+        if type(event) not in _CHECKED_EVENTS:
+            return self._encode(self._renumbered(event) if self._dropped_count else event)
+        encoded = self._checked(event)
+        self._log_new_losses()
+        return encoded
 
     def finish(self) -> bytes:
         """Return the bytes that close the stream."""
-        return self._encoder.finish()
+        encoded = self._encoder.finish()
+        self._log_new_losses()
+        return encoded
+
+    def _log_new_losses(self) -> None:
+        losses = self.losses
+        if len(losses) > self._logged_count:
+            log_losses(losses[self._logged_count :])
+            self._logged_count = len(losses)
+
+    def _renumbered(self, event: Any) -> Any:
+        if not hasattr(event, "content_block_index"):
+            return event
+        return replace(event, content_block_index=event.content_block_index - self._dropped_count)
 
     def _checked(self, event: StreamEvent) -> bytes:
         match event:
             case MessageStart():
-                self._provider = (event.model or "").partition(":")[0]
-            case BlockAdded() if not self._accepts(event):
+                return self._encode(self._start(event))
+            case BlockAdded() | ToolUseEnd() if not self._accepts(event):
+                self._dropped_count += 1
                 return b""
-            case MessageComplete() if not _is_plain(event.message.content):
-                return self._encode(replace(event, message=self._with_citations(event.message)))
+            case MessageComplete():
+                return self._encode(self._end(event))
             case _:
-                pass
-        return self._encode(event)
+                return self._encode(self._renumbered(event) if self._dropped_count else event)
 
-    def _accepts(self, event: BlockAdded) -> bool:
+    def _start(self, event: MessageStart) -> MessageStart:
+        prefix = (event.model or "").partition(":")[0]
+        self._provider = event.provider or (prefix if prefix in PROVIDERS else "")
+        is_own = self._provider in ("", self._profile.name)
+        # As in a plain response: hosts of one protocol do not know each other's ids.
+        return event if is_own else replace(event, protocol=None, original_form=None)
+
+    def _accepts(self, event: BlockAdded | ToolUseEnd) -> bool:
+        if type(event) is ToolUseEnd and event.invalid is None:
+            return True
         response = self._response(event.message_id)
-        is_accepted = response.accepts(event.block, f"$.content[{event.content_block_index}]")
-        log_losses(response.losses)
+        path = f"$.content[{event.content_block_index}]"
+        if type(event) is BlockAdded:
+            is_accepted = response.accepts(event.block, path)
+        else:
+            is_accepted = response.accepts_broken_call(path)
+        self.losses.extend(response.losses)
         return is_accepted
 
     def _response(self, message_id: str) -> _Response:
         return _Response(
-            self._profile, self._provider, session_id=self._session_id, message_id=message_id
+            self._profile,
+            self._provider,
+            session_id=self._session_id,
+            message_id=message_id,
+            is_stream=True,
         )
 
+    def _end(self, event: MessageComplete) -> MessageComplete:
+        """Return the end with the message that a plain response would be made of."""
+        message = event.message
+        if has_foreign_form(message, self._profile.protocol, self._profile.name):
+            message = without_original_form(message)
+        if not _is_plain(message.content):
+            message = self._with_citations(message)
+        reason = event.stop_reason
+        if message is not event.message and event.message.metadata.stop_reason is reason:
+            reason = message.metadata.stop_reason or reason
+        return replace(event, message=message, stop_reason=reason)
+
     def _with_citations(self, message: Message) -> Message:
-        # A stream has sent its blocks already: only citations can still be left out.
-        response = self._response(message.id)
+        # Earlier events have reported the losses of whole blocks.
+        blocks = self._response(message.id)
+        citations = self._response(message.id)
         last = len(message.content) - 1
         supported = CODECS[self._profile.protocol].stream_citations
         content: list[ContentBlock] = []
         for index, block in enumerate(message.content):
-            sent = block
+            path = f"$.content[{index}]"
             if type(block) is TextBlock and block.citations:
-                path = f"$.content[{index}]"
-                sent = response.text(block, path)
+                sent = citations.text(block, path)
                 if supported == "none" or (supported == "last" and index < last):
                     # Earlier texts are closed on the wire when their citations are known.
                     for n in range(len(sent.citations)):
-                        response.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
+                        citations.lose_citation(f"{path}.citations[{n}]", "cite nothing this late")
                     sent = replace(sent, citations=())
-            content.append(sent)
-        log_losses(response.losses)
-        return replace(message, content=tuple(content))
+                content.append(sent)
+            elif type(block) is TextBlock or blocks.accepts(block, path):
+                content.append(block)
+        self.losses.extend(citations.losses)
+        return _with_content(message, tuple(content))
 
 
 def log_losses(losses: list[Loss]) -> None:

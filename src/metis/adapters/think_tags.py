@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from metis.adapters.response_decoder import DecoderWrapper
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock
 from metis.canonical.message import Message, Role
-from metis.projection import are_identical
+from metis.projection import Loss, are_identical
 from metis.streaming import (
     MessageComplete,
     MessageStart,
@@ -207,11 +207,17 @@ class ThinkTagEncoder:
         self._open_block: int | None = None
         """The index of the thinking block whose closing tag is not written yet."""
 
+    @property
+    def losses(self) -> list[Loss]:
+        """What the client does not receive of the response so far."""
+        return self._encoder.losses
+
     def encode(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
         match event:
             case MessageStart():
-                self._is_own_response = (event.model or "").partition(":")[0] == self._name
+                prefix = (event.model or "").partition(":")[0]
+                self._is_own_response = (event.provider or prefix) == self._name
             case ThinkingDelta() if self._is_own_response and event.format == TAGGED:
                 self._open_block = event.content_block_index
                 return self._write_text(event.message_id, OPENING + event.text)

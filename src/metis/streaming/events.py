@@ -4,9 +4,14 @@ Order: one `message_start`, then deltas, then exactly one `message_complete` or 
 is one `tool_use_start`, any number of `tool_use_input_delta`, one `tool_use_end`. The index of the
 content block never decreases. Deltas are for user interfaces and for translation; the message that
 `message_complete` carries is the result.
+
+`original_form` is how the provider announced a response or a part, without the text that follows in
+deltas: its ids, its kind, and keys that the canonical form has no field for. The first delta of a
+part has it, and only encoders of the same protocol read it.
 """
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -48,6 +53,8 @@ class MessageStart(Event, frozen=True, tag="message_start"):
     role: str = "assistant"
     protocol: str | None = None
     """The protocol that the provider ids in this stream belong to."""
+    provider: str | None = None
+    original_form: Mapping[str, Any] | None = None
 
 
 class TextDelta(Event, frozen=True, tag="text_delta"):
@@ -56,6 +63,7 @@ class TextDelta(Event, frozen=True, tag="text_delta"):
     type: ClassVar[Literal["text_delta"]] = "text_delta"
     content_block_index: int
     text: str
+    original_form: Mapping[str, Any] | None = None
 
 
 class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
@@ -69,6 +77,7 @@ class ThinkingDelta(Event, frozen=True, tag="thinking_delta"):
     text: str
     signature: str | None = None
     format: str | None = None
+    original_form: Mapping[str, Any] | None = None
 
 
 class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
@@ -79,6 +88,7 @@ class ToolUseStart(Event, frozen=True, tag="tool_use_start"):
     tool_use_id: str
     tool_name: str
     provider_id: str | None = None
+    original_form: Mapping[str, Any] | None = None
 
 
 class ToolUseInputDelta(Event, frozen=True, tag="tool_use_input_delta"):
@@ -169,10 +179,23 @@ def provider_error(end: StreamError, provider: str) -> ProviderError:
     return kind(end.text, provider=provider, status=end.status)
 
 
-def events_of_message(message: Message) -> Iterator[StreamEvent]:
-    """Yield the events of a response that was not streamed: one delta for each block."""
+def events_of_message(
+    message: Message,
+    protocol: str | None = None,
+    wire_ids: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[StreamEvent]:
+    """Yield the events of a response that was not streamed: one delta for each block.
+
+    `wire_ids` are the ids that the provider gave to calls, in `protocol`.
+    """
     message_id, metadata = message.id, message.metadata
-    yield MessageStart(message_id, metadata.model, metadata.response_id)
+    yield MessageStart(
+        message_id,
+        metadata.model,
+        metadata.response_id,
+        protocol=protocol,
+        provider=metadata.provider,
+    )
     for index, block in enumerate(message.content):
         match block:
             case TextBlock():
@@ -180,7 +203,8 @@ def events_of_message(message: Message) -> Iterator[StreamEvent]:
             case ThinkingBlock():
                 yield ThinkingDelta(message_id, index, block.text, block.signature)
             case ToolUseBlock():
-                yield ToolUseStart(message_id, index, block.id, block.name)
+                wire_id = wire_ids.get(block.id)
+                yield ToolUseStart(message_id, index, block.id, block.name, wire_id)
                 yield ToolUseEnd(message_id, index, block.id, block.input, block.invalid)
             case _:
                 yield BlockAdded(message_id, index, block)

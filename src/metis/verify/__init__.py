@@ -1,6 +1,7 @@
 """Verification: recorded exchanges, checked against the laws that every adapter keeps."""
 
-from metis.verify.laws import Findings, Law, Verdict, check_laws, differences
+from metis.verify.json_differences import differences
+from metis.verify.laws import Findings, Law, Verdict, check_laws
 from metis.verify.recordings import (
     PROTOCOL_NAMES,
     Recording,

@@ -1,28 +1,29 @@
 """The laws of an adapter, checked on a recorded exchange: nothing is lost on the way through."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from metis.adapters import Adapter, CanonicalRequest, Loss, RequestContext
+from metis.adapters import Adapter, CanonicalRequest, Loss, RequestContext, get
 from metis.canonical.blocks import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from metis.canonical.codec import decode, encode
 from metis.canonical.errors import MetisError, ProviderError
-from metis.canonical.json_value import join_path
 from metis.canonical.message import Message, Role
-from metis.canonical.schema.subset import describe
 from metis.streaming import Accumulator, MessageComplete, StreamError, StreamEvent
-from metis.verify.recordings import SYNTHETIC, Recording
+from metis.verify.json_differences import differences
+from metis.verify.recordings import PROTOCOL_NAMES, SYNTHETIC, Recording, adapter_for
+from metis.verify.served import broken_call_faults, served_faults, written_stream_faults
+from metis.wire.original_form import response_events
 
 _SMALL_BYTES = 1 << 16
 """Streams up to this size are cut at every byte; longer ones in pieces, to save time."""
 _PIECE_BYTES = 13
 _MAX_DIFFERENCES = 3
-_Object = dict[str, Any]
 _decode = msgspec.json.Decoder().decode
 
 
@@ -37,8 +38,18 @@ class Law(StrEnum):
     """The response comes out as the same JSON after it was stored."""
     STREAM = "stream"
     """Cut anywhere, a stream gives the same events, whose sum is the response."""
+    WRITTEN = "stream writing"
+    """A stream that is written again reads as the same response, with every key of it."""
+    SERVED = "served responses"
+    """In every protocol, a plain response and a stream tell a client the same."""
+    BROKEN_CALLS = "broken calls"
+    """In every protocol, a call whose arguments were cut off never looks like a whole one."""
     ECHO = "echo"
     """A response that we would send back and the one that a client did are the same message."""
+
+
+SERVING_LAWS = frozenset({Law.WRITTEN, Law.SERVED, Law.BROKEN_CALLS})
+"""The laws of what clients read."""
 
 
 class Verdict(Struct, frozen=True):
@@ -115,6 +126,7 @@ def _check_response(
         again = _decode(adapter.to_wire_response(stored, context))
         faults = _first_few(differences(_decode(body), again))
         findings.verdicts.append(Verdict(Law.RESPONSE, faults))
+        _check_served(findings, findings.response, response_events(findings.response), context)
     elif stream is not None:
         _check_stream(stream, adapter, context, findings)
 
@@ -141,6 +153,28 @@ def _check_stream(
     else:
         faults.append("the stream has no end")
     findings.verdicts.append(Verdict(Law.STREAM, tuple(faults)))
+    written = _first_few(written_stream_faults(adapter, context, events))
+    findings.verdicts.append(Verdict(Law.WRITTEN, written))
+    if findings.response is not None:
+        _check_served(findings, findings.response, events, context)
+
+
+def _check_served(
+    findings: Findings, message: Message, events: Iterable[StreamEvent], context: RequestContext
+) -> None:
+    """Check what clients of each protocol read of a response."""
+    sent = tuple(events)
+    clients = [get(name) for name in map(adapter_for, PROTOCOL_NAMES) if name is not None]
+    context = replace(context, status=None)
+    served = (
+        fault for client in clients for fault in served_faults(client, context, message, sent)
+    )
+    findings.verdicts.append(Verdict(Law.SERVED, _first_few(served)))
+    if any(type(block) is ToolUseBlock for block in message.content):
+        broken = (
+            fault for client in clients for fault in broken_call_faults(client, context, message)
+        )
+        findings.verdicts.append(Verdict(Law.BROKEN_CALLS, _first_few(broken)))
 
 
 def _events(
@@ -210,31 +244,3 @@ def _first_few(faults: Iterator[str]) -> tuple[str, ...]:
     # One broken part often breaks many others, which would hide it.
     few = tuple(islice(faults, _MAX_DIFFERENCES))
     return (*few, "and more") if next(faults, None) is not None else few
-
-
-def differences(before: Any, after: Any, path: str = "$") -> Iterator[str]:
-    """Yield the paths at which JSON values differ; `1`, `1.0` and `true` are different."""
-    if type(before) is not type(after):
-        yield f"{path}: was {describe(before)}, is {describe(after)}"
-    elif isinstance(before, dict):
-        yield from _object_differences(cast("_Object", before), cast("_Object", after), path)
-    elif isinstance(before, list):
-        yield from _array_differences(cast("list[Any]", before), cast("list[Any]", after), path)
-    elif before != after:
-        yield f"{path}: was {describe(before)}, is {describe(after)}"
-
-
-def _object_differences(before: _Object, after: _Object, path: str) -> Iterator[str]:
-    for key, value in before.items():
-        if key in after:
-            yield from differences(value, after[key], join_path(path, key))
-        else:
-            yield f"{join_path(path, key)}: is gone"
-    yield from (f"{join_path(path, key)}: is new" for key in after if key not in before)
-
-
-def _array_differences(before: list[Any], after: list[Any], path: str) -> Iterator[str]:
-    for index, (first, second) in enumerate(zip(before, after, strict=False)):
-        yield from differences(first, second, join_path(path, index))
-    if len(before) != len(after):
-        yield f"{path}: was {describe(before)}, is {describe(after)}"

@@ -114,3 +114,10 @@ class WireRequest(Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: Mapping[str, str] = {}
     losses: list[Loss] = []
+
+
+class ServedResponse(Struct, frozen=True):
+    """A response for a client, and what it does not say of the message."""
+
+    body: bytes
+    losses: list[Loss] = []

@@ -9,6 +9,7 @@ from metis.canonical.blocks import Citation
 from metis.canonical.errors import ProviderError
 from metis.canonical.message import Message
 from metis.canonical.tools import ToolDefinition
+from metis.projection.loss import Loss
 from metis.projection.target import Target
 from metis.streaming import StreamEvent
 from metis.wire.call import AdapterOptions, CanonicalRequest, RequestContext
@@ -37,6 +38,11 @@ class StreamDecoder(Protocol):
 
 class StreamEncoder(Protocol):
     """Turns events into the bytes of a streamed response."""
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What the client does not receive of the answer so far."""
+        ...
 
     def encode(self, event: StreamEvent) -> bytes:
         """Encode one event."""
@@ -113,5 +119,8 @@ class Codec(Struct, frozen=True, kw_only=True):
     """Whether a response may hold thinking that the client cannot read."""
     has_generated_images: bool = False
     """Whether a response may hold images that the model generated."""
+    broken_calls: Literal["all", "stream", "native", "none"] = "none"
+    """Which responses can hold a call whose arguments are no JSON object: all, streams only, those
+    that came from the same provider, or none."""
     generated_media_types: frozenset[str] | None = None
     """The media types of generated media in a response, where not all are allowed."""

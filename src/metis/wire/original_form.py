@@ -21,6 +21,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from metis.canonical.message import Message
+from metis.streaming.events import StreamEvent, events_of_message
 
 EMPTY: Mapping[str, Any] = {}
 PROTOCOL_ONLY_KEYS = frozenset({"apart", "digest", "ids", "joined", "plain", "success"})
@@ -118,3 +119,12 @@ def with_tool_ids(message: Message, ids: Mapping[str, str]) -> Message:
         for protocol, form in raw.items()
     }
     return replace(message, metadata=replace(message.metadata, provider_raw=renamed))
+
+
+def response_events(message: Message) -> Iterator[StreamEvent]:
+    """Yield the events of a response that was not streamed, with the ids that its provider gave."""
+    for protocol, form in (message.metadata.provider_raw or EMPTY).items():
+        if isinstance(form, Mapping) and "response" in form:
+            wire_ids = cast("Mapping[str, Any]", form).get("ids") or EMPTY
+            return events_of_message(message, protocol, wire_ids)
+    return events_of_message(message)

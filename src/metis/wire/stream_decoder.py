@@ -90,12 +90,21 @@ class BaseStreamDecoder(ABC):
         model: str | None,
         response_id: str | None = None,
         protocol: str | None = None,
+        original_form: Wire | None = None,
     ) -> None:
         """Report the start of the message, once."""
         if not self._has_begun:
             # The head is not needed any more, and a stream may be long.
             self._has_begun, self._head = True, b""
-            events.append(MessageStart(self._message_id, model, response_id, protocol=protocol))
+            start = MessageStart(
+                self._message_id,
+                model,
+                response_id,
+                protocol=protocol,
+                provider=self._context.provider,
+                original_form=original_form,
+            )
+            events.append(start)
 
     def _read_event(self, data: bytes, events: list[StreamEvent]) -> Wire | None:
         """Read the JSON object of an event; anything else ends the stream with an error."""

@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from metis.canonical.blocks import TextBlock
 from metis.canonical.errors import EncodeError, NetworkError, ProviderError
 from metis.canonical.message import Message
 from metis.canonical.metadata import Usage
+from metis.projection.loss import Loss
 from metis.streaming import (
     BlockAdded,
     MessageComplete,
@@ -26,7 +28,7 @@ from metis.streaming import (
 from metis.streaming.events import provider_error
 from metis.wire.call import RequestContext
 from metis.wire.errors import STREAM_CUT_OFF, failed_stop_error, is_failed_stop
-from metis.wire.json_access import Wire
+from metis.wire.json_access import Wire, read_object
 from metis.wire.tool_ids import derived_id
 
 _write = msgspec.json.Encoder().encode
@@ -40,13 +42,16 @@ class BaseStreamEncoder(ABC):
 
     protocol: ClassVar[str]
     wire_id_prefix: ClassVar[str]
+    encode_response: "ClassVar[staticmethod[[Message, RequestContext], bytes]]"
+    """Encodes a plain response of the protocol."""
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._has_started = False
         self._has_ended = False
-        self._keeps_wire_ids = False
-        """Whether the events come from this protocol, so that the ids of calls can stay."""
+        self._is_native = False
+        """Whether the events come from this protocol, so that ids and original forms can stay."""
+        self.losses: list[Loss] = []
         self._usage: Usage | None = None
         self._encoders: Mapping[type, Callable[[Any], bytes]] = {
             MessageStart: self._message_start,
@@ -70,7 +75,7 @@ class BaseStreamEncoder(ABC):
         return b"" if self._has_ended else self._fail(NetworkError(STREAM_CUT_OFF))
 
     def _message_start(self, event: MessageStart) -> bytes:
-        self._keeps_wire_ids = event.protocol == self.protocol
+        self._is_native = event.protocol == self.protocol
         return b""
 
     def _text(self, _event: TextDelta, /) -> bytes:
@@ -122,9 +127,22 @@ class BaseStreamEncoder(ABC):
         self._has_ended = True
         return self._encode_failure(error)
 
+    def _plain_body(self, event: MessageComplete) -> Wire:
+        """Return the body of the plain response that says the same as this stream.
+
+        At the end an encoder writes what its deltas have not said of it: keys that no event
+        carries, such as log probabilities, and everything that a provider spelled in its own way.
+        So a plain response and a stream cannot tell a client different things.
+        """
+        message, metadata = event.message, event.message.metadata
+        if metadata.stop_reason is not event.stop_reason or metadata.usage is not self._usage:
+            stated = replace(metadata, stop_reason=event.stop_reason, usage=self._usage)
+            message = replace(message, metadata=stated)
+        return read_object(self.encode_response(message, self._context), "response")
+
     def _wire_id(self, event: ToolUseStart) -> str:
         # A wire id of another protocol may have characters that clients of this one refuse.
-        wire_id = event.provider_id if self._keeps_wire_ids else None
+        wire_id = event.provider_id if self._is_native else None
         return wire_id or derived_id(event.tool_use_id, self.wire_id_prefix)
 
 

@@ -26,6 +26,7 @@ CODEC = Codec(
     reasoning=REASONING,
     output=OUTPUT_FORMAT,
     unmapped_paths=unmapped_keys,
+    broken_calls="stream",
     stream_citations="last",
     has_sealed_thinking=True,
 )

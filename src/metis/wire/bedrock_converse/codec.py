@@ -37,6 +37,7 @@ CODEC = Codec(
     unmapped_tool_paths=unmapped_tool_paths,
     unmapped_paths=unmapped_keys,
     encode_citation=encode_foreign_citation,
+    broken_calls="stream",
     stream_citations="last",
     cache_marks=cache_marks,
     has_sealed_thinking=True,

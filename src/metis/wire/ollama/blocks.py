@@ -46,7 +46,7 @@ NonEmptyText = Annotated[str, Meta(min_length=1)]
 write_json = msgspec.json.Encoder(order="deterministic").encode
 read_json = msgspec.json.Decoder().decode
 
-_PARAGRAPH = "\n\n"
+PARAGRAPH = "\n\n"
 _DATA_URL = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 # That is 18 bytes; the longest signature has 12.
 _SIGNATURE_CHARACTERS = 24
@@ -229,8 +229,10 @@ def encode_assistant(
         Call(
             function=Function(
                 name=block.name,
-                # Invalid arguments are left empty: Ollama has no text for them (T32).
-                arguments=cast("dict[str, Any]", block.input),
+                # Only a server that sent text in place of an object gets it back (T32).
+                arguments=cast(
+                    "dict[str, Any]", block.invalid.raw if block.invalid else block.input
+                ),
                 index=indexes.get(block.id, UNSET),
             ),
             id=wire_ids.get(block.id, UNSET),
@@ -252,12 +254,12 @@ def join_response_text(content: Sequence[ContentBlock]) -> str:
     pieces: list[str] = []
     follows_text = True
     for block in content:
-        if isinstance(block, TextBlock):
-            pieces += (block.text,) if follows_text or not pieces else (_PARAGRAPH, block.text)
+        if isinstance(block, TextBlock) and block.text:
+            pieces += (block.text,) if follows_text or not pieces else (PARAGRAPH, block.text)
         follows_text = isinstance(block, TextBlock)
     return "".join(pieces)
 
 
 def join_paragraphs(content: Sequence[ContentBlock]) -> str:
     """Join the texts of another message, each as a paragraph: content must be a string (T86)."""
-    return _PARAGRAPH.join(block.text for block in content if isinstance(block, TextBlock))
+    return PARAGRAPH.join(block.text for block in content if isinstance(block, TextBlock))

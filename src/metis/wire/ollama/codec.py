@@ -29,6 +29,7 @@ CODEC = Codec(
     output=OUTPUT_FORMAT,
     route=route,
     unmapped_paths=unmapped_keys,
+    broken_calls="native",
     has_generated_images=True,
 )
 """Ollama's native protocol, both directions."""

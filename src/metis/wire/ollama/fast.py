@@ -134,7 +134,9 @@ class FastOllamaStreamDecoder(OllamaStreamDecoder):
                 self._decode_line(data, events)
                 continue
             if not self._has_begun:
-                self._begin_response(line.model, events)
+                kind = "response" if line.message is None else "message"
+                first = {"model": line.model, "created_at": line.created_at, kind: None}
+                self._begin_response(line.model, events, first)
             message = line.message
             if message is not None:
                 thinking, text = message.thinking, message.content

@@ -28,6 +28,7 @@ from metis.wire.ollama.response import call_scope, decode_body, decode_error, de
 from metis.wire.response import with_status
 from metis.wire.stream_decoder import BaseStreamDecoder
 
+_FIRST_KEYS = ("model", "created_at")
 _FOLDED_KEYS = frozenset({"message", "response", "thinking", "logprobs"})
 _DeltaType = type[TextDelta] | type[ThinkingDelta]
 
@@ -92,7 +93,10 @@ class OllamaStreamDecoder(BaseStreamDecoder):
         if "error" in wire or has_failed(self._context):
             self._fail(decode_error(wire, self._context.status, self._provider), events)
             return
-        self._begin_response(maybe_text(wire.get("model")), events)
+        if not self._has_begun:
+            first = {key: value for key, value in wire.items() if key in _FIRST_KEYS}
+            kind = "message" if "message" in wire else "response"
+            self._begin_response(maybe_text(wire.get("model")), events, {**first, kind: None})
         if "message" in wire:
             self._decode_message(maybe_object(wire["message"]), events)
         else:
@@ -141,16 +145,18 @@ class OllamaStreamDecoder(BaseStreamDecoder):
             return
         arguments = block.invalid.raw if block.invalid else write_json(block.input).decode()
         events += (
-            ToolUseStart(message_id, index, block.id, block.name),
+            ToolUseStart(message_id, index, block.id, block.name, original_form=wire),
             ToolUseInputDelta(message_id, index, block.id, arguments),
             ToolUseEnd(message_id, index, block.id, block.input, block.invalid),
         )
 
-    def _begin_response(self, model: str | None, events: list[StreamEvent]) -> None:
+    def _begin_response(
+        self, model: str | None, events: list[StreamEvent], original_form: Wire | None = None
+    ) -> None:
         if not self._has_begun:
             self._body["model"] = model
             model_id = self._context.model or (f"{self._provider}:{model}" if model else None)
-            self._begin(events, model_id)
+            self._begin(events, model_id, protocol=PROTOCOL, original_form=original_form)
 
     def _complete(self, events: list[StreamEvent]) -> None:
         self._add_usage(decode_usage(self._body, self._context), events)

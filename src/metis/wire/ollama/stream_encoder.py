@@ -1,9 +1,8 @@
 """Streams of Ollama, encoded: stream events become one JSON object a line."""
 
-from metis.canonical.blocks import ArtifactBlock
 from metis.canonical.errors import ProviderError
+from metis.projection.loss import Loss
 from metis.streaming.events import (
-    BlockAdded,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -12,18 +11,16 @@ from metis.streaming.events import (
     ToolUseStart,
 )
 from metis.wire.call import RequestContext
-from metis.wire.json_access import Wire
-from metis.wire.ollama.blocks import GENERATE_PATH, PROTOCOL, write_json
+from metis.wire.json_access import Wire, maybe_list, maybe_object, maybe_text
+from metis.wire.ollama.blocks import GENERATE_PATH, PARAGRAPH, PROTOCOL, write_json
 from metis.wire.ollama.response import (
     WIRE_ID_PREFIX,
     encode_error,
-    encode_stop_reason,
-    encode_usage,
+    encode_response,
     timestamp,
 )
 from metis.wire.response import model_name
 from metis.wire.stream_encoder import BaseStreamEncoder
-from metis.wire.tool_ids import derived_id
 
 
 class OllamaStreamEncoder(BaseStreamEncoder):
@@ -32,28 +29,46 @@ class OllamaStreamEncoder(BaseStreamEncoder):
     protocol = PROTOCOL
     wire_id_prefix = WIRE_ID_PREFIX
 
+    encode_response = staticmethod(encode_response)
+
     def __init__(self, context: RequestContext) -> None:
         super().__init__(context)
         self._is_completion = context.path == GENERATE_PATH
-        self._envelope: Wire = {}
         self._before_delta = b""
-        self._tool_names: dict[str, str] = {}
-        self._image: Wire = {}
+        self._calls: dict[str, Wire] = {}
+        """The calls of which no end has come yet, as far as they are clear at their start."""
+        self._written_calls = 0
+        self._has_thinking = self._has_text = self._follows_text = False
 
     def _message_start(self, event: MessageStart) -> bytes:
-        self._envelope = {
+        super()._message_start(event)
+        original = event.original_form if self._is_native else None
+        if original is not None:
+            self._is_completion = "response" in original
+        envelope = {
             "created_at": timestamp(self._context),
             "model": model_name(self._context.model or event.model),
+            **{key: value for key, value in (original or {}).items() if value is not None},
         }
         # Deltas differ in one value: the bytes before it are written once per stream.
-        self._before_delta = write_json(self._envelope)[:-1] + b',"done":false,'
+        self._before_delta = write_json(envelope)[:-1] + b',"done":false,'
         return b""
 
     def _text(self, event: TextDelta) -> bytes:
-        return self._line(self._delta(event.text)) if event.text else b""
+        text = event.text
+        if not text:
+            return b""
+        if self._has_text and not self._follows_text:
+            text = PARAGRAPH + text
+        self._has_text = self._follows_text = True
+        return self._line(self._delta(text))
 
     def _thinking(self, event: ThinkingDelta) -> bytes:
-        return self._line(self._delta("", {"thinking": event.text})) if event.text else b""
+        self._follows_text = False
+        if not event.text:
+            return b""
+        self._has_thinking = True
+        return self._line(self._delta("", {"thinking": event.text}))
 
     def _delta(self, text: str, keys: Wire | None = None) -> Wire:
         """Return what a line adds, with the keys of a chat or of a completion."""
@@ -65,34 +80,63 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         return self._before_delta + write_json(delta)[1:] + b"\n"
 
     def _tool_start(self, event: ToolUseStart) -> bytes:
-        self._tool_names[event.tool_use_id] = event.tool_name
+        self._follows_text = False
+        original = event.original_form if self._is_native else None
+        if original is not None:
+            self._calls[event.tool_use_id] = dict(original)
+            return b""
+        # Only newer servers give ids; clients of older ones ignore the key.
+        wire_id = event.provider_id if self._is_native else self._wire_id(event)
+        call: Wire = {"id": wire_id} if wire_id else {}
+        self._calls[event.tool_use_id] = {**call, "function": {"name": event.tool_name}}
         return b""
 
     def _tool_end(self, event: ToolUseEnd) -> bytes:
         """Encode a call in one piece; a completion has no key for it."""
+        call = self._calls.pop(event.tool_use_id, {})
         if self._is_completion:
+            self._lose(event.message_id, event.content_block_index)
             return b""
-        name = self._tool_names.get(event.tool_use_id, "")
-        function: Wire = {"name": name, "arguments": event.final_input}
-        # Only newer servers give ids; clients of older ones ignore the key.
-        wire_id = derived_id(event.tool_use_id, WIRE_ID_PREFIX)
-        return self._line(self._delta("", {"tool_calls": [{"id": wire_id, "function": function}]}))
+        function = maybe_object(call.get("function"))
+        if "arguments" not in function:
+            arguments = event.final_input if event.invalid is None else event.invalid.raw
+            call = {**call, "function": {**function, "arguments": arguments}}
+        self._written_calls += 1
+        return self._line(self._delta("", {"tool_calls": [call]}))
 
-    def _block(self, event: BlockAdded) -> bytes:
-        block = event.block
-        if isinstance(block, ArtifactBlock) and block.source.kind == "base64":
-            self._image = {"image": block.source.data}
-        return b""
+    def _lose(self, message_id: str, index: int) -> None:
+        self.losses.append(
+            Loss(
+                session_id=self._context.session_id,
+                message_id=message_id,
+                block_type="tool_use",
+                adapter=self._context.provider or PROTOCOL,
+                reason="completions of a prompt have no tool_use",
+                path=f"$.content[{index}]",
+            )
+        )
 
     def _encode_end(self, event: MessageComplete) -> bytes:
-        last: Wire = {
-            **self._envelope,
-            **self._delta("", self._image if self._is_completion else None),
-            "done": True,
-            "done_reason": encode_stop_reason(event.stop_reason),
-            **encode_usage(self._usage),
+        body = self._plain_body(event)
+        message = maybe_object(body.pop("message", None))
+        completion = {key: body.pop(key, None) for key in ("response", "thinking", "image")}
+        unsaid = {
+            key: value
+            for key, value in (message or completion).items()
+            if value is not None and not self._has_said(key)
         }
+        text = maybe_text(unsaid.pop("response", None) or unsaid.pop("content", None)) or ""
+        calls = maybe_list(message.get("tool_calls"))[self._written_calls :]
+        if calls and not self._is_completion:
+            unsaid["tool_calls"] = calls
+        last: Wire = {**body, **self._delta(text, unsaid), "done": True}
         return write_json(last) + b"\n"
+
+    def _has_said(self, key: str) -> bool:
+        """Whether deltas have said all of a key of the message."""
+        if key in ("content", "response"):
+            return self._has_text
+        return key == "tool_calls" or (key == "thinking" and self._has_thinking)
 
     def _encode_failure(self, error: ProviderError) -> bytes:
         _, body = encode_error(error)

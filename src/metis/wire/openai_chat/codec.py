@@ -30,6 +30,7 @@ CODEC = Codec(
     common_keys=COMMON_KEYS,
     unmapped_paths=unmapped_keys,
     encode_citation=encode_foreign_citation,
+    broken_calls="all",
     stream_citations="all",
     has_private_parts=True,
 )

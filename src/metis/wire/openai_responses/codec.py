@@ -35,6 +35,7 @@ CODEC = Codec(
     common_keys=COMMON_KEYS,
     fit_target=fit_target,
     encode_citation=encode_foreign_citation,
+    broken_calls="all",
     stream_citations="all",
     has_sealed_thinking=True,
     has_generated_images=True,

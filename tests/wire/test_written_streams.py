@@ -1,0 +1,152 @@
+"""What clients read of recorded responses: written streams, served responses, broken calls."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from corpus import CORPUS, needs_corpus, needs_whole_corpus
+from metis import adapters
+from metis.adapters import Adapter, RequestContext
+from metis.canonical import Message, MetisError, ToolUseBlock
+from metis.streaming import MessageComplete, StreamEvent
+from metis.verify import adapter_of, read_recording
+from metis.verify.served import (
+    broken_call_faults,
+    read_stream,
+    served_faults,
+    written_stream_faults,
+)
+from metis.wire.original_form import response_events
+
+RECORDINGS = {
+    "anthropic": "anthropic_messages",
+    "bedrock-converse": "bedrock_converse",
+    "gemini": "gemini",
+    "ollama": "ollama",
+    "openai": "openai_chat",
+    "openai-responses": "openai_responses",
+}
+CONTEXT = RequestContext(session_id="sess_served")
+NONE = dict.fromkeys(RECORDINGS, 0)
+UNWRITTEN = NONE | {
+    "anthropic": 44,
+    "bedrock-converse": 6,
+    "gemini": 33,
+    "openai": 56,
+    "openai-responses": 47,
+}
+"""How many recorded streams of each provider are not written as they were read."""
+UNEQUAL = NONE | {
+    "anthropic": 442,
+    "bedrock-converse": 4,
+    "gemini": 236,
+    "openai": 232,
+    "openai-responses": 391,
+}
+"""How many responses clients of each provider read in a stream as another one than plain."""
+UNBROKEN = NONE | {
+    "anthropic": 114,
+    "bedrock-converse": 95,
+    "gemini": 166,
+    "openai": 100,
+    "openai-responses": 737,
+}
+"""In how many responses a client would read a call that was cut off as a whole one."""
+
+
+class Response(NamedTuple):
+    """One recorded response."""
+
+    id: str
+    adapter: Adapter
+    message: Message | None
+    events: tuple[StreamEvent, ...]
+    is_stream: bool
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="metis.adapters")
+
+
+@cache
+def responses(recordings: str) -> list[Response]:
+    return list(_responses(recordings))
+
+
+def _responses(recordings: str) -> Iterator[Response]:
+    path = CORPUS / f"{recordings}.jsonl"
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        recording = read_recording(line)
+        adapter = adapter_of(recording)
+        if adapter is None:
+            continue
+        if recording.body is None and recording.stream is not None:
+            events = tuple(read_stream(adapter, CONTEXT, recording.stream))
+            end = events[-1]
+            message = end.message if isinstance(end, MessageComplete) else None
+            yield Response(recording.id, adapter, message, events, is_stream=True)
+        elif recording.body is not None and recording.status in (None, 200):
+            try:
+                message = adapter.from_wire_response(recording.body, CONTEXT)
+            except MetisError:
+                continue
+            events = tuple(response_events(message))
+            yield Response(recording.id, adapter, message, events, is_stream=False)
+
+
+def summary(faults: Iterable[tuple[str, list[str]]], expected: int) -> None:
+    broken = {key: each[:3] for key, each in faults if each}
+    assert len(broken) <= expected, f"{len(broken)} are broken: {dict(list(broken.items())[:20])}"
+
+
+@needs_corpus
+@pytest.mark.row("M-010")
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_stream_is_written_as_it_was_read(name: str) -> None:
+    """Read, written in its own protocol and read again: the same message, ids, usage and keys."""
+    recorded = [each for each in responses(RECORDINGS[name]) if each.is_stream]
+    faults = (
+        (each.id, list(written_stream_faults(each.adapter, CONTEXT, each.events)))
+        for each in recorded
+    )
+    summary(faults, UNWRITTEN[name])
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_clients_read_the_same_in_a_stream_as_in_a_plain_response(name: str) -> None:
+    """Responses of every provider, for clients of one."""
+    client = adapters.get(name)
+    faults = (
+        (each.id, list(served_faults(client, CONTEXT, each.message, each.events)))
+        for recordings in RECORDINGS.values()
+        for each in responses(recordings)
+        if each.message is not None
+    )
+    summary(faults, UNEQUAL[name])
+
+
+@needs_corpus
+@pytest.mark.row("T32", "T161")
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_no_client_reads_a_call_that_was_cut_off_as_a_whole_one(name: str) -> None:
+    """Calls of every provider, cut off in the middle, for clients of one."""
+    client = adapters.get(name)
+    faults = (
+        (each.id, list(broken_call_faults(client, CONTEXT, each.message)))
+        for recordings in RECORDINGS.values()
+        for each in responses(recordings)
+        if each.message is not None
+        and any(type(block) is ToolUseBlock for block in each.message.content)
+    )
+    summary(faults, UNBROKEN[name])
+
+
+@needs_whole_corpus
+def test_every_protocol_has_recorded_streams() -> None:
+    for recordings in RECORDINGS.values():
+        assert any(each.is_stream for each in responses(recordings)), recordings
