@@ -120,19 +120,19 @@ class OllamaStreamEncoder(BaseStreamEncoder):
         body = self._plain_body(event)
         message = maybe_object(body.pop("message", None))
         completion = {key: body.pop(key, None) for key in ("response", "thinking", "image")}
-        unsaid = {
+        remaining = {
             key: value
             for key, value in (message or completion).items()
-            if value is not None and not self._has_said(key)
+            if value is not None and not self._is_written(key)
         }
-        text = maybe_text(unsaid.pop("response", None) or unsaid.pop("content", None)) or ""
+        text = maybe_text(remaining.pop("response", None) or remaining.pop("content", None)) or ""
         calls = maybe_list(message.get("tool_calls"))[self._written_calls :]
         if calls and not self._is_completion:
-            unsaid["tool_calls"] = calls
-        last: Wire = {**body, **self._delta(text, unsaid), "done": True}
+            remaining["tool_calls"] = calls
+        last: Wire = {**body, **self._delta(text, remaining), "done": True}
         return write_json(last) + b"\n"
 
-    def _has_said(self, key: str) -> bool:
+    def _is_written(self, key: str) -> bool:
         """Whether deltas have said all of a key of the message."""
         if key in ("content", "response"):
             return self._has_text
