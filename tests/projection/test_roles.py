@@ -126,7 +126,7 @@ def test_what_a_result_cannot_hold_stands_behind_the_results() -> None:
     assert roles(projection) == ["user", "assistant", "tool", "tool", "user", "user", "user"]
     note = "[image: shown in the message after the results]"
     assert texts_of(projection, 2) == ["one", note, "note\n", f"{note}\n"]
-    assert texts_of(projection, 5) == ["[image that was told of in the results]", "image"]
+    assert texts_of(projection, 5) == ["[image from the tool results]", "image"]
     shown = projection.messages[5].content[1]
     assert isinstance(shown, ImageBlock)
     assert shown.source.data == "aWYy"

@@ -346,7 +346,7 @@ class _Planning:
         choice = options.tool_choice
         if choice is not None and choice.mode == "tool" and not profile.can_name_tool:
             changes["tool_choice"] = ToolChoice("required")
-            self._alter("tool_choice", f"{profile.name} cannot be told which tool to call")
+            self._alter("tool_choice", f"{profile.name} does not support forcing a specific tool")
         if tools and not capabilities.supports_parallel_tool_calls:
             changes |= self._without_parallel_calls(options)
         return replace(options, **changes) if changes else options

@@ -239,7 +239,7 @@ def _with_line_end(block: ContentBlock) -> ContentBlock:
 def _displaced_message(message: Message, media: Sequence[Media]) -> Message:
     content: list[ContentBlock] = []
     for block in media:
-        content += (TextBlock(f"[{block.type} that was told of in the results]"), block)
+        content += (TextBlock(f"[{block.type} from the tool results]"), block)
     metadata = MessageMetadata(origin="projection")
     return replace(message, role=_USER, content=tuple(content), metadata=metadata)
 

@@ -232,17 +232,17 @@ SPARE_SHARE = 0.1
 """The share of a window that a summary may take, and that is left for errors of the estimate."""
 
 _KEEP = (
-    "Keep: what is wanted, what was decided and why, names, paths, numbers and exact words that "
-    "are still needed, what was tried and failed, and what comes next. Write plain text, and call "
-    "no tool."
+    "Include: the goal, decisions and their reasons, names, paths, numbers and exact wording that "
+    "are still needed, what was tried and failed, and the next steps. Write plain text and do not "
+    "call tools."
 )
 SUMMARY_PROMPT = (
-    "Sum up our conversation up to here for somebody who goes on with it and has seen nothing of "
-    f"it. {_KEEP}"
+    "Summarise our conversation so far for someone who will continue it without having seen it. "
+    f"{_KEEP}"
 )
 PIECE_PROMPT = (
-    "Sum up this conversation for somebody who goes on with it and has seen nothing of it. It is "
-    "too long to be shown at once: you get a piece of it, behind the summary of what came before. "
+    "Summarise this conversation for someone who will continue it without having seen it. It is "
+    "too long to show at once: you get one part of it, after the summary of the earlier parts. "
     f"Write one summary of both. {_KEEP}"
 )
 _MAX_HALVINGS = 4

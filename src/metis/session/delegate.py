@@ -95,28 +95,28 @@ class Delegate:
     definition = ToolDefinition(
         name=TOOL_NAME,
         description=(
-            "Give a task to a worker with a model of its own, and get its answer. The worker sees "
-            "nothing of this conversation: tell it everything that it needs."
+            "Delegate a task to a worker with its own model, and get its answer. The worker does "
+            "not see this conversation: include everything it needs."
         ),
         input_schema=object_schema(
             ("tier", "task"),
             tier={
                 "type": "string",
                 "enum": [tier.value for tier in Tier],
-                "description": "How much thought the task needs.",
+                "description": "How difficult the task is.",
             },
-            task=string_property("What is to be done, and what the answer should hold."),
-            context=string_property("What the worker has to know beside the task."),
+            task=string_property("The task, and what the answer should contain."),
+            context=string_property("Background that the worker needs."),
             allowed_tools={
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "The tools that the worker may call; all if this is left out.",
+                "description": "The tools that the worker may call; all by default.",
             },
             output_schema={
                 "type": "object",
                 "description": "A JSON schema that the answer must match.",
             },
-            max_tokens=integer_property("The longest answer, in tokens."),
+            max_tokens=integer_property("The maximum length of the answer in tokens."),
         ),
         side_effects=SideEffects.NONE,
         requires_workspace=False,
@@ -248,8 +248,8 @@ PARENT_KIND = "session.parent"
 """The kind of the sidecar entry that names the parent session of a worker."""
 
 WORKER_INSTRUCTIONS = (
-    "You do one task for somebody who cannot be asked back. Do it as far as it can be done, and "
-    "answer with the result and nothing else."
+    "You do one task and cannot ask questions. Complete it as far as possible, and answer with the "
+    "result and nothing else."
 )
 
 

@@ -339,7 +339,7 @@ def _definition(
     file = {
         "type": "string",
         "enum": sorted(MEMORY_FILES),
-        "description": "MEMORY.md for what was learned, USER.md for what is known of the user.",
+        "description": "MEMORY.md for what was learned, USER.md for facts about the user.",
     }
     return ToolDefinition(
         name=f"memory_{operation}",
@@ -353,19 +353,19 @@ def _definition(
 _DEFINITIONS: Mapping[Operation, ToolDefinition] = {
     "add": _definition(
         "add",
-        "Remember something beyond this session: one line is added to a small file.",
+        "Remember something beyond this session: adds one line to a memory file.",
         text=string_property("One plain sentence."),
     ),
     "replace": _definition(
         "replace",
-        "Correct what is remembered: a text that stands once in the file is replaced.",
-        old=string_property("The text as it stands there; it must stand there exactly once."),
-        new=string_property("What stands there afterwards; empty takes the text out."),
+        "Correct a memory file: replaces a text that occurs once in it.",
+        old=string_property("The text to replace; it must occur exactly once."),
+        new=string_property("The new text; empty removes the old one."),
     ),
     "consolidate": _definition(
         "consolidate",
-        "Write a memory file anew, shorter: everything that is not in the new text is forgotten.",
-        text=string_property("All that the file is to hold."),
+        "Rewrite a memory file in fewer words: what the new text omits is forgotten.",
+        text=string_property("The whole new content of the file."),
     ),
 }
 

@@ -95,7 +95,7 @@ class SessionState:
         before, self.swapped_from = self.swapped_from, None
         if before is None or record.mode is not RoutingMode.MANUAL:
             return record
-        return replace(record, reason=f"{record.reason}: user swap from {before}")
+        return replace(record, reason=f"{record.reason}, swapped from {before}")
 
 
 class TurnContext(Struct, frozen=True, kw_only=True):

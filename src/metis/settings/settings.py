@@ -44,7 +44,7 @@ _ROWS = (
         kind=str,
         variable="METIS_STORE",
         description="The database of conversations; metis.db in the data directory if not set.",
-        example='"sqlite:////home/me/talks.db"',
+        example='"sqlite:////home/me/chats.db"',
     ),
     Setting(
         name="tools",

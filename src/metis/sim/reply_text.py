@@ -150,7 +150,7 @@ def _summary(_match: re.Match[str], turn: LastTurn) -> str:
 
 _Rule = Callable[[re.Match[str], LastTurn], str | None]
 _RULES: tuple[tuple[str, _Rule], ...] = (
-    (r"^\s*sum up (?:our|this) conversation\b", _summary),
+    (r"^\s*(?:sum up|summari[sz]e) (?:our|this) conversation\b", _summary),
     (
         r"\bwho are you|what are you|which model|are you (?:a |real|an? ai|sim)",
         lambda _match, _turn: SELF_DESCRIPTION,
